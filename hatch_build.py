@@ -1,10 +1,9 @@
-"""Build hook: the compiled kernel of `pyspark_kafka.records`, where there is a C compiler.
+"""Build hook: compiles the kernel of `pyspark_kafka.records` if there is a C compiler.
 
-Purpose: `pip install` (a wheel, or editable) compiles `_kernel.pyx` to an extension of Python's
-stable interface, good for 3.11 and later; without a compiler it says so and installs the package
-in plain Python. Invariant: a wheel is tagged for what is in it. `PYSPARK_KAFKA_RECORDS=cython`
-makes a missing compiler an error, `pure` builds no extension. What it must not know: what the
-kernel does.
+Purpose: `pip install` (of a wheel, or editable) compiles `_kernel.pyx` to an extension of Python's
+stable ABI for 3.11 and later. Without a compiler it warns and installs the package in plain Python.
+Invariant: a wheel has the tag of its content. With `PYSPARK_KAFKA_RECORDS=cython` a missing
+compiler is an error; with `pure` no extension is built. What it must not know: the kernel.
 """
 
 from __future__ import annotations
@@ -27,26 +26,26 @@ VARIABLE = "PYSPARK_KAFKA_RECORDS"
 
 
 class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg, misc, unused-ignore]
-    """Adds the extension to a wheel, or puts it beside its source for an editable install."""
+    """Adds the extension to a wheel, or to the source directory of an editable install."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        asked = os.environ.get(VARIABLE)
+        selected = os.environ.get(VARIABLE)
         source = Path(self.root, PACKAGE)
         for stale in source.glob("_kernel*.so") if version == "editable" else ():
             stale.unlink()
-        if asked == "pure":
+        if selected == "pure":
             return
-        # The wheel's hook ends before its files are read, so this outlives it.
+        # The files are read after this method, so `finalize` removes the directory.
         self._directory = tempfile.TemporaryDirectory(prefix="pyspark-kafka-")
         try:
             extension = build_kernel(Path(self.root), Path(self._directory.name))
         except BuildFailedError as failed:
-            if asked == "cython":
+            if selected == "cython":
                 raise
             self.app.display_warning(
-                f"The kernel of pyspark-kafka was not compiled ({failed}): records are decoded in "
-                f"plain Python, correctly and slowly. Install a C compiler and Python's headers, "
-                f"or set {VARIABLE}=cython to make this an error."
+                f"The kernel of pyspark-kafka was not compiled ({failed}). Records are decoded in "
+                f"plain Python, which is slower. Install a C compiler and Python's headers; set "
+                f"{VARIABLE}=cython to make this an error."
             )
             return
         if version == "editable":
@@ -62,17 +61,17 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg, misc, unuse
 
 
 class BuildFailedError(Exception):
-    """The C compiler is not there, or failed; or Cython is not."""
+    """The C compiler or Cython is missing, or failed."""
 
 
 def is_stable() -> bool:
-    """Whether this Python has the stable interface: free-threaded ones do not."""
+    """Return whether this Python has the stable ABI; a free-threaded one does not."""
     return not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 
 def wheel_tag() -> str:
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    # Compiled here, not in an image that could promise an older C library.
+    # Not manylinux: the extension is compiled with the C library of this machine.
     plain = next(tag for tag in platform_tags() if not tag.startswith(("manylinux", "musllinux")))
     if is_stable():
         return f"{STABLE_SINCE[1]}-abi3-{plain}"
@@ -80,7 +79,7 @@ def wheel_tag() -> str:
 
 
 def build_kernel(root: Path, directory: Path) -> Path:
-    """Compile the extension into `directory`. Raises `BuildFailedError`; errors of Cython pass."""
+    """Compile the extension into `directory`. Raises `BuildFailedError`, and Cython's errors."""
     try:
         from Cython.Build import cythonize  # noqa: PLC0415
         from setuptools import Distribution, Extension  # noqa: PLC0415

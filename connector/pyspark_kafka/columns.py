@@ -1,7 +1,7 @@
-"""The columns a source yields and a sink takes, as Arrow types.
+"""The columns of the source and the sink, as Arrow types.
 
-Purpose: the one statement of names, order and types that planning, engines and the Spark facade
-share. They are those of Spark's own Kafka connector. What it must not know: Spark.
+Purpose: the names, order and types that planning, engines and the Spark data source share. They are
+those of Spark's own Kafka connector. What it must not know: Spark.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SOURCE_SCHEMA: Final = pa.schema(
         pa.field("headers", HEADERS_TYPE),
     ]
 )
-"""What a record becomes. `headers` is there with `includeHeaders`; null where it has none."""
+"""The columns of a record. `headers` requires `includeHeaders`; it is null for no headers."""
 
 PRODUCE_SCHEMA: Final = pa.schema(
     [
@@ -38,9 +38,9 @@ PRODUCE_SCHEMA: Final = pa.schema(
         pa.field("headers", HEADERS_TYPE),
     ]
 )
-"""What `Producer.send` takes: validated rows that have their topic, which may be dictionary-encoded.
+"""The columns of `Producer.send`: validated rows with a topic, which may be dictionary-encoded.
 
-Where `partition` is null the producer's partitioner chooses: murmur2 of the key, as Java's default
-partitioner does, and for a null key one partition for a while and then another. A null `timestamp`
-is the time of sending.
+The partitioner replaces a null `partition`: by murmur2 of the key, as Java's default partitioner,
+and for a null key by one partition for a while and then another. A null `timestamp` is the time of
+sending.
 """

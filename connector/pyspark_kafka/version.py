@@ -1,4 +1,4 @@
-"""The version of this package, as it tells brokers: looking it up would take milliseconds."""
+"""The version of this package, for brokers: importlib.metadata would take milliseconds."""
 
 from __future__ import annotations
 

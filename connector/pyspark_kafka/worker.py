@@ -1,7 +1,7 @@
-"""What is done to a Python worker of Spark's, for the tasks that it gets after this one.
+"""Settings of Spark's Python worker process for its later tasks.
 
-Purpose: `freeze_garbage_collector`. Invariant: nothing happens outside of a task, or twice in a process. What it must
-not know: what tasks do.
+Purpose: `freeze_garbage_collector`. Invariant: it has an effect only in a task, and once in a
+process. What it must not know: the tasks.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import gc
 from pyspark import TaskContext
 
 _is_frozen = False
-"""gc.get_freeze_count() would tell, but counts one by one what is frozen: milliseconds a task."""
+"""Not gc.get_freeze_count(), which counts the objects one by one: milliseconds in each task."""
 
 
 def freeze_garbage_collector() -> None:
-    """At the end of a task: take what is loaded by now out of the garbage collector's sight.
+    """Exclude all current objects from garbage collection; call it at the end of a task.
 
-    Spark collects garbage in a worker after every task (`gc.collect` in `pyspark.daemon`), and
-    each time that goes through all that was ever imported: 30 ms and more, which a micro-batch
-    waits for. What is there after the first task is modules, and they stay.
+    Spark collects garbage in a worker after every task (`gc.collect` in `pyspark.daemon`). That
+    traverses all imported modules and delays each micro-batch by 30 ms or more. The objects after
+    the first task are mostly modules, which stay.
     """
-    global _is_frozen  # noqa: PLW0603 - of the process, as what is frozen
+    global _is_frozen  # noqa: PLW0603 - per process, as the frozen objects
     if TaskContext.get() is None or _is_frozen:
         return
     gc.collect()

@@ -1,4 +1,4 @@
-"""Importing the package is cheap and never fails: Spark does it at every look-up."""
+"""Importing the package is cheap and never fails: Spark imports it at every look-up."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def test_look_up_loads_no_client() -> None:
     assert run(code.format(mods=mods)) == "set()"
 
 
-def test_the_version_that_brokers_are_told_is_the_packages() -> None:
+def test_version_is_that_of_pyproject() -> None:
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     assert tomllib.loads(text)["project"]["version"] == VERSION
 
 
 @pytest.mark.skipif(IMPLEMENTATION == "pure", reason="the pure implementation loads more")
-def test_asking_about_transactions_loads_nothing_that_it_does_not_need() -> None:
-    """Every micro-batch asks in new processes, which wait for what they load."""
-    # kio loads Hypothesis where it is installed, and that loads everything.
+def test_transaction_requests_load_no_other_modules() -> None:
+    """Every micro-batch sends them in new processes, which wait for their imports."""
+    # kio imports Hypothesis if it is installed, and with it many modules.
     code = (
         "import sys; sys.modules['hypothesis'] = None\n"
         "import pyspark_kafka.client.native.transactional_client\n"
@@ -58,7 +58,7 @@ def test_asking_about_transactions_loads_nothing_that_it_does_not_need() -> None
     assert run(code.format(mods=mods)) == "set()"
 
 
-def test_without_pyspark_there_is_no_source_and_no_failure() -> None:
+def test_without_pyspark_there_is_no_default_source() -> None:
     code = """
 import sys
 sys.modules["pyspark"] = None
@@ -74,7 +74,7 @@ except AttributeError as error:
     assert message.endswith("needs PySpark 4.0 or later: pip install 'pyspark-kafka[spark]'")
 
 
-def test_default_source_is_what_sparks_look_up_wants() -> None:
+def test_default_source_is_the_data_source() -> None:
     assert pyspark_kafka.DefaultSource is KafkaDataSource
     assert KafkaDataSource.name() == "pyspark_kafka"
     assert not hasattr(pyspark_kafka, "nothing_of_the_kind")

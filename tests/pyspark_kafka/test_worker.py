@@ -1,4 +1,4 @@
-"""`worker.freeze_garbage_collector`: once, in tasks, what is loaded leaves the garbage collector's sight."""
+"""`worker.freeze_garbage_collector` freezes the loaded objects, in tasks and once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pyspark_kafka.worker import freeze_garbage_collector
 
 
 class Garbage:
-    """To be part of a cycle."""
+    """An object of a reference cycle."""
 
     itself: Garbage
 
@@ -42,7 +42,7 @@ def _in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_in_a_task")
-def test_garbage_is_collected_and_what_lives_is_frozen_once() -> None:
+def test_garbage_is_collected_and_live_objects_are_frozen_once() -> None:
     garbage = Garbage()
     garbage.itself = garbage
     left = weakref.ref(garbage)
@@ -57,13 +57,13 @@ def test_garbage_is_collected_and_what_lives_is_frozen_once() -> None:
     assert gc.get_freeze_count() < frozen + len(later)
 
 
-def test_outside_of_a_task_nothing_happens() -> None:
+def test_nothing_is_frozen_outside_of_a_task() -> None:
     freeze_garbage_collector()
     assert gc.get_freeze_count() == 0
 
 
 @pytest.mark.usefixtures("_in_a_task")
-def test_a_task_that_writes_settles_its_worker() -> None:
+def test_a_write_task_freezes_the_garbage_collector() -> None:
     options = parse_sink_options({"kafka.bootstrap.servers": "h:1", "topic": "t"}, streaming=False)
     schema = StructType([StructField("value", BinaryType())])
     AtLeastOnceWrite(options=options, schema=schema).task([])
@@ -71,7 +71,7 @@ def test_a_task_that_writes_settles_its_worker() -> None:
 
 
 @pytest.mark.usefixtures("_in_a_task")
-def test_a_task_that_reads_settles_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_task_freezes_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition, "_pool", lambda: SimpleNamespace(lend=nullcontext))
     monkeypatch.setattr(partition, "read_range", lambda *_: iter([]))
     given = {"kafka.bootstrap.servers": "h:1", "assign": '{"t": [0]}'}

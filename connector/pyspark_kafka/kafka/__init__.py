@@ -1,4 +1,4 @@
-"""The field's value types under Kafka's names, without I/O.
+"""Kafka's value types under Kafka's names, without I/O.
 
 `topics`: topics and partitions. `offsets`: ranges of offsets and queries for them. `transactions`:
 producers and transactions. `log`: record batches. Every package may import these modules, which

@@ -1,9 +1,9 @@
-"""Kafka's record batches to Arrow and back: `decode` and `encode`, by one of two implementations.
+"""Kafka's record batches to Arrow and back: `decode` and `encode`, in two implementations.
 
-Purpose: choose the implementation. `PYSPARK_KAFKA_RECORDS=cython` is the compiled kernel, `pure` the one in
-plain Python; where it is not set, the kernel if it was built. `checksums` has a third function of
-the implementations. Invariant: all are the same functions of their arguments whichever implementation it is; asking for
-one that cannot load raises. What it must not know: connections, Spark.
+Purpose: choose the implementation. `PYSPARK_KAFKA_RECORDS=cython` is the compiled kernel, `pure` the
+one in plain Python. If it is not set, the kernel is used where it was built. `checksums` has a third
+function. Invariant: both implementations return the same results; a selected one that cannot be
+loaded raises. What it must not know: connections, Spark.
 """
 
 from __future__ import annotations
@@ -32,25 +32,33 @@ __all__ = [
 
 _VARIABLE: Final = "PYSPARK_KAFKA_RECORDS"
 _MODULES: Final = {"cython": ("_kernel", "_kernel"), "pure": ("_pure", "_pure_encode")}
-"""Where `decode` and `encode` of a implementation are."""
+"""The modules of `decode` and `encode` of each implementation."""
 
 
-def _load(asked: str | None) -> tuple[str, Decode, Encode]:
-    """A implementation's name and functions. Raises `OptionError` if what is asked cannot be had."""
-    if asked and asked not in _MODULES:
-        raise OptionError(f"{_VARIABLE}={asked}: choose from {', '.join(_MODULES)}")
-    for implementation in [asked] if asked else _MODULES:
+def _load(selected: str | None) -> tuple[str, Decode, Encode]:
+    """Return an implementation's name and functions. Raises `OptionError` if it cannot be loaded."""
+    if selected and selected not in _MODULES:
+        raise OptionError(
+            f"The environment variable {_VARIABLE} has the value {selected!r}.",
+            advice=f"Set it to one of: {', '.join(_MODULES)}.",
+            option=_VARIABLE,
+        )
+    for implementation in [selected] if selected else _MODULES:
         try:
             decoding, encoding = (
                 importlib.import_module(f"{__name__}.{module}")
                 for module in _MODULES[implementation]
             )
         except ImportError as error:
-            if asked:
+            if selected:
                 raise OptionError(
-                    f"{_VARIABLE}={asked}: it cannot be loaded ({error}). Install pyspark-kafka "
-                    "where there is a C compiler (or from a wheel built for this platform), or "
-                    f"set {_VARIABLE}=pure"
+                    f"The environment variable {_VARIABLE} has the value {selected!r}, but this "
+                    f"implementation cannot be loaded ({error}).",
+                    advice=(
+                        "Install pyspark-kafka with a C compiler or from a wheel for this platform, "
+                        f"or set {_VARIABLE} to 'pure'."
+                    ),
+                    option=_VARIABLE,
                 ) from error
         else:
             return implementation, decoding.decode, encoding.encode

@@ -32,7 +32,7 @@ from pyspark_kafka.records.contract import (
     DecodeError,
     DecodeResult,
     DecodeFailure,
-    as_error,
+    to_kafka_error,
 )
 from pyspark_kafka.records.decompression import decompress
 from pyspark_kafka.records.encoding import (
@@ -61,7 +61,7 @@ cdef extern from "common_records.h" nogil:
         COMMON_NUMBER_MAX
 
     ctypedef struct common_column:
-        bint wanted
+        bint selected
         uint8_t *data
         int32_t *offsets
         uint8_t *valid
@@ -151,14 +151,14 @@ cdef object taken_binary(Binary *column, object type_, int64_t rows):
 # The way in
 
 
-def decode(data, wanted):
+def decode(data, request):
     """As `contract.Decode` says."""
     cdef Py_buffer view
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
-        return _Decoding(memoryview(data), wanted).run(<const uint8_t *> view.buf, view.len)
-    except DecodeError as fault:
-        raise as_error(fault, wanted) from None
+        return _Decoding(memoryview(data), request).run(<const uint8_t *> view.buf, view.len)
+    except DecodeError as error:
+        raise to_kafka_error(error, request) from None
     finally:
         PyBuffer_Release(&view)
 
@@ -181,33 +181,33 @@ cdef class _Decoding:
     cdef State state
     cdef const uint8_t *start
     cdef object data
-    cdef object wanted
+    cdef object request
     cdef object aborted
     cdef object section
     cdef object schema
     cdef list batches
 
-    def __cinit__(self, data, wanted):
+    def __cinit__(self, data, request):
         memset(&self.state, 0, sizeof(State))
         self.data = data.cast("B")
-        self.wanted = wanted
-        self.aborted = None if wanted.aborted is None else AbortedProducers(wanted.aborted)
-        self.schema = wanted.schema
+        self.request = request
+        self.aborted = None if request.aborted is None else AbortedProducers(request.aborted)
+        self.schema = request.schema
         self.batches = []
-        columns = wanted.columns
-        self.state.key.wanted = "key" in columns
-        self.state.value.wanted = "value" in columns
-        self.state.offset_wanted = "offset" in columns
-        self.state.timestamp_wanted = "timestamp" in columns
-        self.state.timestamp_type_wanted = "timestampType" in columns
-        self.state.headers_wanted = "headers" in columns
+        columns = request.columns
+        self.state.key.selected = "key" in columns
+        self.state.value.selected = "value" in columns
+        self.state.offset_selected = "offset" in columns
+        self.state.timestamp_selected = "timestamp" in columns
+        self.state.timestamp_type_selected = "timestampType" in columns
+        self.state.headers_selected = "headers" in columns
         self.state.filters = self.aborted is not None
-        self.state.start_offset = wanted.start_offset
-        self.state.end_offset = wanted.end_offset
-        self.state.next_offset = wanted.start_offset
-        self.state.bytes_max = wanted.bytes_max
-        self.state.rows_max = wanted.rows_max
-        self.state.batches_max = wanted.batches_max
+        self.state.start_offset = request.start_offset
+        self.state.end_offset = request.end_offset
+        self.state.next_offset = request.start_offset
+        self.state.bytes_max = request.bytes_max
+        self.state.rows_max = request.rows_max
+        self.state.batches_max = request.batches_max
 
     def __dealloc__(self):
         release_rows(&self.state)
@@ -237,14 +237,14 @@ cdef class _Decoding:
         cdef int index
         if event == MEMORY:
             raise MemoryError
-        details = [self.state.details[index] for index in range(self.state.fault_details)]
-        if self.state.fault == TIMESTAMP:
+        details = [self.state.details[index] for index in range(self.state.failure_details)]
+        if self.state.failure == TIMESTAMP:
             details = [sum(details)]
-        raise DecodeError(DecodeFailure(self.state.fault), self.state.fault_offset, *details)
+        raise DecodeError(DecodeFailure(self.state.failure), self.state.failure_offset, *details)
 
     cdef int look(self) except -1:
         """Enter or leave a batch that is compressed, transactional or control."""
-        cdef Batch *batch = &self.state.batch
+        cdef BatchHeader *batch = &self.state.batch
         if self.aborted is not None:
             self.aborted.admit(batch.last_offset)
         if batch.attributes & CONTROL_BIT:
@@ -275,7 +275,7 @@ cdef class _Decoding:
 
     cdef int open_section(self) except -1:
         """Go to the records of the batch, decompressed where they are not plain."""
-        cdef Batch *batch = &self.state.batch
+        cdef BatchHeader *batch = &self.state.batch
         cdef Py_buffer view
         cdef Py_ssize_t first = self.state.position - self.start + HEADER_BYTES
         cdef Py_ssize_t last = first - HEADER_BYTES + batch.size_bytes
@@ -287,7 +287,7 @@ cdef class _Decoding:
             Codec(batch.attributes & CODEC_MASK),
             self.data[first:last],
             base_offset=batch.base_offset,
-            bytes_max=self.wanted.decompressed_bytes_max,
+            bytes_max=self.request.decompressed_bytes_max,
         )
         plain = <const uint8_t *> <const char *> (<bytes> self.section)
         enter_records(&self.state, plain, plain + len(self.section))
@@ -295,7 +295,7 @@ cdef class _Decoding:
 
     cdef int flush(self) except -1:
         """The rows so far as an Arrow batch."""
-        arrays = [self.column(name) for name in self.wanted.columns]
+        arrays = [self.column(name) for name in self.request.columns]
         self.batches.append(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
         release_rows(&self.state)
         self.state.full_batches += 1
@@ -310,9 +310,9 @@ cdef class _Decoding:
         if name == "value":
             return taken_binary(&state.value, type_, rows)
         if name == "topic":
-            return _same_for_all(self.wanted.topic, type_).slice(0, rows)
+            return _same_for_all(self.request.topic, type_).slice(0, rows)
         if name == "partition":
-            return _same_for_all(self.wanted.partition, type_).slice(0, rows)
+            return _same_for_all(self.request.partition, type_).slice(0, rows)
         if name == "offset":
             return fixed(type_, rows, taken(&state.offset, rows * sizeof(int64_t)))
         if name == "timestamp":

@@ -4,7 +4,7 @@
 
 cdef inline bint is_common(const State *state) noexcept nogil:
     """Whether every offset of the batch is wanted, and every short timestamp delta has a place."""
-    cdef const Batch *batch = &state.batch
+    cdef const BatchHeader *batch = &state.batch
     cdef int64_t room = TIMESTAMP_MS_MAX - COMMON_NUMBER_MAX
     return (
         batch.base_offset >= state.start_offset
@@ -43,9 +43,9 @@ cdef int take_common_records(State *state) noexcept nogil:
     common_take(&rows)
     close_column(&rows.key, &state.key, state)
     close_column(&rows.value, &state.value, state)
-    if state.timestamp_type_wanted:
+    if state.timestamp_type_selected:
         put_timestamp_type(state, state.row_count, rows.row, log_append_time)
-    if state.headers_wanted:
+    if state.headers_selected:
         put_no_headers(state, rows.row)
     state.record = rows.record
     state.index += <int32_t> (rows.row - state.row_count)
@@ -61,15 +61,15 @@ cdef inline const uint8_t *last_end(const State *state) noexcept nogil:
     """
     cdef int64_t left = state.section_end - state.record - COMMON_AHEAD_BYTES
     left = min(left, state.bytes_max - state.payload_bytes)
-    if state.key.wanted:
+    if state.key.selected:
         left = min(left, <int64_t> (state.key.data.capacity - state.key.data.size))
-    if state.value.wanted:
+    if state.value.selected:
         left = min(left, <int64_t> (state.value.data.capacity - state.value.data.size))
     return state.record + left
 
 
 cdef inline void open_column(common_column *column, const Binary *binary) noexcept nogil:
-    column.wanted = binary.wanted
+    column.selected = binary.selected
     column.data = binary.data.data
     column.offsets = <int32_t *> binary.offsets.data
     column.valid = binary.valid.data
@@ -81,7 +81,7 @@ cdef inline void open_column(common_column *column, const Binary *binary) noexce
 cdef inline void close_column(
     const common_column *column, Binary *binary, State *state
 ) noexcept nogil:
-    if binary.wanted:
+    if binary.selected:
         state.payload_bytes += column.size - <int64_t> binary.data.size
         binary.data.size = column.size
         binary.nulls = column.nulls

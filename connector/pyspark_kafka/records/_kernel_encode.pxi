@@ -79,8 +79,8 @@ cdef struct Plan:
     int64_t batch_count
     int64_t batch_capacity
     # What cannot be.
-    int32_t fault_partition
-    int64_t fault_bytes
+    int32_t failed_partition
+    int64_t failed_bytes
 
 
 # Arrow
@@ -272,7 +272,7 @@ cdef int plan_rows(Plan *plan) noexcept nogil:
         if not is_null(&plan.partition, row):
             partition = (<const int32_t *> plan.partition.data)[plan.partition.first + row]
             if partition < 0 or partition >= plan.partition_count:
-                plan.fault_partition = partition
+                plan.failed_partition = partition
                 return NO_SUCH_PARTITION
         elif key_bytes >= 0:
             partition = (murmur2(key, key_bytes) & 0x7FFFFFFF) % <uint32_t> plan.partition_count
@@ -285,9 +285,9 @@ cdef int plan_rows(Plan *plan) noexcept nogil:
                 partition = plan.unkeyed[plan.turn]
         if put_into(plan, partition, row, timestamp, fields_bytes):
             continue
-        plan.fault_bytes = size_alone(fields_bytes)
-        if plan.fault_bytes - LENGTH_END > BYTES_MAX_OF_LENGTH:
-            plan.fault_partition = partition
+        plan.failed_bytes = size_alone(fields_bytes)
+        if plan.failed_bytes - LENGTH_END > BYTES_MAX_OF_LENGTH:
+            plan.failed_partition = partition
             return TOO_LARGE_FOR_A_BATCH
         if begin_batch(plan, partition, timestamp) != OK:
             return MEMORY
@@ -425,9 +425,9 @@ cdef class _Encoding:
         with nogil:
             event = plan_rows(plan)
         if event == NO_SUCH_PARTITION:
-            raise no_such_partition(self.encoding, plan.fault_partition)
+            raise no_such_partition(self.encoding, plan.failed_partition)
         if event == TOO_LARGE_FOR_A_BATCH:
-            raise too_large(self.encoding, plan.fault_partition, plan.fault_bytes)
+            raise too_large(self.encoding, plan.failed_partition, plan.failed_bytes)
         if event != OK:
             raise MemoryError
         memories = []

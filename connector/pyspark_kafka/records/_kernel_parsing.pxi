@@ -102,25 +102,25 @@ cdef bint is_utf8(const uint8_t *at, const uint8_t *end) noexcept nogil:
 
 
 cdef int fail(
-    State *state, int fault, int count, int64_t first=0, int64_t second=0, int64_t third=0
+    State *state, int failure, int count, int64_t first=0, int64_t second=0, int64_t third=0
 ) noexcept nogil:
     """A fault of the batch, with as many details."""
-    state.fault = fault
-    state.fault_offset = state.batch.base_offset
-    state.fault_details = count
+    state.failure = failure
+    state.failure_offset = state.batch.base_offset
+    state.failure_details = count
     state.details[0] = first
     state.details[1] = second
     state.details[2] = third
-    return FAULT
+    return FAILED
 
 
 cdef int fail_record(
-    State *state, int fault, int count, int64_t first=0, int64_t second=0, int64_t third=0
+    State *state, int failure, int count, int64_t first=0, int64_t second=0, int64_t third=0
 ) noexcept nogil:
     """A fault of the record at `index`, which is its first detail."""
-    fail(state, fault, count + 1, state.index, first, second)
+    fail(state, failure, count + 1, state.index, first, second)
     state.details[3] = third
-    return FAULT
+    return FAILED
 
 
 cdef int fail_number(State *state, int found) noexcept nogil:
@@ -133,7 +133,7 @@ cdef int fail_number(State *state, int found) noexcept nogil:
 cdef int step(State *state) noexcept nogil:
     """Go on until the range is done or Python is needed."""
     cdef int event
-    cdef Batch *batch = &state.batch
+    cdef BatchHeader *batch = &state.batch
     while True:
         if state.in_records:
             event = read_records(state)
@@ -171,7 +171,7 @@ cdef void leave_batch(State *state) noexcept nogil:
 cdef int read_header(State *state) noexcept nogil:
     """Read and check the header and the CRC of the batch at `position`."""
     cdef const uint8_t *at = state.position
-    cdef Batch *batch = &state.batch
+    cdef BatchHeader *batch = &state.batch
     cdef int8_t magic
     cdef int32_t length
     cdef uint32_t found
@@ -284,9 +284,9 @@ cdef int read_record(State *state, Record *record) noexcept nogil:
             state, OFFSET, 3, record.offset_delta, state.delta_min, state.batch.last_offset_delta
         )
     if read_field(state, &at, end, &record.key, &record.key_bytes, -1) != OK:
-        return FAULT
+        return FAILED
     if read_field(state, &at, end, &record.value, &record.value_bytes, -1) != OK:
-        return FAULT
+        return FAILED
     found = varint32(&at, end, &record.header_count)
     if found != 0:
         return fail_number(state, found)
@@ -295,7 +295,7 @@ cdef int read_record(State *state, Record *record) noexcept nogil:
     record.headers = at
     record.headers_bytes = 0
     if record.header_count > 0 and read_headers(state, record, &at) != OK:
-        return FAULT
+        return FAILED
     if at < end:
         return fail_record(state, RECORD_REST, 1, end - at)
     return OK
@@ -328,9 +328,9 @@ cdef int read_headers(State *state, Record *record, const uint8_t **at) noexcept
     cdef int32_t index
     for index in range(record.header_count):
         if read_field(state, at, record.end, &field, &key_bytes, 0) != OK:
-            return FAULT
+            return FAILED
         if read_field(state, at, record.end, &field, &value_bytes, -1) != OK:
-            return FAULT
+            return FAILED
         record.headers_bytes += OVERHEAD + key_bytes + max(value_bytes, 0)
     return OK
 

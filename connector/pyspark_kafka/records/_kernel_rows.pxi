@@ -8,37 +8,37 @@ cdef inline int append(State *state, Record *record, int64_t offset) noexcept no
     cdef int64_t delta = 0 if log_append_time else record.timestamp_delta
     cdef int64_t payload_bytes = 0
     cdef int64_t row = state.row_count
-    if state.timestamp_wanted and not is_timestamp(base, delta):
+    if state.timestamp_selected and not is_timestamp(base, delta):
         fail(state, TIMESTAMP, 2, base, delta)
-        state.fault_offset = offset
-        return FAULT
-    if state.headers_wanted and record.header_count > 0 and not header_keys_are_utf8(state, record):
+        state.failure_offset = offset
+        return FAILED
+    if state.headers_selected and record.header_count > 0 and not header_keys_are_utf8(state, record):
         fail(state, HEADER_KEY, 0)
-        state.fault_offset = offset
-        return FAULT
-    if state.key.wanted:
+        state.failure_offset = offset
+        return FAILED
+    if state.key.selected:
         payload_bytes += max(record.key_bytes, 0)
-    if state.value.wanted:
+    if state.value.selected:
         payload_bytes += max(record.value_bytes, 0)
-    if state.headers_wanted:
+    if state.headers_selected:
         payload_bytes += record.headers_bytes
     if row == state.rows_max or (row and state.payload_bytes + payload_bytes > state.bytes_max):
         return FULL
     if row == state.row_capacity and grow_rows(state) != OK:
         return MEMORY
-    if state.key.wanted:
+    if state.key.selected:
         if put(&state.key, row, record.key, record.key_bytes, state.section_end) != OK:
             return MEMORY
-    if state.value.wanted:
+    if state.value.selected:
         if put(&state.value, row, record.value, record.value_bytes, state.section_end) != OK:
             return MEMORY
-    if state.offset_wanted:
+    if state.offset_selected:
         (<int64_t *> state.offset.data)[row] = offset
-    if state.timestamp_wanted:
+    if state.timestamp_selected:
         (<int64_t *> state.timestamp.data)[row] = (base + delta) * 1000
-    if state.timestamp_type_wanted:
+    if state.timestamp_type_selected:
         put_timestamp_type(state, row, row + 1, log_append_time)
-    if state.headers_wanted:
+    if state.headers_selected:
         if record.header_count == 0:
             clear_bit(&state.header_lists_valid, row)
             state.header_lists_nulls += 1
@@ -176,18 +176,18 @@ cdef int grow_rows(State *state) noexcept nogil:
     if alike > rows and state.row_capacity == 0:
         rows = <int64_t> min(alike, <double> state.rows_max)
     rows = min(rows, state.rows_max)
-    if state.key.wanted and grow_binary(&state.key, rows, BLOCK_BYTES_AT_FIRST) != OK:
+    if state.key.selected and grow_binary(&state.key, rows, BLOCK_BYTES_AT_FIRST) != OK:
         return MEMORY
-    if state.value.wanted:
+    if state.value.selected:
         if grow_binary(&state.value, rows, max(left, <int64_t> BLOCK_BYTES_AT_FIRST)) != OK:
             return MEMORY
-    if state.offset_wanted and grow(&state.offset, rows * sizeof(int64_t)) != OK:
+    if state.offset_selected and grow(&state.offset, rows * sizeof(int64_t)) != OK:
         return MEMORY
-    if state.timestamp_wanted and grow(&state.timestamp, rows * sizeof(int64_t)) != OK:
+    if state.timestamp_selected and grow(&state.timestamp, rows * sizeof(int64_t)) != OK:
         return MEMORY
-    if state.timestamp_type_wanted and grow(&state.timestamp_type, rows * sizeof(int32_t)) != OK:
+    if state.timestamp_type_selected and grow(&state.timestamp_type, rows * sizeof(int32_t)) != OK:
         return MEMORY
-    if state.headers_wanted:
+    if state.headers_selected:
         if grow(&state.header_lists, (rows + 1) * sizeof(int32_t)) != OK:
             return MEMORY
         (<int32_t *> state.header_lists.data)[0] = 0

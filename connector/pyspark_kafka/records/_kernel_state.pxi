@@ -23,7 +23,7 @@ cdef enum Event:
     DONE
     FULL
     LOOK
-    FAULT
+    FAILED
     MEMORY
 
 # What reading a number can find.
@@ -64,14 +64,14 @@ cdef struct Block:
 cdef struct Binary:
     # A column of bytes: offsets and validity have an entry for each row, but for those of the rows
     # from `null_from` on, where that is not negative: they are null, and nothing says so yet.
-    bint wanted
+    bint selected
     Block offsets
     Block valid
     Block data
     int64_t nulls
     int64_t null_from
 
-cdef struct Batch:
+cdef struct BatchHeader:
     int64_t base_offset
     int64_t last_offset
     int64_t size_bytes
@@ -104,7 +104,7 @@ cdef struct State:
     int64_t next_offset
     int64_t offset_min
     bint filters
-    Batch batch
+    BatchHeader batch
     # The records of `batch`, while `in_records`.
     bint in_records
     const uint8_t *record
@@ -121,17 +121,17 @@ cdef struct State:
     int64_t batches_max
     Binary key
     Binary value
-    bint offset_wanted
+    bint offset_selected
     Block offset
-    bint timestamp_wanted
+    bint timestamp_selected
     Block timestamp
-    bint timestamp_type_wanted
+    bint timestamp_type_selected
     # Nothing is in the block as long as all rows have this type, and it is not mixed.
     Block timestamp_type
     int32_t timestamp_type_of_all
     bint timestamp_type_mixed
     # Headers: a list for each row of the pairs in `header_keys` and `header_values`.
-    bint headers_wanted
+    bint headers_selected
     Block header_lists
     Block header_lists_valid
     int64_t header_lists_nulls
@@ -140,7 +140,7 @@ cdef struct State:
     Binary header_keys
     Binary header_values
     # What was found wrong.
-    int fault
-    int64_t fault_offset
-    int fault_details
+    int failure
+    int64_t failure_offset
+    int failure_details
     int64_t details[DETAILS_MAX]

@@ -1,30 +1,29 @@
-"""The implementation written to be read: record batches to Arrow, a Python object per record.
+"""The implementation of decoding in plain Python: record batches to Arrow.
 
-Purpose: say what decoding is, plainly; also what runs where the kernel was not built. Invariant:
-the same rows, the same batches of them and the same errors as `_kernel`. What it must not know:
-the kernel, connections, Spark. Source: KIP-98, DefaultRecordBatch and DefaultRecord of Apache
-Kafka.
+Purpose: the readable reference of decoding, and its implementation where the kernel is not built.
+Invariant: the same rows, Arrow batches and errors as `_kernel`. What it must not know: the kernel,
+connections, Spark. Source: KIP-98, DefaultRecordBatch and DefaultRecord of Apache Kafka.
 
-A batch, big-endian; its CRC-32C covers all from `attributes` on:
+A batch, big-endian; its CRC-32C covers the bytes from `attributes` on:
 
 | position | size | field                  | notes                                              |
 | -------: | ---: | ---------------------- | -------------------------------------------------- |
 |        0 |    8 | base offset            |                                                    |
 |        8 |    4 | length                 | bytes after this field                             |
 |       12 |    4 | partition leader epoch |                                                    |
-|       16 |    1 | magic                  | 2; in the legacy formats 0 and 1 at the same place |
+|       16 |    1 | magic                  | 2; legacy formats have 0 and 1 at this position    |
 |       17 |    4 | crc                    |                                                    |
 |       21 |    2 | attributes             | 0-2 codec, 3 LogAppendTime, 4 transactional,       |
 |          |      |                        | 5 control                                          |
 |       23 |    4 | last offset delta      | to the base offset                                 |
 |       27 |    8 | base timestamp         | milliseconds                                       |
-|       35 |    8 | max timestamp          | under LogAppendTime that of every record           |
+|       35 |    8 | max timestamp          | with LogAppendTime that of every record            |
 |       43 |    8 | producer id            |                                                    |
 |       51 |   10 | epoch, base sequence   |                                                    |
-|       57 |    4 | record count           | compaction leaves fewer than offsets, even none    |
-|       61 |      | records                | compressed as one where a codec is set             |
+|       57 |    4 | record count           | after compaction fewer than offsets, maybe 0       |
+|       61 |      | records                | compressed together if there is a codec            |
 
-A record; numbers are zigzag varints, of at most 32 bits but for the timestamp's 64:
+A record; numbers are zigzag varints of up to 32 bits, timestamp deltas of up to 64:
 
     length | attributes, 1 byte | timestamp delta | offset delta
     | key length, -1 for null | key | value length, -1 for null | value
@@ -49,7 +48,7 @@ from pyspark_kafka.records.contract import (
     DecodeFailure,
     DecodeRequest,
     DecodeResult,
-    as_error,
+    to_kafka_error,
 )
 from pyspark_kafka.records.decompression import decompress
 from pyspark_kafka.records.read_committed import AbortedProducers, is_abort_marker
@@ -77,41 +76,41 @@ _HEADER_BYTES_MIN: Final = 2
 _TIMESTAMP_MS_MAX: Final = _INT64_MAX // 1000
 
 
-def decode(data: Buffer, wanted: DecodeRequest) -> DecodeResult:
-    """As `contract.Decode` says."""
+def decode(data: Buffer, request: DecodeRequest) -> DecodeResult:
+    """See `contract.Decode`."""
     try:
-        return _decode(memoryview(data).cast("B"), wanted)
-    except DecodeError as fault:
-        raise as_error(fault, wanted) from None
+        return _decode(memoryview(data).cast("B"), request)
+    except DecodeError as error:
+        raise to_kafka_error(error, request) from None
 
 
-def _decode(data: memoryview, wanted: DecodeRequest) -> DecodeResult:
-    rows = _Rows(wanted)
-    aborted = None if wanted.aborted is None else AbortedProducers(wanted.aborted)
-    next_offset, offset_min, position = wanted.start_offset, 0, 0
-    while next_offset < wanted.end_offset and len(data) - position >= UP_TO_MAGIC_BYTES:
+def _decode(data: memoryview, request: DecodeRequest) -> DecodeResult:
+    rows = _Rows(request)
+    aborted = None if request.aborted is None else AbortedProducers(request.aborted)
+    next_offset, offset_min, position = request.start_offset, 0, 0
+    while next_offset < request.end_offset and len(data) - position >= UP_TO_MAGIC_BYTES:
         base_offset: int = BASE_OFFSET.unpack_from(data, position)[0]
-        if rows.full_batches >= wanted.batches_max:
+        if rows.full_batches >= request.batches_max:
             break
-        if base_offset >= wanted.end_offset:
-            next_offset = wanted.end_offset
+        if base_offset >= request.end_offset:
+            next_offset = request.end_offset
             break
         batch = read_batch(data[position:], offset_min)
         if batch is None:
             break
-        if _is_delivered(batch, aborted, wanted):
-            for record in read_records(batch, wanted):
-                if wanted.start_offset <= record.offset < wanted.end_offset:
+        if _is_delivered(batch, aborted, request):
+            for record in read_records(batch, request):
+                if request.start_offset <= record.offset < request.end_offset:
                     rows.append(record, batch.timestamp_type)
         position += batch.size_bytes
         offset_min = batch.last_offset + 1
-        next_offset = min(max(next_offset, offset_min), wanted.end_offset)
+        next_offset = min(max(next_offset, offset_min), request.end_offset)
     return DecodeResult(batches=rows.finish(), next_offset=next_offset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedBatch:
-    """A whole batch whose header and CRC are sound; `section` are its records as they came."""
+    """A complete batch with a valid header and CRC; `section` is its records, maybe compressed."""
 
     base_offset: int
     size_bytes: int
@@ -144,7 +143,7 @@ class ParsedBatch:
 
 @cache
 def _crc32c() -> Callable[[Buffer], int]:
-    """Loaded when it is first needed: it brings all of `importlib.metadata` along."""
+    """Import `crc32c` on first use: it imports `importlib.metadata`, which takes long."""
     from crc32c import crc32c  # noqa: PLC0415
 
     return crc32c
@@ -153,7 +152,7 @@ def _crc32c() -> Callable[[Buffer], int]:
 def read_batch(
     data: memoryview, offset_min: int, *, crc_of: Callable[[Buffer], int] | None = None
 ) -> ParsedBatch | None:
-    """The batch that `data` begins with; None where not all of it is there."""
+    """Parse the batch at the start of `data`; None if it is incomplete."""
     base_offset, length, _, magic = _BEGIN.unpack_from(data)
     if magic in _LEGACY_MAGICS:
         raise DecodeError(DecodeFailure.LEGACY, base_offset, magic)
@@ -170,8 +169,8 @@ def read_batch(
         _, _, _, _, crc, attributes, last_offset_delta, base_timestamp, max_timestamp,
         producer_id, producer_epoch, _, record_count,
     ) = _HEADER.unpack_from(data)  # fmt: skip
-    if (found := (crc_of or _crc32c())(data[_ATTRIBUTES:size_bytes])) != crc:
-        raise DecodeError(DecodeFailure.CRC, base_offset, crc, found)
+    if (computed := (crc_of or _crc32c())(data[_ATTRIBUTES:size_bytes])) != crc:
+        raise DecodeError(DecodeFailure.CRC, base_offset, crc, computed)
     if last_offset_delta < 0 or base_offset + last_offset_delta >= _INT64_MAX:
         raise DecodeError(DecodeFailure.OFFSETS, base_offset, last_offset_delta)
     if not 0 <= record_count <= last_offset_delta + 1:
@@ -193,28 +192,28 @@ def read_batch(
 
 
 def _is_delivered(
-    batch: ParsedBatch, aborted: AbortedProducers | None, wanted: DecodeRequest
+    batch: ParsedBatch, aborted: AbortedProducers | None, request: DecodeRequest
 ) -> bool:
-    """Whether the batch's records are to be looked at; keeps account of what is aborted.
+    """Return whether the batch's records are decoded; update the aborted producers.
 
-    Markers count below the range too: what they end was named for the bytes that were fetched.
+    Markers before the range count too: the aborted transactions are those of the fetched bytes.
     """
     if aborted is not None:
         aborted.admit(batch.last_offset)
     if batch.is_control:
-        if aborted is not None and _is_abort_marker(batch, wanted):
+        if aborted is not None and _is_abort_marker(batch, request):
             aborted.end(batch.producer_id)
         return False
     if aborted is not None and batch.is_transactional:
-        return batch.last_offset >= wanted.start_offset and batch.producer_id not in aborted
-    return batch.last_offset >= wanted.start_offset
+        return batch.last_offset >= request.start_offset and batch.producer_id not in aborted
+    return batch.last_offset >= request.start_offset
 
 
-def _is_abort_marker(batch: ParsedBatch, wanted: DecodeRequest) -> bool:
-    """A control batch is one record; compaction may have left none."""
+def _is_abort_marker(batch: ParsedBatch, request: DecodeRequest) -> bool:
+    """A control batch has one record, or none after compaction."""
     if batch.record_count == 0:
         return False
-    return is_abort_marker(next(read_records(batch, wanted)).key, base_offset=batch.base_offset)
+    return is_abort_marker(next(read_records(batch, request)).key, base_offset=batch.base_offset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,8 +225,8 @@ class _Record:
     headers: list[tuple[bytes, bytes | None]]
 
 
-def read_records(batch: ParsedBatch, wanted: DecodeRequest) -> Iterator[_Record]:
-    """The records of a batch in order, as many as it counts."""
+def read_records(batch: ParsedBatch, request: DecodeRequest) -> Iterator[_Record]:
+    """Yield the records of a batch in order."""
     section = batch.section
     if batch.record_count == 0 and not section:
         return
@@ -237,7 +236,7 @@ def read_records(batch: ParsedBatch, wanted: DecodeRequest) -> Iterator[_Record]
                 codec,
                 section,
                 base_offset=batch.base_offset,
-                bytes_max=wanted.decompressed_bytes_max,
+                bytes_max=request.decompressed_bytes_max,
             )
         )
     position, delta_min = 0, 0
@@ -251,7 +250,7 @@ def read_records(batch: ParsedBatch, wanted: DecodeRequest) -> Iterator[_Record]
 
 
 def _record(fields: _Fields, batch: ParsedBatch, delta_min: int) -> _Record:
-    fields.byte()  # attributes, of which none is in use
+    fields.byte()  # attributes, none of which is in use
     timestamp_delta = fields.varint(_INT64_BITS)
     offset_delta = fields.varint(_INT32_BITS)
     if not delta_min <= offset_delta <= batch.last_offset_delta:
@@ -277,7 +276,7 @@ def _record(fields: _Fields, batch: ParsedBatch, delta_min: int) -> _Record:
 
 
 class _Fields:
-    """The fields of one record, read one after the other and never past its end."""
+    """Reads the fields of one record in order, never beyond its end."""
 
     def __init__(self, batch: ParsedBatch, index: int, section: memoryview, position: int) -> None:
         self._batch = batch
@@ -295,8 +294,8 @@ class _Fields:
         self._cut = (DecodeFailure.RECORD_CUT,)
         self.end = self._position + length
 
-    def fail(self, kind: DecodeFailure, *details: int) -> NoReturn:
-        raise DecodeError(kind, self._batch.base_offset, self._index, *details)
+    def fail(self, failure: DecodeFailure, *details: int) -> NoReturn:
+        raise DecodeError(failure, self._batch.base_offset, self._index, *details)
 
     @property
     def left(self) -> int:
@@ -309,7 +308,7 @@ class _Fields:
         return self._section[self._position - 1]
 
     def varint(self, bits: int) -> int:
-        """A zigzag number of at most `bits` bits, in groups of 7, the lowest first."""
+        """Read a zigzag number of at most `bits` bits, in groups of 7, the lowest first."""
         unsigned, shift = 0, 0
         while True:
             byte = self.byte()
@@ -335,28 +334,28 @@ class _Fields:
 
 
 class _Rows:
-    """Rows on their way into Arrow batches of bounded size."""
+    """Collects rows into Arrow batches of bounded size."""
 
-    def __init__(self, wanted: DecodeRequest) -> None:
-        self._wanted = wanted
+    def __init__(self, request: DecodeRequest) -> None:
+        self._request = request
         self._batches: list[pa.RecordBatch] = []
         self._clear()
 
     def _clear(self) -> None:
-        self._columns: dict[str, list[Any]] = {name: [] for name in self._wanted.columns}
+        self._columns: dict[str, list[Any]] = {name: [] for name in self._request.columns}
         self._row_count = 0
         self._payload_bytes = 0
 
     @property
     def full_batches(self) -> int:
-        """Arrow batches that no row is added to any more."""
+        """The number of completed Arrow batches."""
         return len(self._batches)
 
     def append(self, record: _Record, timestamp_type: int) -> None:
         row = self._row(record, timestamp_type)
         payload_bytes = self._bytes_of(record)
-        if self._row_count == self._wanted.rows_max or (
-            self._row_count and self._payload_bytes + payload_bytes > self._wanted.bytes_max
+        if self._row_count == self._request.rows_max or (
+            self._row_count and self._payload_bytes + payload_bytes > self._request.bytes_max
         ):
             self._flush()
         for name, column in self._columns.items():
@@ -370,18 +369,18 @@ class _Rows:
         return self._batches
 
     def _flush(self) -> None:
-        schema = self._wanted.schema
+        schema = self._request.schema
         arrays = [pa.array(self._columns[field.name], field.type) for field in schema]
         self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
         self._clear()
 
     def _row(self, record: _Record, timestamp_type: int) -> dict[str, Any]:
-        """Raises `DecodeError` for what has no place in a wanted column, the timestamp first."""
+        """Raise `DecodeError` for a value that does not fit a selected column, timestamp first."""
         row: dict[str, Any] = {
             "key": record.key,
             "value": record.value,
-            "topic": self._wanted.topic,
-            "partition": self._wanted.partition,
+            "topic": self._request.topic,
+            "partition": self._request.partition,
             "offset": record.offset,
             "timestampType": timestamp_type,
         }
@@ -406,7 +405,7 @@ class _Rows:
 
 
 def _headers(record: _Record) -> list[tuple[str, bytes | None]] | None:
-    """In their order, repeated keys kept; None where there are none."""
+    """Return the headers in order, with repeated keys; None if there are none."""
     try:
         return [(key.decode(), value) for key, value in record.headers] or None
     except UnicodeDecodeError:

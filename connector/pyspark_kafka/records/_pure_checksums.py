@@ -1,26 +1,26 @@
-"""The plain implementation of checksums, written to be read.
+"""The implementation of checksums in plain Python.
 
-Purpose: say what the hash of a row is, and compute it where the kernel is not built. Invariant: the
-same sums as `_kernel`, for ever. What it must not know: the kernel, what sums are compared with.
+Purpose: the readable reference of a row's hash, and its implementation where the kernel is not
+built. Invariant: the same sums as `_kernel`, in every release. What it must not know: the kernel,
+the use of the sums.
 
-A hash goes through a row: each step takes what it was before, and words of 64 bits, little-endian.
-`fold(a, b)` is the product of two words, its upper 64 bits XORed with its lower ones; W0 to W7 are
-constants. A row takes these steps:
+Each step takes the hash so far and words of 64 bits, little-endian. `fold(a, b)` is the product of
+two words, its upper 64 bits XORed with its lower ones; W0 to W7 are constants. The steps of a row:
 
     topic       as a field, from the hash 0
-    place       partition as 32 bits, 0 where it is null; bit 32 says that it is there, bit 33 that
-                the timestamp is: fold(hash ^ W4 ^ place, timestamp ^ W5)
+    place       partition as 32 bits, 0 if it is null; bit 32 is set if there is a partition, bit 33
+                if there is a timestamp: fold(hash ^ W4 ^ place, timestamp ^ W5)
     key, value  as fields
     headers     key and value of each as fields; then fold(hash ^ W6, their count ^ W7)
 
-and a field these:
+The steps of a field:
 
     null        hash + W0
-    else        64 bytes at a time as long as there are as many, in four lanes: see `_stripes`
-                16 bytes at a time as long as there are more, as two words a and b:
+    else        64 bytes at a time while there are 64, in four lanes: see `_stripes`
+                16 bytes at a time while there are more, as two words a and b:
                 fold(a ^ W2, b ^ hash)
-                the last 16 bytes, some perhaps for the second time, or all of a shorter field and
-                zeros behind: fold(a ^ W3, b ^ hash ^ W1 * size)
+                the last 16 bytes, some maybe for the second time, or a shorter field followed by
+                zeros: fold(a ^ W3, b ^ hash ^ W1 * size)
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ W: Final = (
     0x6A09E667F3BCC908, 0xBB67AE8584CAA73B, 0x3C6EF372FE94F82B, 0xA54FF53A5F1D36F1,
     0x510E527FADE682D1, 0x9B05688C2B3E6C1F, 0x1F83D9ABFB41BD6B, 0x5BE0CD19137E2179,
 )  # fmt: skip
-"""The square roots of the first eight primes, behind the point: anything without a pattern."""
+"""Constants without a pattern: fractions of the square roots of the first eight primes."""
 _HAS_PARTITION: Final = 1 << 32
 _HAS_TIMESTAMP: Final = 1 << 33
 _STRIPE: Final = struct.Struct("<8Q")
@@ -49,7 +49,7 @@ _COLUMNS: Final = ("topic", "partition", "timestamp", "key", "value", "headers")
 
 
 def row_checksums(batch: pa.RecordBatch) -> int:
-    """As `checksums.RowChecksums` says."""
+    """See `checksums.RowChecksums`."""
     columns: list[Iterable[Any]] = [_column(batch, name) for name in _COLUMNS]
     return sum(map(_row_hash, zip(*columns, strict=True))) & _MASK
 
@@ -109,7 +109,7 @@ def _field(mixed: int, data: Buffer | None) -> int:
 
 
 def _stripes(mixed: int, data: Buffer) -> int:
-    """Four hashes side by side, each of its own 16 of every 64 bytes."""
+    """Compute four hashes, each over its 16 of every 64 bytes."""
     a = b = c = d = mixed
     for words in _STRIPE.iter_unpack(data):
         a = _fold(words[0] ^ W[0], words[1] ^ a)

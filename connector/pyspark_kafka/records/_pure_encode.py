@@ -1,8 +1,8 @@
-"""The plain implementation of encoding: Arrow to record batches, written to be read.
+"""The implementation of encoding in plain Python: Arrow to record batches.
 
-Purpose: say what encoding means, and encode where the kernel is not built. Invariant: the same
-bytes and the same errors as `_kernel`. What it must not know: the kernel, connections, Spark.
-The layouts stand in `_pure`. Source: KIP-98, DefaultRecordBatch, DefaultRecord and
+Purpose: the readable reference of encoding, and its implementation where the kernel is not built.
+Invariant: the same bytes and errors as `_kernel`. What it must not know: the kernel, connections,
+Spark. `_pure` has the layouts. Source: KIP-98, DefaultRecordBatch, DefaultRecord and
 BuiltInPartitioner of Apache Kafka.
 """
 
@@ -46,7 +46,7 @@ _FIRST_DELTAS_BYTES: Final = 3
 
 
 def encode(rows: pa.RecordBatch, encoding: Encoding) -> list[EncodedBatch]:
-    """As `encoding.Encode` says."""
+    """See `encoding.Encode`."""
     batches: list[_OpenBatch] = []
     open_batches: dict[int, _OpenBatch] = {}
     turn = 0
@@ -83,7 +83,7 @@ def murmur2(key: Buffer) -> int:
 
 
 def _partition(row: _Row, encoding: Encoding) -> int | None:
-    """None where the row has neither a partition nor a key."""
+    """Return the partition; None if the row has neither a partition nor a key."""
     if row.partition is not None:
         if not 0 <= row.partition < encoding.partition_count:
             raise no_such_partition(encoding, row.partition)
@@ -95,7 +95,7 @@ def _partition(row: _Row, encoding: Encoding) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """`fields` is what its record has behind the deltas, from the key's length on."""
+    """`fields` is the record from the key's length on, after the deltas."""
 
     partition: int | None
     timestamp: int
@@ -104,7 +104,7 @@ class _Row:
     fields_bytes: int
 
     def check_size(self, encoding: Encoding, partition: int) -> None:
-        """Raises `RowError` where it would not even fit into a batch of its own."""
+        """Raise `RowError` if the row is too large for a batch of its own."""
         body_bytes = _FIRST_DELTAS_BYTES + self.fields_bytes
         batch_bytes = HEADER_BYTES + len(varint(body_bytes)) + body_bytes
         if batch_bytes - _LENGTH_END > LENGTH_BYTES_MAX:
@@ -134,7 +134,7 @@ def _rows(rows: pa.RecordBatch, encoding: Encoding) -> Iterator[_Row]:
 
 
 def binaries(column: Any) -> Iterator[memoryview | None]:
-    """Of a binary or string column, where they are: nothing is copied."""
+    """Yield the values of a binary or string column without copies."""
     if not len(column):
         return
     _, offsets, data = column.buffers()
@@ -146,7 +146,7 @@ def binaries(column: Any) -> Iterator[memoryview | None]:
 
 
 def _headers(scalar: Any) -> Iterator[Buffer]:
-    """A list of none where it is null."""
+    """Yield the encoded headers; null is an empty list."""
     if scalar is None or not scalar.is_valid:
         yield varint(0)
         return
@@ -165,7 +165,7 @@ def _nullable(data: Buffer | None) -> tuple[Buffer, ...]:
 
 @lru_cache(maxsize=1 << 14)
 def varint(number: int) -> bytes:
-    """A number of at most 64 bits as zigzag, in groups of 7 bits, the lowest first."""
+    """Encode a number of at most 64 bits as zigzag, in groups of 7 bits, the lowest first."""
     unsigned = number << 1 ^ number >> 63
     encoded = bytearray()
     while unsigned > 0x7F:
@@ -200,7 +200,7 @@ class _OpenBatch:
         self.max_timestamp = max(self.max_timestamp, row.timestamp)
 
     def _deltas(self, row: _Row) -> tuple[bytes, bytes]:
-        """A record's length, and its attributes and deltas."""
+        """Return a record's length, and its attributes and deltas."""
         timestamp_delta = varint(row.timestamp - self.base_timestamp)
         deltas = b"\0" + timestamp_delta + varint(self.record_count)
         return varint(len(deltas) + row.fields_bytes), deltas
@@ -254,7 +254,7 @@ def assembled(
     base_sequence: int,
     record_count: int,
 ) -> memoryview:
-    """A batch around `section`: its records, compressed where `attributes` say so."""
+    """Build a batch of `section`: its records, compressed as in `attributes`."""
     data = bytearray(HEADER_BYTES)
     data += section
     HEADER.pack_into(
@@ -278,6 +278,6 @@ def assembled(
 
 
 def sealed(data: bytearray) -> memoryview:
-    """The batch with the CRC of its bytes put in; not to be written to any more."""
+    """Write the CRC into the batch, and return it read-only."""
     struct.pack_into(">I", data, CRC_POSITION, crc32c(memoryview(data)[CRC_END:]))
     return memoryview(data).toreadonly()

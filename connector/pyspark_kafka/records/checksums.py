@@ -1,12 +1,12 @@
-"""A checksum of rows that says whether a batch that is written again has the same rows.
+"""A checksum of rows, to compare the rows of a replayed batch with those of the first run.
 
-Purpose: one number for any set of rows: that of a task's rows, and of all tasks' together.
-Invariant: the same rows give the same sum, in whatever order, batches and Arrow types they come, on
-every machine and in every release: sums are kept in decisions (`sink.exactly_once`) and compared
-years later. What it must not know: Spark, what a difference means.
+Purpose: one number for a set of rows; sums of several sets can be added. Invariant: the same rows
+have the same sum in any order, split into any batches, in any Arrow types, on every machine and in
+every release: sums are stored in decisions (`sink.exactly_once`). What it must not know: Spark, the
+consequences of a difference.
 
-It is chosen by `PYSPARK_KAFKA_RECORDS` as `decode` and `encode` are. It tells rows apart that differ
-by accident; it does not resist somebody who looks for other rows with the same sum.
+`PYSPARK_KAFKA_RECORDS` selects the implementation, as for `decode` and `encode`. The sum is not
+cryptographic: it finds accidental differences, but does not resist an attacker.
 """
 
 from __future__ import annotations
@@ -18,21 +18,19 @@ import pyarrow as pa
 from pyspark_kafka.records import IMPLEMENTATION
 
 CHECKSUMS: Final = 2**64
-"""How many there are: sums are taken modulo this."""
+"""Sums are modulo this number."""
 
 
 class RowChecksums(Protocol):
     """The sum, modulo `CHECKSUMS`, of a hash of 64 bits of each row.
 
-    Rows are those of `sink.rows.RowPreparation`, with columns of `columns.PRODUCE_SCHEMA`; those
-    that are missing are null. `topic`, `key` and `value`, and those of headers, may be binary or
-    string, large or not; `topic` may be dictionary-encoded; `timestamp` is in milliseconds, or
-    int64.
+    Rows are those of `sink.rows.RowPreparation`, with columns of `columns.PRODUCE_SCHEMA`; missing
+    columns are null. `topic`, `key` and `value`, also of headers, may be binary or string, large or
+    not; `topic` may be dictionary-encoded; `timestamp` is in milliseconds, or int64.
 
-    What counts of a row is its topic, partition and timestamp as given (null stays null: the
-    partition that a partitioner chooses and the time of sending are other ones next time), its key,
-    its value and its headers in their order. Null and empty differ, but for lists of headers, which
-    are the same for Kafka.
+    The hash covers topic, partition, timestamp, key, value, and headers in order. Null partitions
+    and timestamps stay null, since the partitioner's choice and the time of sending differ in a
+    replay. Null and empty values differ, but null and empty lists of headers do not, as in Kafka.
     """
 
     def __call__(self, batch: pa.RecordBatch) -> int: ...

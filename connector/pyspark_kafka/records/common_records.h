@@ -30,7 +30,7 @@
 /* A column of bytes. Rows from `null_from` on, where it is not negative, are null and the column
  * does not say so yet: a run of nulls is noted when it ends, if it is not all that there is. */
 typedef struct {
-  int wanted;
+  int selected;
   uint8_t *data;
   int32_t *offsets;
   uint8_t *valid;
@@ -136,7 +136,7 @@ COMMON_INLINE void common_put(
 }
 
 COMMON_INLINE void common_loop(
-    common_rows *rows, int key_wanted, int value_wanted, int offset_wanted, int timestamp_wanted) {
+    common_rows *rows, int key_selected, int value_selected, int offset_selected, int timestamp_selected) {
   const uint8_t *record = rows->record, *const end_max = rows->end_max;
   const int64_t row_end = rows->row_end;
   const int64_t base_offset = rows->base_offset, base_timestamp = rows->base_timestamp;
@@ -166,10 +166,10 @@ COMMON_INLINE void common_loop(
     if (value == COMMON_NULL ? at != end - 1 : value & 1 || (int64_t)(value / 2) != end - at - 1)
       break;
     if (end[-1] != 0) break;
-    if (key_wanted) common_put(&keys, row, key_field, key);
-    if (value_wanted) common_put(&values, row, at, value);
-    if (offset_wanted) offsets[row] = base_offset + offset / 2;
-    if (timestamp_wanted) {
+    if (key_selected) common_put(&keys, row, key_field, key);
+    if (value_selected) common_put(&values, row, at, value);
+    if (offset_selected) offsets[row] = base_offset + offset / 2;
+    if (timestamp_selected) {
       int64_t delta = (int64_t)(timestamp / 2) ^ -(int64_t)(timestamp & 1);
       timestamps[row] = base_timestamp + delta_unit * delta;
     }
@@ -185,7 +185,7 @@ COMMON_INLINE void common_loop(
 }
 
 COMMON_INLINE void common_choose(common_rows *rows) {
-  int key = rows->key.wanted, value = rows->value.wanted;
+  int key = rows->key.selected, value = rows->value.selected;
   int offset = rows->offsets != NULL, timestamp = rows->timestamps != NULL;
   if (!key && value && !offset && !timestamp)
     common_loop(rows, 0, 1, 0, 0);

@@ -1,9 +1,8 @@
-"""What decoding is asked, what it gives, and what it says of damaged bytes.
+"""The contract of decoding: request, result and errors.
 
-Purpose: the one statement that the implementations share, so that they differ in nothing but speed: types,
-bounds, and the words of every error. Invariant: a fault is raised as a `DecodeError`, and
-`as_error` alone turns it into an error of the package. What it must not know: how bytes are
-parsed, connections, Spark.
+Purpose: the types, bounds and error texts that both implementations share. Invariant: decoding
+raises `DecodeError`, and only `to_kafka_error` turns it into an error of the package. What it must
+not know: how bytes are parsed, connections, Spark.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
@@ -22,20 +21,20 @@ from pyspark_kafka.kafka.transactions import AbortedTransaction
 Buffer = bytes | bytearray | memoryview
 
 ROWS_MAX: Final = 100_000
-"""Of one Arrow batch."""
+"""Rows of one Arrow batch."""
 
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
 BATCH_BYTES_LIMIT: Final = 1 << 30
-"""`bytes_max` may not be more: Arrow's offsets of binary columns have 31 bits."""
+"""The limit of `bytes_max`: offsets of Arrow's binary columns have 31 bits."""
 
 BATCHES_MAX: Final = 4
-"""Arrow batches of one call: little that was fetched may be much once decompressed."""
+"""Arrow batches of one call: a small fetch may be large after decompression."""
 
 DECOMPRESSED_BYTES_MAX: Final = 256 * 1024 * 1024
-"""A batch does not say how large its records are; a few kilobytes may stand for gigabytes."""
+"""The limit for one batch, whose header does not contain its decompressed size."""
 
 HEADER_OVERHEAD_BYTES: Final = 8
-"""What a header counts beside its bytes: two offsets of Arrow, however empty it is."""
+"""Bytes that a header counts besides its own: two Arrow offsets."""
 
 
 class Codec(IntEnum):
@@ -50,12 +49,12 @@ class Codec(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeRequest:
-    """Rows `start_offset` to before `end_offset` of one partition, as some of the columns.
+    """Decode some columns of the offsets `start_offset` to before `end_offset` of one partition.
 
-    `aborted` is None for read_uncommitted, else what the fetch response names. Payload of one
-    Arrow batch (keys, values and headers, of the wanted columns) is at most `bytes_max` bytes
-    unless a single row has more. When `batches_max` of them are full, decoding ends with the record
-    batch at hand: call again with the same bytes, from `next_offset` on.
+    `aborted` is None for read_uncommitted, else that of the fetch response. The payload of one
+    Arrow batch (selected keys, values and headers) has at most `bytes_max` bytes, unless a single
+    row has more. When `batches_max` Arrow batches are full, decoding stops after the current record
+    batch; the next call has the same bytes and starts at `next_offset`.
     """
 
     topic: str
@@ -78,16 +77,16 @@ class DecodeRequest:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the batches: the wanted columns in the wanted order."""
+        """The schema of the Arrow batches: the columns in the order of the request."""
         return pa.schema([SOURCE_SCHEMA.field(name) for name in self.columns])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeResult:
-    """Rows in the order of their offsets, and where to go on.
+    """Rows in the order of their offsets, and the offset to continue at.
 
-    `next_offset` is one past the last offset looked at, rows or none, but never below
-    `start_offset`; it is `end_offset` where nothing of the range can follow.
+    `next_offset` is the offset after the last decoded batch, with or without rows, and at least
+    `start_offset`. It is `end_offset` if no offset of the range can follow.
     """
 
     batches: list[pa.RecordBatch]
@@ -97,18 +96,17 @@ class DecodeResult:
 class Decode(Protocol):
     """Decode the records field of one partition of a fetch response.
 
-    `data` is whole record batches of format 2 (KIP-98), maybe with a part of one at the end, which
-    is ignored. Control batches and aborted transactions are left out. Checked strictly in order,
-    batch by batch and record by record, up to the end of the range and no further. Raises
-    `CorruptBatchError` for what is damaged, `KafkaError` for what is sound but has no place in
-    the wanted columns. No input makes it read outside `data`.
+    `data` has record batches of format 2 (KIP-98); an incomplete batch at the end is ignored. The
+    result has no control batches and no aborted transactions. Batches and records are checked in
+    order, up to the end of the range. Raises `CorruptBatchError` for corrupt bytes, and `KafkaError`
+    for valid records that do not fit the columns. No input causes a read outside of `data`.
     """
 
-    def __call__(self, data: Buffer, wanted: DecodeRequest) -> DecodeResult: ...
+    def __call__(self, data: Buffer, request: DecodeRequest) -> DecodeResult: ...
 
 
 class DecodeFailure(IntEnum):
-    """What can be wrong with a batch; the numbers are what the kernel passes about."""
+    """Reasons why a batch cannot be decoded; the kernel uses the numbers."""
 
     LEGACY = 1
     MAGIC = 2
@@ -134,70 +132,76 @@ class DecodeFailure(IntEnum):
     HEADER_KEY = 22
 
 
-_DAMAGE: Final[Mapping[DecodeFailure, str]] = {
-    DecodeFailure.MAGIC: "its magic byte is {0}, where formats have 0, 1 or 2",
-    DecodeFailure.LENGTH: "it claims a length of {0} bytes, less than its own header",
-    DecodeFailure.BACKWARD: "only offsets from {0} on can come there",
-    DecodeFailure.CRC: "its CRC is {0:08x}, that of its bytes {1:08x}",
-    DecodeFailure.OFFSETS: "it claims a last offset delta of {0}",
-    DecodeFailure.COUNT: "it counts {0} records for {1} offsets",
-    DecodeFailure.CODEC: "it claims compression codec {0}, where there are 0 to 4",
+_CORRUPTION: Final[Mapping[DecodeFailure, str]] = {
+    DecodeFailure.MAGIC: "its magic byte is {0} instead of 0, 1 or 2",
+    DecodeFailure.LENGTH: "its length is {0} bytes, which is less than its header",
+    DecodeFailure.BACKWARD: "its base offset must be at least {0}",
+    DecodeFailure.CRC: "its CRC is {0:08x}, but its bytes have the CRC {1:08x}",
+    DecodeFailure.OFFSETS: "its last offset delta is {0}",
+    DecodeFailure.COUNT: "it has {0} records for {1} offsets",
+    DecodeFailure.CODEC: "its compression codec is {0} instead of 0 to 4",
     DecodeFailure.COMPRESSED: "its records cannot be decompressed as {0}: {1}",
     DecodeFailure.MARKER: "the key of its control record has {0} bytes and version {1}",
     DecodeFailure.RECORDS_CUT: "its bytes end before record {0} of {1}",
-    DecodeFailure.RECORD_LENGTH: "record {0} claims {1} bytes, and {2} are left",
-    DecodeFailure.RECORD_CUT: "record {0} ends inside one of its fields",
-    DecodeFailure.RECORD_REST: "record {0} has {1} bytes behind its last field",
-    DecodeFailure.NUMBER: "record {0} holds a number that its type cannot",
-    DecodeFailure.OFFSET: "record {0} claims offset delta {1}, where {2} to {3} can come",
-    DecodeFailure.FIELD_LENGTH: "record {0} claims a field of {1} bytes, and {2} are left",
-    DecodeFailure.HEADER_COUNT: "record {0} claims {1} headers, and {2} bytes are left",
+    DecodeFailure.RECORD_LENGTH: "record {0} has a length of {1} bytes, but {2} are left",
+    DecodeFailure.RECORD_CUT: "record {0} ends inside a field",
+    DecodeFailure.RECORD_REST: "record {0} has {1} bytes after its last field",
+    DecodeFailure.NUMBER: "record {0} has a number with too many bits",
+    DecodeFailure.OFFSET: "record {0} has offset delta {1} instead of {2} to {3}",
+    DecodeFailure.FIELD_LENGTH: "record {0} has a field of {1} bytes, but {2} are left",
+    DecodeFailure.HEADER_COUNT: "record {0} has {1} headers, but {2} bytes are left",
     DecodeFailure.TRAILING: "{0} bytes follow its last record",
 }
 
-_SOUND: Final[Mapping[DecodeFailure, str]] = {
-    DecodeFailure.LEGACY: (
-        "{where}: the message at offset {offset} has the legacy message format v{0}, which the "
-        "native engine does not decode; read it with 'engine' set to 'librdkafka'"
-    ),
-    DecodeFailure.TOO_LARGE: (
-        "{where}: the records of the batch at offset {offset} are more than {0} bytes once "
-        "decompressed, and it is refused; if they are meant, read it with 'engine' set to "
-        "'librdkafka'"
-    ),
-    DecodeFailure.TIMESTAMP: (
-        "{where}: the record at offset {offset} has the timestamp {0}, which as milliseconds is "
-        "beyond what Spark can hold; its producer probably wrote another unit. Read it with a "
-        "schema that leaves the column 'timestamp' out"
-    ),
-    DecodeFailure.HEADER_KEY: (
-        "{where}: the record at offset {offset} has a header whose key is not UTF-8, which cannot "
-        "be decoded; read it without 'includeHeaders'"
-    ),
-}
-"""Faults of whole batches, which an error of damage would tell wrongly."""
-
 
 class DecodeError(Exception):
-    """`kind` of fault in the batch (or the record) at `offset`, with what its text asks for."""
+    """A `failure` in the batch or record at `offset`, with the details of its text."""
 
-    def __init__(self, kind: DecodeFailure, offset: int, *details: object) -> None:
-        super().__init__(kind, offset, *details)
-        self.kind = kind
+    def __init__(self, failure: DecodeFailure, offset: int, *details: object) -> None:
+        super().__init__(failure, offset, *details)
+        self.failure = failure
         self.offset = offset
         self.details = details
 
 
-def as_error(fault: DecodeError, wanted: DecodeRequest) -> KafkaError:
-    """The error of the package for a fault: the one place with its words."""
-    where = f"{wanted.topic}-{wanted.partition}"
-    if fault.kind in _SOUND:
-        kind = CorruptBatchError if fault.kind is DecodeFailure.TOO_LARGE else KafkaError
-        text = _SOUND[fault.kind]
-        return kind(text.format(*fault.details, where=where, offset=fault.offset))
-    return CorruptBatchError(
-        f"{where}: the record batch at offset {fault.offset} is damaged: "
-        f"{_DAMAGE[fault.kind].format(*fault.details)}. If it stays so, the log of a broker is: "
-        "restore it from another replica, or read around the batch with 'startingOffsets' and "
-        "'endingOffsets'"
+def to_kafka_error(error: DecodeError, request: DecodeRequest) -> KafkaError:
+    """Return the package's error for a `DecodeError`."""
+    where = f"at offset {error.offset} of {request.topic}-{request.partition}"
+    if error.failure in _CORRUPTION:
+        what = _CORRUPTION[error.failure].format(*error.details)
+        return CorruptBatchError(
+            f"The record batch {where} is corrupt: {what}.", **_fields(error, request)
+        )
+    (detail,) = error.details or (None,)
+    if error.failure is DecodeFailure.TOO_LARGE:
+        return CorruptBatchError(
+            f"The record batch {where} has more than {detail} bytes after decompression.",
+            advice="If the batch is valid, read it with 'engine' set to 'librdkafka'.",
+            **_fields(error, request),
+        )
+    if error.failure is DecodeFailure.LEGACY:
+        return KafkaError(
+            f"The message {where} has the legacy message format v{detail}, which the native engine "
+            "does not decode.",
+            advice="Set 'engine' to 'librdkafka'.",
+            **_fields(error, request),
+        )
+    if error.failure is DecodeFailure.TIMESTAMP:
+        return KafkaError(
+            f"The record {where} has the timestamp {detail}, which is out of Spark's range. Its "
+            "producer probably used another unit than milliseconds.",
+            advice="Read with a schema without the column 'timestamp'.",
+            column="timestamp",
+            **_fields(error, request),
+        )
+    assert error.failure is DecodeFailure.HEADER_KEY, error.failure
+    return KafkaError(
+        f"The record {where} has a header key that is not UTF-8.",
+        advice="Set 'includeHeaders' to 'false'.",
+        column="headers",
+        **_fields(error, request),
     )
+
+
+def _fields(error: DecodeError, request: DecodeRequest) -> dict[str, Any]:
+    return {"topic": request.topic, "partition": request.partition, "offset": error.offset}

@@ -1,11 +1,11 @@
-"""The codecs of record batches, decompressed with a bound on what comes out.
+"""Decompression of record batches, with a limit.
 
-Purpose: one batch's records section as plain bytes, for both implementations. Invariant: no more than
-`bytes_max` bytes and one piece are ever held, whatever sizes are claimed. What it must not know:
+Purpose: decompress a batch's records section, for both implementations. Invariant: the memory is at
+most `bytes_max` bytes and one piece, whatever sizes the data declares. What it must not know:
 records.
 
-Batches mostly are small, 16 KB by the default of Kafka's producer, and what a stream of Arrow takes
-to be made counts: so gzip is Python's own, and one read is all that a usual batch needs.
+Most batches are small (16 KB by default in Kafka's producer), so that the cost of creating an Arrow
+stream matters: gzip uses Python's zlib, and a usual batch needs one read.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from pyspark_kafka.records.contract import Codec, DecodeError, DecodeFailure
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES: Final = 16
 
-# No element of a snappy block gives more than 64 bytes for 3: a larger claim is a lie.
+# An element of a snappy block has at most 64 bytes for 3, so that a larger size is invalid.
 _SNAPPY_RATIO_MAX: Final = 32
 
 # zlib's name of the gzip format, with the largest window.
 _GZIP: Final = 16 + zlib.MAX_WBITS
 
-# What a batch of ordinary records becomes, so that one piece mostly is all of it.
+# The usual ratio of a batch, so that one piece is mostly enough.
 _RATIO_GUESS: Final = 8
 _PIECE_BYTES_MIN: Final = 64 * 1024
 _PIECE_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
 def decompress(codec: Codec, data: memoryview, *, base_offset: int, bytes_max: int) -> bytes:
-    """The records section `data` of the batch at `base_offset`, decompressed.
+    """Decompress the records section `data` of the batch at `base_offset`.
 
-    Raises `DecodeError` where `data` is not what the codec says, or gives more than `bytes_max`.
+    Raises `DecodeError` if `data` is invalid, or has more than `bytes_max` decompressed bytes.
     """
     try:
         return _PLAIN_OF[codec](data, bytes_max)
-    except _TooLarge:
+    except _TooLargeError:
         raise DecodeError(DecodeFailure.TOO_LARGE, base_offset, bytes_max) from None
     except (pa.ArrowException, OSError, zlib.error) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -53,37 +53,37 @@ def decompress(codec: Codec, data: memoryview, *, base_offset: int, bytes_max: i
         ) from None
 
 
-class _TooLarge(Exception):  # noqa: N818, never seen outside
-    """More comes out than may."""
+class _TooLargeError(Exception):
+    """There are more decompressed bytes than allowed."""
 
 
 def _joined(pieces: Iterator[bytes], bytes_max: int) -> bytes:
-    """The pieces, while they are no more than `bytes_max` bytes. Raises `_TooLarge`."""
+    """Join the pieces. Raises `_TooLargeError` beyond `bytes_max` bytes."""
     found: list[bytes] = []
     left = bytes_max
     for piece in pieces:
         left -= len(piece)
         if left < 0:
-            raise _TooLarge
+            raise _TooLargeError
         found.append(piece)
     return found[0] if len(found) == 1 else b"".join(found)
 
 
 def _plain_of_gzip(data: memoryview, bytes_max: int) -> bytes:
-    """One member, as all producers write it; more (RFC 1952) go the way of streams."""
+    """Decompress one gzip member, as producers write; a stream reads several (RFC 1952)."""
     member = zlib.decompressobj(_GZIP)
     plain = member.decompress(data, bytes_max + 1)
     if len(plain) > bytes_max:
-        raise _TooLarge
+        raise _TooLargeError
     if not member.eof:
-        raise OSError("its last block is not there")
+        raise OSError("its last block is missing")
     if member.unused_data:
         return _plain_of_stream("gzip", data, bytes_max)
     return plain
 
 
 def _plain_of_stream(name: str, data: memoryview, bytes_max: int) -> bytes:
-    """LZ4 frames or zstd, by Arrow."""
+    """Decompress LZ4 frames or zstd with Arrow."""
     stream: Any = pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), name)
     piece_bytes = min(max(_RATIO_GUESS * len(data), _PIECE_BYTES_MIN), _PIECE_BYTES_MAX)
     first: bytes = stream.read(min(piece_bytes, bytes_max + 1))
@@ -94,7 +94,7 @@ def _plain_of_stream(name: str, data: memoryview, bytes_max: int) -> bytes:
 
 
 def _plain_of_snappy(data: memoryview, bytes_max: int) -> bytes:
-    """Raw snappy, which librdkafka writes, or snappy-java's stream of blocks."""
+    """Decompress raw snappy, as librdkafka writes it, or snappy-java's stream of blocks."""
     blocks = _xerial_blocks(data) if _is_xerial(data) else iter([data] if data else [])
     codec: Any = pa.Codec("snappy")
     left = bytes_max
@@ -103,7 +103,7 @@ def _plain_of_snappy(data: memoryview, bytes_max: int) -> bytes:
         size_bytes = _snappy_size(block)
         left -= size_bytes
         if left < 0:
-            raise _TooLarge
+            raise _TooLargeError
         found.append(codec.decompress(block, size_bytes, asbytes=True))
     return found[0] if len(found) == 1 else b"".join(found)
 
@@ -118,15 +118,15 @@ def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
         start = position + 4
         size_bytes = int.from_bytes(data[position:start], "big")
         if size_bytes == 0 or size_bytes > len(data) - start:
-            raise OSError(f"a block claims {size_bytes} bytes")
+            raise OSError(f"a block has an invalid size of {size_bytes} bytes")
         position = start + size_bytes
         yield data[start:position]
 
 
 def _snappy_size(block: memoryview) -> int:
-    """The size that a raw block begins with, little-endian in groups of 7 bits.
+    """Return the decompressed size at the start of a raw block, a little-endian varint.
 
-    Raises `OSError` where it is none, or more than the block can give.
+    Raises `OSError` if it is invalid, or more than the block can contain.
     """
     size_bytes = 0
     for index, byte in enumerate(block[:5]):
@@ -135,7 +135,7 @@ def _snappy_size(block: memoryview) -> int:
             if size_bytes > _SNAPPY_RATIO_MAX * len(block):
                 break
             return size_bytes
-    raise OSError(f"a block of {len(block)} bytes has no size, or one that cannot be")
+    raise OSError(f"a block of {len(block)} bytes has no valid size")
 
 
 _PLAIN_OF: Final[Mapping[Codec, Callable[[memoryview, int], bytes]]] = {

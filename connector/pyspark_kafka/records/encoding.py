@@ -1,8 +1,8 @@
-"""What `encode` is given and what it makes: Arrow rows of one topic as Kafka's record batches.
+"""The contract of encoding: Arrow rows of one topic as Kafka's record batches.
 
-Purpose: the contract of the encoding half of both implementations, and the words of its errors. Invariant:
-every row is in exactly one batch; rows of one partition keep their order. What it must not know:
-connections, who sends the batches, Spark.
+Purpose: the types and errors that both implementations of `encode` share. Invariant: every row is
+in exactly one batch; rows of one partition keep their order. What it must not know: connections,
+Spark.
 """
 
 from __future__ import annotations
@@ -22,25 +22,24 @@ SEQUENCE_MAX: Final = 2**31 - 1
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
-"""`RecordBatch` of Apache Kafka: what a producer without idempotence writes."""
+"""`RecordBatch` of Apache Kafka: the values of a producer without idempotence."""
 
 HEADER_BYTES: Final = 61
-"""Of a batch of format 2, before its records."""
+"""The header size of a batch of format 2."""
 
 LENGTH_BYTES_MAX: Final = 2**31 - 1
-"""What the length field of a batch may say."""
+"""The limit of a batch's length field."""
 
 BATCH_BYTES_LIMIT: Final = LENGTH_BYTES_MAX
-"""`batch_bytes_max` may not be more."""
+"""The limit of `batch_bytes_max`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerState:
-    """Who writes: what InitProducerId gave, and the sequence of the next record by partition.
+    """The producer id and epoch, and the sequence of the next record by partition.
 
-    A partition that is missing in `next_sequences` is at 0. A producer id and an epoch of -1 are a
-    producer without idempotence: its batches have the sequence `NO_SEQUENCE`. `is_transactional` is
-    what batches say that are written in a transaction.
+    A partition that is not in `next_sequences` starts at 0. A producer id and epoch of -1 mean a
+    producer without idempotence, whose batches have the sequence `NO_SEQUENCE`.
     """
 
     producer_id: int
@@ -61,15 +60,14 @@ class ProducerState:
 class Encoding:
     """How rows of one topic become batches.
 
-    A row goes to its `partition`; where that is null, to murmur2 of its key modulo
-    `partition_count` (Java's `BuiltInPartitioner.partitionForKey`); where the key is null too, to
-    one of `unkeyed`: to `unkeyed[0]` until a row does not fit into the open batch there, from then
-    on to `unkeyed[1]`, and so on, round and round. A null timestamp is `now_ms`.
+    A row goes to its `partition`. If that is null, it goes to murmur2 of its key modulo
+    `partition_count` (Java's `BuiltInPartitioner.partitionForKey`). If the key is null too, it goes
+    to a partition of `unkeyed`, which changes, in a cycle, when a row does not fit into the open
+    batch of the current one. A null timestamp is `now_ms`.
 
-    A partition's open batch is closed by the first row that does not fit into it, which begins the
-    next; no row waits for another. A batch has at most `batch_bytes_max` bytes before compression,
-    its header counted, unless a single record needs more. `level` is one of
-    `compressing.LEVELS[codec]`, or None for Kafka's default.
+    The first row that does not fit into the open batch of its partition starts the next batch. A
+    batch has at most `batch_bytes_max` bytes before compression, with its header, unless a single
+    record needs more. `level` is one of `compression.LEVELS[codec]`, or None for Kafka's default.
     """
 
     topic: str
@@ -93,7 +91,7 @@ class Encoding:
 class EncodedBatch:
     """One record batch of format 2 (KIP-98) with base offset 0 and partition leader epoch -1.
 
-    `data` is read-only and owns its memory; nothing else refers to it.
+    `data` is read-only and owns its memory.
     """
 
     partition: int
@@ -103,39 +101,44 @@ class EncodedBatch:
 
 
 class Encode(Protocol):
-    """Encode rows with columns of `columns.PRODUCE_SCHEMA`; those that are missing are null.
+    """Encode rows with columns of `columns.PRODUCE_SCHEMA`; missing columns are null.
 
-    Rows are those of `sink.rows.RowPreparation`, all of one topic (a column `topic` is not looked
-    at): no negative timestamp, no header without a key. `key` and `value`, and those of headers,
-    may be binary or string, large or not; `timestamp` is in milliseconds, or int64.
+    Rows are those of `sink.rows.RowPreparation`, all of one topic (a column `topic` is ignored),
+    without negative timestamps and null header keys. `key` and `value`, also of headers, may be
+    binary or string, large or not; `timestamp` is in milliseconds, or int64.
 
-    Batches come in the order of their first rows; those of one partition have sequences that
-    follow each other, from `ProducerState.next_sequences` on. Raises `RowError` for a record that
-    no batch can hold (2 GiB), and for a partition beyond `partition_count`: then there are no
-    batches at all.
+    Batches are in the order of their first rows; those of one partition have consecutive sequences
+    from `ProducerState.next_sequences` on. Raises `RowError`, and returns no batches, if a record
+    is too large for a batch (2 GiB) or a partition is not below `partition_count`.
     """
 
     def __call__(self, rows: pa.RecordBatch, encoding: Encoding) -> list[EncodedBatch]: ...
 
 
 def next_sequence(sequence: int, record_count: int) -> int:
-    """The sequence of the record that follows so many from `sequence` on."""
+    """Return the sequence after `record_count` records from `sequence` on."""
     return (sequence + record_count) % (SEQUENCE_MAX + 1)
 
 
 def too_large(encoding: Encoding, partition: int, size_bytes: int) -> RowError:
-    """For a record which alone makes a batch of `size_bytes`."""
+    """Return the error of a record that alone needs a batch of `size_bytes`."""
     return RowError(
-        f"a record for {encoding.topic}-{partition} makes a batch of {size_bytes} bytes, where "
-        f"Kafka's format ends at {LENGTH_BYTES_MAX}: write smaller records"
+        f"A record for {encoding.topic}-{partition} needs a batch of {size_bytes} bytes, but Kafka's "
+        f"format allows {LENGTH_BYTES_MAX}.",
+        advice="Write smaller records.",
+        topic=encoding.topic,
+        partition=partition,
     )
 
 
 def no_such_partition(encoding: Encoding, partition: int) -> RowError:
-    """For a row with a partition that the topic has not."""
+    """Return the error of a row with a partition that the topic does not have."""
     count = encoding.partition_count
     return RowError(
-        f"a row is for partition {partition} of topic '{encoding.topic}', which has {count} "
-        f"(0 to {count - 1}): correct the column 'partition', or leave it null for the "
-        "partitioner to choose"
+        f"A row has partition {partition}, but topic {encoding.topic!r} has the partitions 0 to "
+        f"{count - 1}.",
+        advice="Correct the column 'partition', or set it to null to use the partitioner.",
+        column="partition",
+        topic=encoding.topic,
+        partition=partition,
     )

@@ -1,10 +1,10 @@
-"""Record batches as the log has them, whoever wrote them and whatever became of it.
+"""Record batches of a log, with control batches and aborted transactions.
 
-Purpose: walk fetched bytes batch by batch, control batches too, for who has to know what brokers
-know: which producer wrote what, and which of its transactions were committed. Invariant: the header
-and the CRC of every batch are checked, its records only when they are looked at. What it must not
-know: connections, what the records mean. Always the pure implementation, as it is for small topics and for
-headers; but the kernel reckons CRCs where there is one.
+Purpose: iterate over fetched bytes batch by batch, to see which producer wrote a batch, and which
+transactions were committed. Invariant: the header and the CRC of every batch are checked, its
+records only when they are read. What it must not know: connections, the meaning of the records.
+The implementation is always `_pure`, since it is for small topics; the kernel, if there is one,
+computes the CRCs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark_kafka.records._pure import (
     read_batch,
     read_records,
 )
-from pyspark_kafka.records.contract import Buffer, DecodeError, DecodeRequest, as_error
+from pyspark_kafka.records.contract import Buffer, DecodeError, DecodeRequest, to_kafka_error
 from pyspark_kafka.records.read_committed import ABORT, COMMIT, control_type
 
 if IMPLEMENTATION == "cython":
@@ -37,26 +37,26 @@ KeyAndValue = tuple[bytes | None, bytes | None]
 _RESULTS: Final = {ABORT: TransactionResult.ABORT, COMMIT: TransactionResult.COMMIT}
 
 
-def log_batches(data: Buffer, wanted: DecodeRequest) -> Generator[LogBatch, None, int]:
-    """The batches that overlap the wanted offsets, in order; returns one past the last one.
+def log_batches(data: Buffer, request: DecodeRequest) -> Generator[LogBatch, None, int]:
+    """Yield the batches that overlap the requested offsets; return the offset after the last one.
 
-    A part of a batch at the end of `data` is ignored. Raises what `contract.Decode` raises, for
-    what is inside of a batch when its records are looked at; columns and `aborted` say nothing.
+    An incomplete batch at the end of `data` is ignored. Raises the errors of `contract.Decode`,
+    those of records when they are read. `columns` and `aborted` of the request are ignored.
     """
     view = memoryview(data).cast("B")
-    next_offset, offset_min, position = wanted.start_offset, 0, 0
+    next_offset, offset_min, position = request.start_offset, 0, 0
     while len(view) - position >= UP_TO_MAGIC_BYTES:
         base_offset: int = BASE_OFFSET.unpack_from(view, position)[0]
-        if base_offset >= wanted.end_offset:
-            return wanted.end_offset
+        if base_offset >= request.end_offset:
+            return request.end_offset
         try:
             batch = read_batch(view[position:], offset_min, crc_of=_crc_of)
             if batch is None:
                 break
-            ends_with = _transaction_result(batch, wanted)
-        except DecodeError as fault:
-            raise as_error(fault, wanted) from None
-        if batch.last_offset >= wanted.start_offset:
+            ends_with = _transaction_result(batch, request)
+        except DecodeError as error:
+            raise to_kafka_error(error, request) from None
+        if batch.last_offset >= request.start_offset:
             yield LogBatch(
                 base_offset=batch.base_offset,
                 last_offset=batch.last_offset,
@@ -65,37 +65,37 @@ def log_batches(data: Buffer, wanted: DecodeRequest) -> Generator[LogBatch, None
                 ),
                 is_transactional=batch.is_transactional,
                 ends_with=ends_with,
-                records=() if batch.is_control else _Records(batch, wanted),
+                records=() if batch.is_control else _Records(batch, request),
             )
         position += batch.size_bytes
         offset_min = batch.last_offset + 1
         next_offset = max(next_offset, offset_min)
-    return min(next_offset, wanted.end_offset)
+    return min(next_offset, request.end_offset)
 
 
-def _transaction_result(batch: ParsedBatch, wanted: DecodeRequest) -> TransactionResult | None:
-    """A control batch is one record; compaction may have left none."""
+def _transaction_result(batch: ParsedBatch, request: DecodeRequest) -> TransactionResult | None:
+    """A control batch has one record, or none after compaction."""
     if not batch.is_control or batch.record_count == 0:
         return None
-    key = next(read_records(batch, wanted)).key
+    key = next(read_records(batch, request)).key
     return _RESULTS.get(control_type(key, base_offset=batch.base_offset))
 
 
 class _Records(Sequence[KeyAndValue]):
-    """Keys and values of a batch, decoded when they are first looked at."""
+    """Keys and values of a batch, decoded on first use."""
 
-    def __init__(self, batch: ParsedBatch, wanted: DecodeRequest) -> None:
+    def __init__(self, batch: ParsedBatch, request: DecodeRequest) -> None:
         self._batch = batch
-        self._wanted = wanted
+        self._request = request
         self._decoded: list[KeyAndValue] | None = None
 
     def _all(self) -> list[KeyAndValue]:
         if self._decoded is None:
             try:
-                records = read_records(self._batch, self._wanted)
+                records = read_records(self._batch, self._request)
                 self._decoded = [(record.key, record.value) for record in records]
-            except DecodeError as fault:
-                raise as_error(fault, self._wanted) from None
+            except DecodeError as error:
+                raise to_kafka_error(error, self._request) from None
         return self._decoded
 
     def __len__(self) -> int:

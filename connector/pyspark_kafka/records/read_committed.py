@@ -1,8 +1,8 @@
-"""Which producers' batches are of aborted transactions, while batches are walked in order.
+"""The rule of read_committed: aborted producers and control records (KIP-98).
 
-Purpose: the rule of read_committed (KIP-98), for both implementations. Invariant: a producer is in the set
-from the first offset of its aborted transaction up to its abort marker. What it must not know:
-bytes of batches beyond a marker's key. Source: CompletedFetch of Apache Kafka's consumer.
+Purpose: skip batches of aborted transactions, for both implementations. Invariant: a producer is
+aborted from the first offset of its aborted transaction to its abort marker. What it must not know:
+bytes of batches other than a marker's key. Source: CompletedFetch of Apache Kafka's consumer.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ COMMIT = 1
 
 
 class AbortedProducers:
-    """The aborted transactions of a fetch response, as of one batch after the other."""
+    """The producers whose transaction is aborted at the current batch of a fetch response."""
 
     def __init__(self, aborted: tuple[AbortedTransaction, ...]) -> None:
         self._later = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
         self._producer_ids: set[int] = set()
 
     def admit(self, last_offset: int) -> None:
-        """A batch up to `last_offset` comes: transactions that began by then are in force."""
+        """Add the producers of transactions that start up to `last_offset`, the end of a batch."""
         while self._later and self._later[-1].first_offset <= last_offset:
             self._producer_ids.add(self._later.pop().producer_id)
 
     def end(self, producer_id: int) -> None:
-        """The producer's abort marker was met."""
+        """Remove a producer at its abort marker."""
         self._producer_ids.discard(producer_id)
 
     def __contains__(self, producer_id: int) -> bool:
@@ -37,9 +37,9 @@ class AbortedProducers:
 
 
 def control_type(key: bytes | None, *, base_offset: int) -> int:
-    """The type of a control record with this key, `version int16 | type int16`.
+    """Return the type of a control record with this key, `version int16 | type int16`.
 
-    Raises `DecodeError` for a key that is none.
+    Raises `DecodeError` for an invalid key.
     """
     version = int.from_bytes(key[:2], "big", signed=True) if key else 0
     if key is None or len(key) < _KEY_BYTES or version < 0:
@@ -48,5 +48,5 @@ def control_type(key: bytes | None, *, base_offset: int) -> int:
 
 
 def is_abort_marker(key: bytes | None, *, base_offset: int) -> bool:
-    """Whether a control record with this key is an abort marker; types not known are no markers."""
+    """Return whether a control record with this key is an abort marker; unknown types are not."""
     return control_type(key, base_offset=base_offset) == ABORT

@@ -1,9 +1,8 @@
-"""Batches that must change after they were encoded, since a broker finds them too large.
+"""Splits an encoded batch that a broker rejects as too large.
 
-Purpose: the slow path of both implementations, byte by byte in plain Python. Invariant: records keep their
-order, timestamps and sequences; what comes out is what `encode` would have made. What it must not
-know: connections, when a batch is to be changed. Source: `ProducerBatch.split` of Apache
-Kafka.
+Purpose: a slow path, in plain Python for both implementations. Invariant: records keep their order,
+timestamps and sequences; the parts have the bytes that `encode` would return. What it must not
+know: connections, when a batch is split. Source: `ProducerBatch.split` of Apache Kafka.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ _CODEC_MASK: Final = 0x07
 
 
 def split(batch: EncodedBatch, *, level: int | None = None) -> list[EncodedBatch]:
-    """Two batches of about as many bytes before compression, where a broker refuses the one.
+    """Split a batch of several records into two of about the same size before compression.
 
-    `level` is that of `Encoding`, which a batch does not say. There must be more than one record.
+    `level` is that of `Encoding`, which a batch does not contain.
     """
     assert batch.record_count > 1
     (
@@ -67,14 +66,14 @@ def split(batch: EncodedBatch, *, level: int | None = None) -> list[EncodedBatch
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """`rest` is what follows the deltas."""
+    """`rest` is the bytes after the deltas."""
 
     timestamp: int
     attributes: bytes
     rest: memoryview
 
     def at(self, base_timestamp: int, offset_delta: int) -> bytes:
-        """As the record so far behind the first one."""
+        """Encode the record with another base timestamp and offset delta."""
         deltas = varint(self.timestamp - base_timestamp) + varint(offset_delta)
         body_bytes = len(self.attributes) + len(deltas) + len(self.rest)
         return b"".join((varint(body_bytes), self.attributes, deltas, self.rest))
@@ -99,7 +98,7 @@ def _records(section: memoryview, count: int, base_timestamp: int) -> list[_Reco
 
 
 def _number(section: memoryview, position: int) -> tuple[int, int]:
-    """The varint there, and the position behind it."""
+    """Return the varint at the position, and the position after it."""
     unsigned, shift = 0, 0
     while section[position] & 0x80:
         unsigned |= (section[position] & 0x7F) << shift
@@ -109,7 +108,7 @@ def _number(section: memoryview, position: int) -> tuple[int, int]:
 
 
 def _halves(records: list[_Record]) -> tuple[list[_Record], list[_Record]]:
-    """Cut by bytes, not by count: one large record may be most of them."""
+    """Split by bytes, not by count: one record may have most of the bytes."""
     left = sum(len(record.rest) for record in records) // 2
     for index, record in enumerate(records[:-1], 1):
         left -= len(record.rest)

@@ -1,24 +1,24 @@
 """A small synchronous Kafka client: connections, versions, metadata, routing and retries.
 
-Purpose: what an engine of our own asks a cluster, over blocking calls that end at a deadline; one
-thread waits for many brokers at once (`connection.wait_any`). Invariant: bytes from the network
-become values or an error that names the broker and the request: never a crash, a hang, or memory
-that the bytes do not pay for. Only `transport` knows sockets. What it must not know: Spark, Arrow
-rows, and what record batches hold.
+Purpose: the requests of the native engine, as blocking calls that end at a deadline; one thread
+can wait for many brokers at once (`connection.wait_any`). Invariant: bytes from the network become
+values, or an error that names the broker and the request. They never cause a crash, a hang, or
+more memory than their number justifies. Only `transport` uses sockets. What it must not know:
+Spark, Arrow rows, and the contents of record batches.
 
-    questions    what the port asks about topics, offsets and groups, asked until answered
-    transactions what coordinators of transactions are asked, one try each
-    group_offsets  the same of groups' offsets
-    topics       the same of topics as an administrator sees them
-    producer_id  who writes, in the brokers' eyes
-    coordinators who coordinates groups and transactional ids
-    router       which broker to ask; one connection for each
-    metadata     who leads what, as the cluster last said
-    fetch        the Fetch request and response, records not copied
-    produce      the same of Produce
-    connection   requests and responses of one broker, pipelined
-    transport    bytes to and from one address
-    entities     kio's schemas, to and from bytes
-    writer, reader    Kafka's primitive types, for messages by hand
-    versions, faults, retry    tables: versions we speak, what error codes ask of us, pauses
+    cluster_queries       topics, offsets and groups, with retries
+    transaction_requests  requests of transactions, one try each
+    admin_requests        requests of an administrator, one try each
+    group_offsets         committed offsets of groups, one try each
+    producer_id           InitProducerId without a transactional id
+    router                the broker for a request; one connection to each
+    coordinators          FindCoordinator
+    metadata              brokers, topics, leaders and their epochs
+    fetch, produce        Fetch and Produce; records are not copied
+    dialer                new connections: connect and negotiate versions
+    connection            pipelined requests and responses of one broker
+    transport             bytes to and from one address
+    entities              kio's schemas to and from bytes
+    reader, writer        Kafka's primitive types, for messages without kio
+    versions, error_codes, retry   tables: API versions, error codes, pauses
 """

@@ -1,8 +1,8 @@
-"""Topics and brokers as an administrator sees them: made, configured, counted; one try each.
+"""Requests of an administrator about topics and brokers, one try each.
 
-Purpose: CreateTopics by kio, DescribeConfigs by hand, and what Metadata says of replicas and
-brokers. Invariant: an answer is about what was asked for; what a broker adds to a refusal is told.
-What it must not know: which answers are worth another try, and what the topics are for. Sources:
+Purpose: CreateTopics with kio, DescribeConfigs without, and replicas and brokers from Metadata.
+Invariant: a response has exactly the requested resources; errors contain the broker's message. What
+it must not know: which errors are retriable, and the purpose of the topics. Sources:
 CreateTopicsRequest.json and DescribeConfigsRequest.json of Kafka; KIP-226, KIP-569.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.errors import KafkaError, ProtocolError
+from pyspark_kafka.errors import KafkaError, ProtocolError, sentence
 from pyspark_kafka.wire.connection import Connection, Request, entity_request
 from pyspark_kafka.wire.error_codes import REACTIONS, Reaction, error_class, format_code
 from pyspark_kafka.wire.metadata import NO_LEADER, Broker, metadata_request
@@ -38,7 +38,7 @@ def create_topic(
     config: Mapping[str, str],
     deadline: float,
 ) -> bool:
-    """CreateTopics; False where it exists. Raises `ApiError` for what may pass, else `KafkaError`."""
+    """Send CreateTopics; return False if the topic exists. Raises `ApiError` or `KafkaError`."""
     metadata = router.refresh([], deadline=deadline)
     controller = metadata.brokers.get(metadata.controller_id)
     if controller is None:
@@ -61,67 +61,70 @@ def create_topic(
     response = router.call(connection, request, deadline=deadline)
     operation = f"creating topic {topic!r}"
     if [result.name for result in response.topics] != [topic]:
-        raise ProtocolError(f"{operation} failed: {connection.broker} answered about other topics.")
+        raise ProtocolError(
+            f"{sentence(operation)} failed: the response of {connection.broker} is for other topics.",
+            topic=topic,
+        )
     (result,) = response.topics
     if result.error_code is ErrorCode.topic_already_exists:
         return False
-    _check(result.error_code, result.error_message, operation)
+    _check(result.error_code, result.error_message, operation, topic=topic)
     return True
 
 
 def check_leaders(router: Router, topic: str, *, deadline: float) -> None:
-    """Metadata of a topic that exists: raises `ApiError` unless every partition has a leader.
+    """Raise `ApiError` unless every partition of the topic, which exists, has a leader.
 
-    A broker that does not know the topic has not heard of it yet.
+    A broker that does not know the topic yet counts as one without leaders.
     """
     metadata = router.refresh([topic], deadline=deadline)
     found = metadata.topics.get(topic)
-    operation = f"looking for leaders of topic {topic!r}"
+    operation = f"finding the leaders of topic {topic!r}"
     failed = metadata.failed.get(topic, ErrorCode.unknown_topic_or_partition)
     if found is None and failed is not ErrorCode.unknown_topic_or_partition:
-        raise ApiError(failed, operation)
+        raise ApiError(failed, operation, topic=topic)
     if found is None or any(
         partition.leader_id == NO_LEADER for partition in found.partitions.values()
     ):
-        raise ApiError(ErrorCode.leader_not_available, operation)
+        raise ApiError(ErrorCode.leader_not_available, operation, topic=topic)
 
 
 def replication_of(router: Router, topic: str, *, deadline: float) -> int:
-    """Metadata: the fewest replicas that a partition of the topic has. Raises `ApiError`."""
+    """Return the smallest replica count of the topic's partitions. Raises `ApiError`."""
 
-    def make(connection: Connection) -> Request[Any]:
+    def make_request(connection: Connection) -> Request[Any]:
         return metadata_request(connection.versions.choose(Api.METADATA), [topic])
 
-    response = router.call_any(make, deadline=deadline)
-    operation = f"looking for replicas of topic {topic!r}"
+    response = router.call_any(make_request, deadline=deadline)
+    operation = f"finding the replicas of topic {topic!r}"
     codes = {found.name: found.error_code for found in response.topics}
     code = codes.get(topic, ErrorCode.unknown_topic_or_partition)
     if code not in (ErrorCode.none, ErrorCode.leader_not_available):
-        raise ApiError(code, operation)
+        raise ApiError(code, operation, topic=topic)
     counts = [
         len(partition.replica_nodes) for found in response.topics for partition in found.partitions
     ]
     if not counts:
-        raise ApiError(ErrorCode.leader_not_available, operation)
+        raise ApiError(ErrorCode.leader_not_available, operation, topic=topic)
     return min(counts)
 
 
 def brokers(router: Router, *, deadline: float) -> Sequence[Broker]:
-    """Metadata: the brokers that are there now, one at least."""
+    """Return the live brokers, at least one. Raises `ApiError`."""
     found = router.refresh([], deadline=deadline).brokers
     if not found:
-        raise ApiError(ErrorCode.broker_not_available, "looking for brokers")
+        raise ApiError(ErrorCode.broker_not_available, "finding the brokers")
     return list(found.values())
 
 
 def topic_config(router: Router, topic: str, *, deadline: float) -> Mapping[str, str]:
-    """DescribeConfigs of a topic: what is in force and no secret. Raises `ApiError`."""
+    """Return the topic's effective settings without sensitive ones. Raises `ApiError`."""
     connection = router.any_connection(deadline=deadline)
     return _config(router, connection, _TOPIC, topic, deadline)
 
 
 def broker_config(router: Router, broker: Broker, *, deadline: float) -> Mapping[str, str]:
-    """DescribeConfigs of a broker, which alone can tell. Raises `ApiError`."""
+    """Return the settings of a broker, which only it knows. Raises `ApiError`."""
     connection = router.connection(broker, deadline=deadline)
     return _config(router, connection, _BROKER, str(broker.broker_id), deadline)
 
@@ -135,19 +138,24 @@ def _config(
     what = f"topic {name!r}" if kind == _TOPIC else f"broker {name}"
     if kind == _TOPIC:
         router.invalidate(response.error_code, topic=name)
-    _check(response.error_code, response.error_message, f"describing the settings of {what}")
+    fields = {"topic": name} if kind == _TOPIC else {}
+    operation = f"describing the settings of {what}"
+    _check(response.error_code, response.error_message, operation, **fields)
     found: Mapping[str, str] = response.config
     return found
 
 
-def _check(code: ErrorCode, message: str | None, operation: str) -> None:
-    """Raises `ApiError` for what may pass or needs no message, else an error with the message."""
+def _check(code: ErrorCode, message: str | None, operation: str, **fields: Any) -> None:
+    """Raise `ApiError`, or `KafkaError` with the broker's message if the code is permanent."""
     if code is ErrorCode.none:
         return
     kind = error_class(code)
     if kind is not KafkaError or REACTIONS[code] is not Reaction.FAIL or not message:
-        raise ApiError(code, operation)
-    raise KafkaError(f"{operation} failed: {format_code(code)}, {message}.")
+        raise ApiError(code, operation, **fields)
+    raise KafkaError(
+        f"{sentence(operation)} failed: {format_code(code)} ({message.removesuffix('.')}).",
+        **fields,
+    )
 
 
 class _Config(NamedTuple):
@@ -158,7 +166,7 @@ class _Config(NamedTuple):
 
 
 def describe_configs_request(version: int, kind: int, name: str) -> Request[_Config]:
-    """All settings of one resource."""
+    """Build a request for all settings of one resource."""
     flexible = version >= _FIRST_FLEXIBLE_CONFIGS
     end = NO_TAGGED_FIELDS if flexible else b""
     body = length(1, flexible=flexible) + int8(kind) + string(name, flexible=flexible)
@@ -176,7 +184,7 @@ def describe_configs_request(version: int, kind: int, name: str) -> Request[_Con
         )
         if len(results) != 1:
             raise MalformedResponseError(
-                f"{len(results)} resources are told, where one was asked for"
+                f"the response has {len(results)} resources instead of one"
             )
         if flexible:
             reader.skip_tagged_fields("the response")
@@ -198,7 +206,7 @@ def _read_config(version: int, kind: int, name: str, throttle_ms: int, reader: R
     resource = (reader.int8("resource_type"), reader.string("resource_name", flexible=flexible))
     if resource != (kind, name):
         raise MalformedResponseError(
-            f"resource {resource} is told, where {(kind, name)} was asked for"
+            f"the response has resource {resource} instead of {(kind, name)}"
         )
     settings = reader.array(lambda: _read_setting(version, reader), "configs", flexible=flexible)
     if flexible:

@@ -1,14 +1,14 @@
-"""What the port asks about topics, offsets and groups, asked until it is answered.
+"""Queries of topics, offsets and groups, with retries.
 
 Purpose: `list_topics`, `describe_topics`, `list_offsets`, `committed_offsets` and `commit_offsets`
-of `KafkaReads` over the router. What a cluster says while leaders and coordinators move, and a
-broker that has died, are no answers: the question is asked again, of whoever is named by then.
-Invariant: every question ends within `api_timeout_s`, with an answer or an error of
-`pyspark_kafka.errors`. What it must not know: sockets, and who asks.
+of `KafkaReads` over the router. While leaders and coordinators move, or a broker is down, the
+request is sent again to the broker that the refreshed metadata names. Invariant: every query ends
+within `api_timeout_s`, with a result or an error of `pyspark_kafka.errors`. What it must not know:
+sockets, and the callers.
 
-What passes by itself is tried again after short, growing pauses until the time is over. What
-mostly does not (an unknown topic, an error of the server, a malformed answer) is tried
-`retries` times, `retry_interval_s` apart.
+Retriable errors are retried after short, growing pauses until the timeout. Errors that are mostly
+permanent (an unknown topic, a server error, a malformed response) are tried `retries` times,
+`retry_interval_s` apart.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pyspark_kafka.errors import (
     AccessError,
     BrokerUnreachableError,
     KafkaError,
-    LeaderNotAvailableError,
     ProtocolError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
     reason_of,
+    sentence,
 )
 from pyspark_kafka.kafka.offsets import AtTimestamp, IsolationLevel, OffsetQuery
 from pyspark_kafka.kafka.topics import TopicDescription, TopicPartition
@@ -52,7 +52,7 @@ LOG: Final = logging.getLogger("pyspark_kafka.wire")
 LOG.addHandler(logging.NullHandler())  # else warnings without a configured handler go to stderr
 _FIRST_TRY_S: Final = 2.0
 _TRY_GROWTH: Final = 1.5
-"""A slow cluster gets longer and longer tries; the default timeout has eight of them."""
+"""Each try is longer, for slow clusters; the default timeout has room for eight."""
 _TIMEOUT_OPTION: Final = "kafka.default.api.timeout.ms"
 _CONSUMER: Final = -1
 _HAS_MEMBERS: Final = frozenset(
@@ -68,7 +68,7 @@ _UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unk
 
 @dataclass(slots=True, kw_only=True)
 class ClusterQueries:
-    """See `KafkaReads` for the first five. `bootstrap_servers` is for errors."""
+    """The first five methods are those of `KafkaReads`. `bootstrap_servers` is for errors."""
 
     router: Router
     bootstrap_servers: str
@@ -76,7 +76,7 @@ class ClusterQueries:
     retries: int = 3
     retry_interval_s: float = 1.0
     backoff: Backoff = field(default=Backoff())
-    reconnecting: Backoff = field(default=Backoff())
+    reconnect_backoff: Backoff = field(default=Backoff())
 
     def list_topics(self) -> Collection[str]:
         found = self.retry(
@@ -90,23 +90,23 @@ class ClusterQueries:
         if not topics:
             return {}
 
-        def ask(deadline: float) -> ClusterMetadata:
+        def describe(deadline: float) -> ClusterMetadata:
             found = self.router.refresh(sorted(topics), deadline=deadline)
             for name, code in sorted(found.failed.items()):
                 if code not in _UNKNOWN:
-                    raise ApiError(code, f"describing topic {name}")
+                    raise ApiError(code, f"describing topic {name!r}", topic=name)
             return found
 
-        found = self.retry(ask, f"describing topics {', '.join(sorted(topics))}")
+        found = self.retry(describe, f"describing topics {', '.join(sorted(topics))}")
         return {name: _description(topic) for name, topic in sorted(found.topics.items())}
 
     def list_offsets(
         self, queries: Mapping[TopicPartition, OffsetQuery], isolation_level: IsolationLevel
     ) -> Mapping[TopicPartition, int | None]:
-        asking = _ListingOffsets(self.router, queries, isolation_level)
+        listing = _ListOffsets(self.router, queries, isolation_level)
         if queries:
-            self.retry(asking, asking.operation(queries), about=queries)
-        return {partition: asking.offsets[partition] for partition in queries}
+            self.retry(listing, listing.operation(queries), partitions=queries)
+        return {partition: listing.offsets[partition] for partition in queries}
 
     def committed_offsets(
         self, group_id: str, partitions: Collection[TopicPartition]
@@ -118,136 +118,141 @@ class ClusterQueries:
                 self.router, group_id, partitions, deadline=deadline
             ),
             reading_commits(group_id),
-            about=partitions,
+            partitions=partitions,
         )
 
     def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         if not offsets:
             return
 
-        def ask(deadline: float) -> None:
+        def commit(deadline: float) -> None:
             try:
                 commit_offsets(self.router, group_id, offsets, deadline=deadline)
-            except ApiError as refused:
-                if refused.code in _HAS_MEMBERS:
+            except ApiError as error:
+                if error.code in _HAS_MEMBERS:
                     raise KafkaError(
-                        f"{refused.operation} failed: {format_code(refused.code)}: the group has members, and "
-                        "offsets are theirs to commit; take another group id, or end the members"
+                        f"{sentence(error.operation)} failed: {format_code(error.code)}. The group "
+                        "has members, and only they can commit its offsets.",
+                        advice="Use another group id, or stop the members of the group.",
+                        group_id=group_id,
                     ) from None
                 raise
 
-        self.retry(ask, committing(group_id), about=offsets)
+        self.retry(commit, committing(group_id), partitions=offsets)
 
     def retry(
         self,
-        ask: Callable[[float], T],
+        call: Callable[[float], T],
         operation: str,
         *,
-        about: Collection[TopicPartition] = (),
+        partitions: Collection[TopicPartition] = (),
         timeout_s: float | None = None,
     ) -> T:
-        """Call `ask` with the deadline of each try until it raises neither `ApiError` nor an error
-        that may pass; all tries take `timeout_s`, or `api_timeout_s`, together.
+        """Call `call` with the deadline of each try until it succeeds or its error is permanent.
 
-        `about` are partitions that have to exist: where one is unknown after `retries` tries, the
-        metadata decides whether to go on. Raises `KafkaError`s.
+        All tries together take at most `timeout_s`, by default `api_timeout_s`. `partitions` must
+        exist: if one is unknown after `retries` tries, the metadata decides whether to continue.
+        Raises `KafkaError`.
         """
         clock = self.router.clock
         timeout_s = self.api_timeout_s if timeout_s is None else timeout_s
         deadline = clock.now() + timeout_s
         try_s = _FIRST_TRY_S
-        tries = lasting = 0
-        told: ApiError | KafkaError | None = None
+        tries = permanent_failures = 0
+        last_failure: ApiError | KafkaError | None = None
         while True:
             tries += 1
             failed: ApiError | KafkaError
             try:
-                return ask(min(deadline, clock.now() + try_s))
+                return call(min(deadline, clock.now() + try_s))
             except (AccessError, UnsupportedVersionError):
                 raise
             except (ApiError, BrokerUnreachableError, ProtocolError) as error:
                 failed = error
-            LOG.warning("%s, try %d: %s", operation, tries, failed)
-            if (
-                told is None or clock.now() < deadline
-            ):  # The end of the time is no news of a broker.
-                told = failed
+            LOG.warning("%s failed (try %d): %s.", sentence(operation), tries, reason_of(failed))
+            # A try that the end of the timeout cut off says nothing about the cluster.
+            if last_failure is None or clock.now() < deadline:
+                last_failure = failed
             if is_retriable(failed):
                 unreachable = isinstance(failed, BrokerUnreachableError)
-                backoff = self.reconnecting if unreachable else self.backoff
+                backoff = self.reconnect_backoff if unreachable else self.backoff
                 go_on = backoff.pause(tries, clock=clock, deadline=deadline)
             else:
-                lasting += 1
-                if lasting >= self.retries or _is_refusal_of_us(failed):
-                    self._raise_lasting(failed, about, deadline)
-                    lasting = 0
+                permanent_failures += 1
+                if permanent_failures >= self.retries or _is_access_error(failed):
+                    self._raise_permanent(failed, partitions, deadline)
+                    permanent_failures = 0
                 clock.sleep(min(self.retry_interval_s, clock.left_s(deadline)))
                 go_on = clock.now() < deadline
             if not go_on:
-                raise self._out_of_time(told, operation, timeout_s)
+                raise self._timeout_error(last_failure, operation, timeout_s)
             try_s *= _TRY_GROWTH
 
-    def _raise_lasting(
-        self, failed: ApiError | KafkaError, about: Collection[TopicPartition], deadline: float
+    def _raise_permanent(
+        self,
+        failed: ApiError | KafkaError,
+        partitions: Collection[TopicPartition],
+        deadline: float,
     ) -> None:
-        """Raise, unless a broker knows all partitions of what others call unknown."""
+        """Raise, unless unknown partitions are in the metadata of a broker."""
         if isinstance(failed, KafkaError):
             raise failed
-        if failed.code in _UNKNOWN and about:
-            topics = {partition.topic for partition in about}
+        if failed.code in _UNKNOWN and partitions:
+            topics = {partition.topic for partition in partitions}
             try:
                 metadata = self.router.refresh(topics, deadline=deadline)
             except (ApiError, BrokerUnreachableError):
                 return
-            raise_if_missing(metadata, about, self.bootstrap_servers)
+            raise_if_missing(metadata, partitions, self.bootstrap_servers)
             return
         kind = error_class(failed.code)
         raise kind(
-            f"{failed.operation} failed at {self.bootstrap_servers}: {format_code(failed.code)}."
+            f"{sentence(failed.operation)} failed at {self.bootstrap_servers}: "
+            f"{format_code(failed.code)}.",
+            **failed.fields,
         )
 
-    def _out_of_time(
+    def _timeout_error(
         self, failed: ApiError | KafkaError, operation: str, timeout_s: float
     ) -> KafkaError:
         longer = f"To wait longer, raise '{_TIMEOUT_OPTION}'."
         if isinstance(failed, BrokerUnreachableError):
-            reason = reason_of(failed)
             return BrokerUnreachableError(
-                f"{operation} failed: {self.bootstrap_servers} did not answer within {timeout_s:g} s "
-                f"({reason}).",
+                f"{sentence(operation)} failed: {self.bootstrap_servers} did not respond within "
+                f"{timeout_s:g} s ({reason_of(failed)}).",
                 advice=f"{BrokerUnreachableError.remedy} {longer}",
             )
         if isinstance(failed, KafkaError):
             return failed
         kind = error_class(failed.code)
-        if kind is LeaderNotAvailableError:
-            return LeaderNotAvailableError(
-                f"{failed.operation} failed: no leader answered for it within {timeout_s:g} s "
-                f"({format_code(failed.code)}).",
-                advice=f"{kind.remedy} {longer}",
-            )
         return kind(
-            f"{failed.operation} failed: {format_code(failed.code)} was all the answer within {timeout_s:g} "
-            "s.",
-            advice=f"See the brokers' logs. {longer}",
+            f"{sentence(failed.operation)} failed: {self.bootstrap_servers} returned "
+            f"{format_code(failed.code)} for {timeout_s:g} s.",
+            advice=f"{kind.remedy} {longer}",
+            **failed.fields,
         )
 
 
 def raise_if_missing(
     metadata: ClusterMetadata, partitions: Collection[TopicPartition], bootstrap_servers: str
 ) -> None:
-    """Raises `UnknownTopicOrPartitionError` for the first one that `metadata` does not have, if any."""
+    """Raise `UnknownTopicOrPartitionError` if `metadata` does not have one of the partitions."""
     for partition in sorted(partitions):
         topic = metadata.topics.get(partition.topic)
         if topic is None:
             raise UnknownTopicOrPartitionError(
-                f"topic {partition.topic!r} does not exist at {bootstrap_servers}, or may not be "
-                "seen: create it, correct its name, or grant DESCRIBE"
+                f"Topic {partition.topic!r} does not exist at {bootstrap_servers}, or the principal "
+                "may not describe it.",
+                topic=partition.topic,
+                partition=partition.partition,
             )
         if partition.partition not in topic.partitions:
             raise UnknownTopicOrPartitionError(
-                f"topic {partition.topic!r} has {len(topic.partitions)} partitions, and no "
-                f"partition {partition.partition}"
+                f"Topic {partition.topic!r} has {len(topic.partitions)} partitions, and no "
+                f"partition {partition.partition}.",
+                advice="Correct the partition, or add partitions to the topic.",
+                topic=partition.topic,
+                partition=partition.partition,
             )
 
 
@@ -261,18 +266,18 @@ def _description(topic: TopicMetadata) -> TopicDescription:
 
 
 def is_retriable(failed: ApiError | KafkaError) -> bool:
-    """Whether it may be over in a while. "Unknown" may be too, but mostly is the truth."""
+    """Return whether the error is retriable; "unknown" errors are not, though they may pass."""
     if isinstance(failed, ApiError):
         return REACTIONS[failed.code] is not Reaction.FAIL and failed.code not in _UNKNOWN
     return isinstance(failed, BrokerUnreachableError)
 
 
-def _is_refusal_of_us(failed: ApiError | KafkaError) -> bool:
+def _is_access_error(failed: ApiError | KafkaError) -> bool:
     return isinstance(failed, ApiError) and issubclass(error_class(failed.code), AccessError)
 
 
-class _ListingOffsets:
-    """One `list_offsets`: each try asks the leaders of what is not known yet, all at once."""
+class _ListOffsets:
+    """One `list_offsets`: each try sends requests to all leaders of the partitions still open."""
 
     def __init__(
         self,
@@ -316,15 +321,15 @@ class _ListingOffsets:
     def _by_leader(
         self, failures: list[ApiError | KafkaError], deadline: float
     ) -> dict[Broker, dict[TopicPartition, int]]:
-        """The epochs of the partitions whose leader is known, by leader."""
-        wanted = sorted(self._queries.keys() - self.offsets.keys())
-        self._router.topics({partition.topic for partition in wanted}, deadline=deadline)
+        """Return the partitions with a known leader, by leader, with their leader epochs."""
+        partitions = sorted(self._queries.keys() - self.offsets.keys())
+        self._router.topics({partition.topic for partition in partitions}, deadline=deadline)
         found: dict[Broker, dict[TopicPartition, int]] = {}
-        for partition in wanted:
+        for partition in partitions:
             try:
                 leader = self._router.leader(partition)
-            except ApiError as refused:
-                failures.append(ApiError(refused.code, self.operation([partition])))
+            except ApiError as error:
+                failures.append(self._error(error.code, partition))
             else:
                 found.setdefault(leader.broker, {})[partition] = leader.leader_epoch
         return found
@@ -366,14 +371,22 @@ class _ListingOffsets:
             for answer in topic.partitions
         ]
         if wrong := partition_mismatch([partition for partition, _ in answers], partitions):
-            failures.append(ProtocolError(f"{Api.LIST_OFFSETS.title} to {broker} failed: {wrong}"))
+            failures.append(ProtocolError(f"{Api.LIST_OFFSETS.title} to {broker} failed: {wrong}."))
             return
         for partition, answer in answers:
             if answer.error_code is not ErrorCode.none:
                 self._router.invalidate(answer.error_code, topic=partition.topic)
-                failures.append(ApiError(answer.error_code, self.operation([partition])))
+                failures.append(self._error(answer.error_code, partition))
             else:
                 self.offsets[partition] = answer.offset if answer.offset >= 0 else None
+
+    def _error(self, code: ErrorCode, partition: TopicPartition) -> ApiError:
+        return ApiError(
+            code,
+            self.operation([partition]),
+            topic=partition.topic,
+            partition=partition.partition,
+        )
 
     def _forget(self, partitions: list[TopicPartition]) -> None:
         for partition in partitions:

@@ -1,14 +1,14 @@
 """One connection to one broker: requests out, responses in, in Kafka's order.
 
-Purpose: pipelining. Requests are sent without waiting for the answers to earlier ones; a broker
-answers in the order it was asked, and a correlation id says that it did. Invariant: whatever the
-broker sends or leaves out, a wait ends at its deadline with a response or with an error naming
-broker and request. After any such error the connection is closed, all that was asked on it has
-failed, and it is never used again: its bytes cannot be told apart any more. What it must not
-know: which broker to ask, and what to do about a failure.
+Purpose: pipelining. Requests are sent without waiting for the responses to earlier ones; a broker
+responds in the order of the requests, and the correlation id confirms it. Invariant: whatever the
+broker sends or omits, a wait ends at its deadline with a response, or with an error that names the
+broker and the request. After such an error the connection is closed, all its requests have failed,
+and it is never used again: the next bytes could belong to any response. What it must not know:
+which broker to use, and how to handle a failure.
 
-A frame's length is believed up to `response_bytes_max`; its memory comes from Arrow's pool, which
-hands it out without clearing it and takes it back when the last view of the frame is gone.
+A response may have up to `response_bytes_max` bytes. Its memory comes from Arrow's pool, which does
+not clear it and takes it back with the last view of the frame.
 """
 
 from __future__ import annotations
@@ -37,10 +37,13 @@ from pyspark_kafka.wire.versions import SUPPORTED_VERSIONS, Api, BrokerVersions
 T = TypeVar("T")
 
 RESPONSE_BYTES_MAX: Final = 100 * 1024 * 1024
-"""A longer response is refused; `receive.message.max.bytes` of librdkafka has the same default."""
+"""The default of librdkafka's `receive.message.max.bytes`; a longer response is an error."""
 _FRAME_BYTES_MIN: Final = 4
 _CORRELATION_IDS: Final = 2**31
 _LENGTH: Final = struct.Struct(">i")
+_TLS_ADVICE: Final = (
+    "Set 'kafka.security.protocol' to 'SSL' or 'SASL_SSL', or use a listener without TLS."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +82,7 @@ def _entity_throttle_ms(response: Any) -> int:
 
 @dataclass(slots=True, eq=False)
 class Pending(Generic[T]):
-    """A request on its way, and later its outcome."""
+    """A request that was sent, and later its response or error."""
 
     connection: Connection
     request: Request[T]
@@ -90,14 +93,14 @@ class Pending(Generic[T]):
     _abandoned: bool = field(default=False)
 
     def result(self) -> T:
-        """The response, or the error, of a pending that is done."""
+        """Return the response, or raise the error; only when `done`."""
         assert self.done, self.request
         if self._error is not None:
             raise self._error
         return self._response  # type: ignore[return-value]
 
     def abandon(self) -> None:
-        """Nobody wants the response any more: it is read and dropped when it comes."""
+        """Drop the response when it arrives."""
         self._abandoned = True
         self._response = None
 
@@ -113,7 +116,7 @@ class Pending(Generic[T]):
 class Connection:
     """Requests to one broker over one transport, which it owns.
 
-    `broker` is how errors name it, such as `broker 2 at 10.0.0.2:9092`. Deadlines are moments of
+    `broker` is its name in errors, such as `broker 2 at 10.0.0.2:9092`. Deadlines are times of
     `clock`.
     """
 
@@ -136,7 +139,7 @@ class Connection:
         self._response_bytes_max = response_bytes_max
         self._next_correlation_id = 0
         self._in_flight: deque[Pending[Any]] = deque()
-        self._failure: tuple[type[KafkaError], str] | None = None
+        self._failure: tuple[type[KafkaError], str, str | None] | None = None
         self._length = memoryview(bytearray(_LENGTH.size))
         self._body: memoryview | None = None
         self._unfilled = self._length
@@ -144,31 +147,31 @@ class Connection:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it may still be asked, as far as can be seen without waiting."""
+        """Whether requests can be sent, as far as known without waiting."""
         if self.is_idle:
-            while self._take_what_is_there():  # a broker closes what is idle for long
+            while self._read_available():  # brokers close idle connections
                 pass
         return self._failure is None
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody waits for an answer."""
+        """Whether no response is awaited."""
         return all(pending._abandoned for pending in self._in_flight)
 
     @property
     def is_open(self) -> bool:
-        """Whether it has not failed and was not closed, as far as is known."""
+        """Whether it is not known to have failed or closed."""
         return self._failure is None
 
     @property
     def in_flight(self) -> int:
-        """How many requests have not been answered."""
+        """The number of requests without a response."""
         return len(self._in_flight)
 
     def send(self, request: Request[T], *, deadline: float) -> Pending[T]:
-        """Send a request, once the broker's throttling is over; the answer comes later.
+        """Send a request when the broker's throttling is over, without waiting for the response.
 
-        Raises `BrokerUnreachableError` where that cannot be done until the deadline.
+        Raises `BrokerUnreachableError` if that is not possible until the deadline.
         """
         self._raise_if_failed(request)
         self._wait_for_throttling(request, deadline)
@@ -181,10 +184,10 @@ class Connection:
         return pending
 
     def post(self, request: Request[T]) -> Pending[T]:
-        """Send as much of a request as goes without waiting; `wait_any` sends the rest.
+        """Send as much of a request as possible without waiting; `wait_any` sends the rest.
 
-        Whoever posts minds `throttled_until`, and keeps the request's buffers as they are until it
-        is done. Raises `BrokerUnreachableError` where the connection has failed before.
+        The caller respects `throttled_until` and does not change the request's buffers until it is
+        done. Raises `BrokerUnreachableError` if the connection has failed.
         """
         self._raise_if_failed(request)
         self.used_at = self._clock.now()
@@ -201,19 +204,19 @@ class Connection:
         self._in_flight.append(pending)
         parts = [_LENGTH.pack(size) + header, *request.body]
         self._outgoing.extend(view for part in parts if (view := memoryview(part).cast("B")))
-        self._write_what_goes()
+        self._write_available()
         return pending
 
     def receive(self, pending: Pending[T], *, deadline: float) -> T:
-        """Wait for a response; those to earlier requests are put by.
+        """Wait for a response; responses to earlier requests are kept for their `Pending`s.
 
-        Raises `BrokerUnreachableError` or `ProtocolError`; at the deadline the connection is closed.
+        Raises `BrokerUnreachableError` or `ProtocolError`; at the deadline the connection closes.
         """
         if not wait_any([pending], deadline=deadline, clock=self._clock):
             first = self._in_flight[0].request
-            before = "" if first is pending.request else f" (nor to {first}, sent before)"
+            before = "" if first is pending.request else f" (nor to the earlier {first})"
             self.fail(
-                BrokerUnreachableError, f"no answer came to {pending.request}{before} in time"
+                BrokerUnreachableError, f"no response to {pending.request}{before} arrived in time"
             )
         return pending.result()
 
@@ -221,11 +224,11 @@ class Connection:
         """`send` and `receive`."""
         return self.receive(self.send(request, deadline=deadline), deadline=deadline)
 
-    def fail(self, kind: type[KafkaError], reason: str) -> None:
-        """Close the connection; all that is in flight fails for this reason."""
+    def fail(self, kind: type[KafkaError], reason: str, advice: str | None = None) -> None:
+        """Close the connection; all requests in flight fail with this error."""
         if self._failure is not None:
             return
-        self._failure = (kind, reason)
+        self._failure = (kind, reason, advice)
         self._transport.close()
         self._begin_frame()
         for pending in self._in_flight:
@@ -234,7 +237,7 @@ class Connection:
         self._outgoing.clear()
 
     def close(self) -> None:
-        """Close it in good order."""
+        """Close the connection."""
         self.fail(BrokerUnreachableError, "this client closed the connection")
 
     # --- sending ---
@@ -243,15 +246,15 @@ class Connection:
         if self.throttled_until > deadline:
             waiting_s = self.throttled_until - self._clock.now()
             raise BrokerUnreachableError(
-                f"{request} to {self.broker} was not sent: the broker throttles this client for "
-                f"another {waiting_s:.3g} s, by a quota, which is longer than there is time; raise "
-                "the quota of this client id, or the timeout"
+                f"{request} to {self.broker} was not sent: a quota of the broker throttles this "
+                f"client for another {waiting_s:.3g} s, which is longer than the timeout.",
+                advice="Raise the quota of this client id, or the timeout.",
             )
         pause_s = self._clock.left_s(self.throttled_until)
         if pause_s:
             self._clock.sleep(pause_s)
 
-    def _write_what_goes(self) -> None:
+    def _write_available(self) -> None:
         while self._outgoing and self._failure is None:
             try:
                 sent = self._transport.send(self._outgoing)
@@ -264,22 +267,22 @@ class Connection:
 
     def _write_all(self, request: Request[Any], deadline: float) -> None:
         while self._outgoing and self._failure is None:
-            # A broker that cannot get rid of its answers stops reading: take them meanwhile.
-            self._take_what_is_there()
+            # A broker whose responses are not read stops reading requests.
+            self._read_available()
             left_s = self._clock.left_s(deadline)
             if not left_s:
                 self.fail(BrokerUnreachableError, f"{request} could not be sent in time")
             elif self._failure is None:
                 wait([self._transport], [self._transport], left_s)
-                self._write_what_goes()
+                self._write_available()
         self._raise_if_failed(request)
 
     # --- receiving ---
 
-    def _take_what_is_there(self) -> bool:
-        """Read without waiting until a frame is complete or nothing is left to read.
+    def _read_available(self) -> bool:
+        """Read without waiting until a frame is complete or no bytes are left.
 
-        True where a frame came to its end, so that there may be more.
+        Return whether a frame is complete, so that there may be another.
         """
         while self._failure is None:
             try:
@@ -310,25 +313,30 @@ class Connection:
         if not _FRAME_BYTES_MIN <= length <= self._response_bytes_max:
             self.fail(
                 ProtocolError,
-                f"the broker announced a response of {length} bytes, where {_FRAME_BYTES_MIN} to "
-                f"{self._response_bytes_max} are accepted{_hint(length)}",
+                f"the broker announced a response of {length} bytes, but a response has "
+                f"{_FRAME_BYTES_MIN} to {self._response_bytes_max} bytes{_tls_alert(length)}",
+                _TLS_ADVICE if _tls_alert(length) else None,
             )
         elif not self._in_flight:
-            self.fail(ProtocolError, "the broker sent a response to no request")
+            self.fail(ProtocolError, "the broker sent a response without a request")
         else:
             try:
                 self._body = memoryview(pa.allocate_buffer(length)).cast("B")
             except MemoryError:
-                self.fail(KafkaError, f"there is no memory for a response of {length} bytes")
+                self.fail(
+                    KafkaError,
+                    f"there is no memory for a response of {length} bytes",
+                    "Give the process more memory, or lower 'kafka.fetch.max.bytes'.",
+                )
             else:
                 self._unfilled = self._body
 
     def _take_frame(self, body: memoryview) -> None:
         pending = self._in_flight[0]
         reader = Reader(body)
-        answered = reader.int32("the correlation id")
-        if answered != pending.correlation_id:
-            self.fail(ProtocolError, self._wrong_answer(pending, answered))
+        correlation_id = reader.int32("the correlation id")
+        if correlation_id != pending.correlation_id:
+            self.fail(ProtocolError, self._wrong_correlation_id(pending, correlation_id))
             return
         request = pending.request
         try:
@@ -343,13 +351,15 @@ class Connection:
         self._note_throttling(request, response)
         pending._succeed(response)
 
-    def _wrong_answer(self, pending: Pending[Any], answered: int) -> str:
-        asked = f"the broker answered with correlation id {answered}"
-        expected = f"where {pending.correlation_id} ({pending.request}) was due"
+    def _wrong_correlation_id(self, pending: Pending[Any], correlation_id: int) -> str:
+        expected = f"instead of {pending.correlation_id} ({pending.request})"
         for other in self._in_flight:
-            if other.correlation_id == answered:
-                return f"{asked} ({other.request}) out of order, {expected}"
-        return f"{asked}, which is none of its requests', {expected}"
+            if other.correlation_id == correlation_id:
+                return (
+                    f"the broker responded out of order with correlation id {correlation_id} "
+                    f"({other.request}) {expected}"
+                )
+        return f"the broker responded with the unknown correlation id {correlation_id} {expected}"
 
     def _note_throttling(self, request: Request[T], response: T) -> None:
         throttle_s = request.throttle_ms(response) / 1000
@@ -359,9 +369,9 @@ class Connection:
     # --- failing ---
 
     def _fail_transport(self, error: TransportError) -> None:
-        is_within = self._body is not None or len(self._unfilled) < _LENGTH.size
-        half = ", in the middle of a response" if is_within else ""
-        self.fail(BrokerUnreachableError, f"{error}{half}")
+        is_partial = self._body is not None or len(self._unfilled) < _LENGTH.size
+        where = ", in the middle of a response" if is_partial else ""
+        self.fail(BrokerUnreachableError, f"{error}{where}")
 
     def _raise_if_failed(self, request: Request[Any]) -> None:
         if self._failure is not None:
@@ -369,25 +379,24 @@ class Connection:
 
     def _error(self, request: Request[Any]) -> KafkaError:
         assert self._failure is not None
-        kind, reason = self._failure
-        return kind(f"{request} to {self.broker} failed: {reason}.")
+        kind, reason, advice = self._failure
+        return kind(f"{request} to {self.broker} failed: {reason}.", advice=advice)
 
 
 def wait_any(
     pendings: Collection[Pending[Any]], *, deadline: float, clock: Clock
 ) -> list[Pending[Any]]:
-    """Wait until one of them is done, whichever their brokers; all that are, none at the deadline.
+    """Wait until one is done; return all that are done, none at the deadline.
 
-    What was posted on their connections is sent meanwhile.
-
-    A pending that has failed is done. What comes behind one that is done is left where it is.
+    The pendings may be of several brokers. Posted requests of their connections are sent meanwhile.
+    A failed pending is done. Reading stops at a completed response.
     """
     while True:
         connections = {id(p.connection): p.connection for p in pendings if not p.done}
         for connection in connections.values():
-            connection._write_what_goes()
-            wanted = [p for p in pendings if p.connection is connection]
-            while connection._take_what_is_there() and not any(p.done for p in wanted):
+            connection._write_available()
+            waiting = [p for p in pendings if p.connection is connection]
+            while connection._read_available() and not any(p.done for p in waiting):
                 pass
         done = [pending for pending in pendings if pending.done]
         left_s = clock.left_s(deadline)
@@ -400,13 +409,13 @@ def wait_any(
         )
 
 
-def _hint(length: int) -> str:
-    """Who else speaks on ports: a TLS alert begins with 0x15 and version 3."""
-    return " (it is an alert of TLS: this listener wants it)" if length >> 16 == 0x1503 else ""
+def _tls_alert(length: int) -> str:
+    """Return a note if the length is the start of a TLS alert: 0x15 and version 3."""
+    return " (the bytes are a TLS alert)" if length >> 16 == 0x1503 else ""
 
 
 def _drop(parts: deque[memoryview], count: int) -> None:
-    """Take `count` bytes off the front."""
+    """Remove `count` bytes from the front."""
     while count:
         part = parts[0]
         if count < len(part):

@@ -1,9 +1,8 @@
-"""FindCoordinator, versions 1 to 5: who coordinates groups and transactional ids.
+"""FindCoordinator, versions 1 to 5: the coordinators of groups and transactional ids.
 
-Purpose: the request and its response, by hand, as every micro-batch needs them first thing.
-Invariant: an answer is about the keys that were asked for, each once. What it must not know: who
-asks, and what a coordinator is asked then. Source: FindCoordinatorRequest.json of Kafka; KIP-699
-(many keys at once).
+Purpose: the request and its response, without kio's schema, whose load time every micro-batch would
+wait for. Invariant: a response has exactly the requested keys, each once. What it must not know:
+the callers. Source: FindCoordinatorRequest.json of Kafka; KIP-699 (several keys).
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from functools import partial
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from kio.schema.errors import ErrorCode
 
@@ -23,7 +22,7 @@ from pyspark_kafka.wire.versions import Api
 from pyspark_kafka.wire.writer import NO_TAGGED_FIELDS, int8, length, string
 
 FIRST_OF_MANY: Final = 4
-"""Earlier versions ask for one key each."""
+"""Earlier versions have one key."""
 _FIRST_FLEXIBLE: Final = 3
 
 
@@ -35,7 +34,7 @@ class CoordinatorKind(IntEnum):
 
 
 class CoordinatorKey(NamedTuple):
-    """What has a coordinator."""
+    """A group or a transactional id."""
 
     kind: CoordinatorKind
     name: str
@@ -48,20 +47,26 @@ class CoordinatorKey(NamedTuple):
     def transaction(cls, transactional_id: str) -> Self:
         return cls(CoordinatorKind.TRANSACTION, transactional_id)
 
+    @property
+    def error_fields(self) -> dict[str, Any]:
+        """The field of an error that names this key."""
+        field = "group_id" if self.kind is CoordinatorKind.GROUP else "transactional_id"
+        return {field: self.name}
+
     def __str__(self) -> str:
         kind = "group" if self.kind is CoordinatorKind.GROUP else "transactional id"
         return f"{kind} {self.name!r}"
 
 
 class FoundCoordinator(NamedTuple):
-    """`broker` is None where there is an error."""
+    """`broker` is None if there is an error."""
 
     error_code: ErrorCode
     broker: Broker | None
 
 
 Found = Mapping[str, FoundCoordinator]
-"""By the name of the key."""
+"""Coordinators by the name of the key."""
 
 
 class FindResponse(NamedTuple):
@@ -72,7 +77,7 @@ class FindResponse(NamedTuple):
 def find_coordinators_request(
     version: int, kind: CoordinatorKind, names: Sequence[str]
 ) -> Request[FindResponse]:
-    """Ask for these, which are different ones; one alone before version `FIRST_OF_MANY`."""
+    """Build a request for distinct names; for one name before version `FIRST_OF_MANY`."""
     assert len(names) == 1 or version >= FIRST_OF_MANY, version
     return Request(
         api=Api.FIND_COORDINATOR,
@@ -104,10 +109,10 @@ def _read(version: int, names: frozenset[str], reader: Reader) -> FindResponse:
     else:
         for name, one in reader.array(lambda: _read_one(reader), "coordinators", flexible=True):
             if name not in names or name in found:
-                raise MalformedResponseError(f"key {name!r} was not asked for, or twice")
+                raise MalformedResponseError(f"key {name!r} was not requested, or is repeated")
             found[name] = one
         if len(found) < len(names):
-            raise MalformedResponseError(f"key {min(names - found.keys())!r} is left out")
+            raise MalformedResponseError(f"key {min(names - found.keys())!r} is missing")
     if flexible:
         reader.skip_tagged_fields("the response")
     return FindResponse(throttle_ms, found)

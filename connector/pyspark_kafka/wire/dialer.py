@@ -1,8 +1,8 @@
-"""From an address to a connection that knows which versions the broker speaks.
+"""From an address to a connection with negotiated API versions.
 
-Purpose: connect, then ApiVersions, which every connection begins with (KIP-511: at version 3, and
-again at version 0 where the broker does not know that one). Invariant: bounded by its deadline;
-nothing stays open after a failure. What it must not know: which broker to open.
+Purpose: connect and send ApiVersions, the first request of every connection (KIP-511: in version 3,
+and again in version 0 if the broker does not support that). Invariant: bounded by its deadline;
+nothing stays open after a failure. What it must not know: which broker to connect to.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _SOFTWARE_NAME: Final = "pyspark-kafka"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialer:
-    """How this client opens connections; `connect` is where TLS and SASL will enter.
+    """Opens connections; TLS and SASL will be other `connect` functions.
 
-    `connect_timeout_s` is `socket.connection.setup.timeout.ms`: what one broker may take
-    until it has said what it speaks.
+    `connect_timeout_s` is `socket.connection.setup.timeout.ms`: the limit for connecting to one
+    broker and for its ApiVersions response.
     """
 
     client_id: str
@@ -45,7 +45,7 @@ class Dialer:
         try:
             transport = self.connect(address, self.clock.left_s(until))
         except TransportError as error:
-            raise BrokerUnreachableError(f"connecting to {broker} failed: {error}.") from None
+            raise BrokerUnreachableError(f"Connecting to {broker} failed: {error}.") from None
         connection = Connection(
             transport,
             broker=broker,
@@ -69,7 +69,7 @@ def _negotiate(connection: Connection, deadline: float) -> BrokerVersions:
     code = response.error_code
     if code is not ErrorCode.none:
         kind: type[KafkaError] = error_class(code)
-        raise kind(f"{connection.broker} answered ApiVersions with {format_code(code)}.")
+        raise kind(f"ApiVersions to {connection.broker} failed: {format_code(code)}.")
     ranges = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
     features = {
         feature.name: feature.max_version_level
@@ -79,7 +79,7 @@ def _negotiate(connection: Connection, deadline: float) -> BrokerVersions:
 
 
 def _api_versions(version: int) -> Request[Any]:
-    """A broker that does not know the version answers in version 0, saying so in front."""
+    """Build a request; a broker that does not support the version responds in version 0."""
     request = entity_request(
         Api.API_VERSIONS,
         version,

@@ -1,11 +1,10 @@
 """kio's schemas: requests to bytes, and bytes to responses.
 
-Purpose: one way to write a request of any version from plain values, and to read a response of the
-schema that kio has for it. kio itself neither writes nor reads: its reader allocates what an array's
-length promises and refuses tags it does not know (see ADR 2), and its writer brings all of asyncio
-along, for which every process of a streaming query would wait. Invariant: `read_entity` makes the
-entities of kio's own classes, or raises `MalformedResponseError`. What it must not know: what a message
-means.
+Purpose: write requests of any version from plain values, and read responses into kio's classes.
+kio's own reader and writer are not used. The reader allocates as much as an array's length claims
+and rejects unknown tags (ADR 2); the writer imports asyncio, for which every process of a streaming
+query would wait. Invariant: `read_entity` returns entities of kio's classes or raises
+`MalformedResponseError`. What it must not know: what a message means.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Plain = Any
 """int, str, bool, None, uuid.UUID, a sequence, or a mapping of field names to Plain."""
 
 _HEADER_START: Final = struct.Struct(">hhi")
-"""API key, version and correlation id, with which every version of the header begins."""
+"""API key, version and correlation id: the start of every version of the header."""
 
 _ReadField = Callable[[Reader, bool], Any]
 """Reads a field; the flag is whether the version is flexible."""
@@ -36,42 +35,42 @@ _WriteField = Callable[[Any], bytes]
 
 
 def request_bytes(api: Api, version: int, fields: Mapping[str, Plain]) -> bytes:
-    """The body of a request of this version; durations are milliseconds.
+    """Return the body of a request of this version; durations are milliseconds.
 
-    A field that this version does not have is left out, one that has no default must be given:
-    else `TypeError`.
+    Fields that the version does not have are ignored. Raises `TypeError` for a missing field
+    without a default.
     """
     return _struct_writer(load_request_schema(api, version))(fields)
 
 
 def request_header(api: Api, version: int, *, correlation_id: int, client_id: str) -> bytes:
-    """The header before a request's body."""
+    """Return the header of a request."""
     return _HEADER_START.pack(api, version, correlation_id) + _header_end(api, version, client_id)
 
 
 @cache
 def _header_end(api: Api, version: int, client_id: str) -> bytes:
-    """What follows the correlation id, which is the same for every request of a client."""
-    end = writer.string(client_id, flexible=False)  # in the old encoding in every version
+    """Return the part after the correlation id, which is constant for a client."""
+    end = writer.string(client_id, flexible=False)  # not flexible in any version
     return end + writer.NO_TAGGED_FIELDS if SUPPORTED_VERSIONS[api].is_flexible(version) else end
 
 
 @cache
 def response_schema(api: Api, version: int) -> Any:
-    """kio's class for the response to this request."""
+    """Return kio's class of the response to this request."""
     return load_response_schema(api, version)
 
 
 def has_flexible_header(api: Api, version: int) -> bool:
-    """Whether tagged fields follow the correlation id of this response.
+    """Return whether tagged fields follow the correlation id of this response.
 
-    Never in ApiVersions, which is read before it is known who answers (KIP-511).
+    Never in ApiVersions, which is read before the broker's versions are known (KIP-511).
     """
     return api is not Api.API_VERSIONS and SUPPORTED_VERSIONS[api].is_flexible(version)
 
 
 def read_entity(schema: Any, reader: Reader) -> Any:
-    """One entity of kio's class `schema`; raises `MalformedResponseError`."""
+    """Read an entity of kio's class `schema`; raises `MalformedResponseError`."""
     return _entity_reader(schema)(reader)
 
 
@@ -114,11 +113,11 @@ def _field_writer(field: dataclasses.Field[Any], what: str, flexible: bool) -> _
     if isinstance(element_type, type) and dataclasses.is_dataclass(element_type):
         element: _WriteField = _struct_writer(element_type)
         if nullable and not is_array:
-            raise TypeError(f"{what}: a writer for structures that may be null is missing here")
+            raise TypeError(f"{what}: nullable structures cannot be written")
     else:
         kind = field.metadata["kafka_type"]
         if kind not in _WRITERS:
-            raise TypeError(f"{what}: a writer for {kind!r} is missing here")
+            raise TypeError(f"{what}: type {kind!r} cannot be written")
         write_primitive = _WRITERS[kind]
         element = lambda value: write_primitive(value, flexible)  # noqa: E731
     if not is_array:
@@ -147,7 +146,7 @@ _WRITERS: Final[Mapping[str, Callable[[Any, bool], bytes]]] = {
 
 
 def _whole_milliseconds(value: int | datetime.timedelta) -> int:
-    """A number as it was given, or kio's default."""
+    """Return milliseconds as given, or from kio's default."""
     if isinstance(value, datetime.timedelta):
         return value // datetime.timedelta(milliseconds=1)
     return value
@@ -198,7 +197,7 @@ def _field_reader(field: dataclasses.Field[Any], what: str) -> _ReadField:
         primitives = _NULLABLE_PRIMITIVES if nullable and not is_array else _PRIMITIVES
         read_primitive = primitives.get(kind, _PRIMITIVES.get(kind))
         if read_primitive is None:
-            raise TypeError(f"{what}: a reader for {kind!r} is missing here")
+            raise TypeError(f"{what}: type {kind!r} cannot be read")
         found = read_primitive
         element = lambda reader, flexible: found(reader, flexible, what)  # noqa: E731
     if not is_array:
@@ -230,7 +229,7 @@ _NULLABLE_PRIMITIVES: Final[Mapping[str, Callable[[Reader, bool, str], Any]]] = 
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
-    """A type without its `| None`, and whether it had one."""
+    """Return a type without `| None`, and whether it had that."""
     if get_origin(hint) not in (UnionType, Union):
         return hint, False
     (inner,) = [member for member in get_args(hint) if member is not NoneType]

@@ -1,12 +1,12 @@
-"""Fetch, versions 4 to 17, written and read by hand.
+"""Fetch, versions 4 to 17, written and read without kio.
 
-Purpose: the hot message. What kio would copy into a `bytes` of every partition is a view into the
-frame here, and lives as long as somebody holds it. Invariant: a response names only partitions
-that were asked for, each once. What it must not know: record batches, and when to fetch what.
+Purpose: the most frequent request of reading. Records are views of the frame; kio would copy them.
+Invariant: a response has only requested partitions, each once. What it must not know: record
+batches, and when to fetch what.
 
-Every request stands alone (no fetch sessions): session id 0, epoch -1. Source: FetchRequest.json
-and FetchResponse.json of Kafka; KIP-320 (leader epochs), 392 (preferred replica), 516 (topic ids),
-951 (the leader's address in the response).
+There are no fetch sessions: session id 0, epoch -1. Source: FetchRequest.json and
+FetchResponse.json of Kafka; KIP-320 (leader epochs), 392 (preferred replica), 516 (topic ids),
+951 (new leaders in the response).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pyspark_kafka.wire.versions import Api
 from pyspark_kafka.wire.writer import int8, int32, int64, length, string
 
 LAST_VERSION_BY_NAME: Final = 12
-"""Later ones name topics by id alone."""
+"""Later versions have topic ids instead of names."""
 _FIRST_FLEXIBLE: Final = 12
 _CONSUMER: Final = -1
 _NO_SESSION: Final = (0, -1)
@@ -38,7 +38,7 @@ _UNKNOWN: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPartition:
-    """What is wanted of one partition; -1 for an unknown epoch. `topic_id` from version 13 on."""
+    """A partition of a request; -1 is an unknown epoch. `topic_id` is used from version 13 on."""
 
     topic_partition: TopicPartition
     topic_id: UUID | None
@@ -50,7 +50,7 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """What is wanted of the whole response. The broker waits `wait_ms_max` for `bytes_min`."""
+    """Limits of the whole response. The broker waits up to `wait_ms_max` for `bytes_min`."""
 
     isolation_level: IsolationLevel
     wait_ms_max: int = 500
@@ -60,7 +60,7 @@ class FetchLimits:
 
 
 class EpochEnd(NamedTuple):
-    """Where the log of the last epoch that both sides have ends: what is behind was cut off."""
+    """The end of the last common epoch: the log after it was truncated (KIP-595)."""
 
     epoch: int
     end_offset: int
@@ -68,10 +68,9 @@ class EpochEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedPartition:
-    """A partition's answer. `records` is a view into the frame: whole batches, one cut off at most.
+    """A partition of a response. `records` is a view: whole batches, the last one maybe incomplete.
 
-    `aborted` is None where the broker gave none: under read_uncommitted. Offsets are -1 and the
-    optional ones None where the version or the broker does not say.
+    `aborted` is None under read_uncommitted. Missing offsets are -1, other missing fields None.
     """
 
     topic_partition: TopicPartition
@@ -88,7 +87,7 @@ class FetchedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResponse:
-    """`endpoints` are the brokers that `current_leader`s name (version 16)."""
+    """`endpoints` are the brokers of the `current_leader`s (version 16)."""
 
     throttle_ms: int
     error_code: ErrorCode
@@ -97,7 +96,7 @@ class FetchResponse:
 
 
 def fetch_version(negotiated: int, partitions: Sequence[FetchPartition]) -> int:
-    """The version to use: by name where a topic's id is not known."""
+    """Return the version to use: one with topic names if a topic id is unknown."""
     if all(partition.topic_id is not None for partition in partitions):
         return negotiated
     return min(negotiated, LAST_VERSION_BY_NAME)
@@ -106,32 +105,33 @@ def fetch_version(negotiated: int, partitions: Sequence[FetchPartition]) -> int:
 def fetch_request(
     version: int, limits: FetchLimits, partitions: Sequence[FetchPartition]
 ) -> Request[FetchResponse]:
-    """A Fetch of these partitions, which must be different ones."""
-    asked = {_asked_as(version, wanted): wanted.topic_partition for wanted in partitions}
-    assert len(asked) == len(partitions), "each partition once"
+    """Build a Fetch of distinct partitions."""
+    requested = {_key(version, one): one.topic_partition for one in partitions}
+    assert len(requested) == len(partitions), "each partition once"
     return Request(
         api=Api.FETCH,
         version=version,
         body=(_write(version, limits, partitions),),
-        read=partial(_read, version, asked),
+        read=partial(_read, version, requested),
         throttle_ms=lambda response: response.throttle_ms,
     )
 
 
-_AskedAs = tuple[str | UUID | None, int]
-"""A partition as the version names it: by its topic's name or id."""
+_PartitionKey = tuple[str | UUID | None, int]
+"""A partition in the encoding of the version: topic name or id, and index."""
 
 
-def _asked_as(version: int, wanted: FetchPartition) -> _AskedAs:
-    partition = wanted.topic_partition
+def _key(version: int, partition: FetchPartition) -> _PartitionKey:
+    topic_partition = partition.topic_partition
     by_name = version <= LAST_VERSION_BY_NAME
-    return (partition.topic if by_name else wanted.topic_id), partition.partition
+    topic = topic_partition.topic if by_name else partition.topic_id
+    return topic, topic_partition.partition
 
 
 def _write(version: int, limits: FetchLimits, partitions: Sequence[FetchPartition]) -> bytes:
     flexible = version >= _FIRST_FLEXIBLE
     out = bytearray()
-    if version <= 14:  # later it is a tagged field, of which consumers keep the default
+    if version <= 14:  # later a tagged field, whose default is for consumers
         out += int32(_CONSUMER)
     out += int32(limits.wait_ms_max)
     out += int32(limits.bytes_min)
@@ -141,8 +141,8 @@ def _write(version: int, limits: FetchLimits, partitions: Sequence[FetchPartitio
         for number in _NO_SESSION:
             out += int32(number)
     topics: dict[str, list[FetchPartition]] = {}
-    for wanted in partitions:
-        topics.setdefault(wanted.topic_partition.topic, []).append(wanted)
+    for partition in partitions:
+        topics.setdefault(partition.topic_partition.topic, []).append(partition)
     out += length(len(topics), flexible=flexible)
     for topic, of_topic in topics.items():
         if version <= LAST_VERSION_BY_NAME:
@@ -152,38 +152,42 @@ def _write(version: int, limits: FetchLimits, partitions: Sequence[FetchPartitio
             assert topic_id is not None, topic
             out += topic_id.bytes
         out += length(len(of_topic), flexible=flexible)
-        for wanted in of_topic:
-            out += _write_partition(version, wanted)
+        for partition in of_topic:
+            out += _write_partition(version, partition)
         out += b"\0" if flexible else b""
     if version >= 7:
-        out += length(0, flexible=flexible)  # forgotten topics, of a session
+        out += length(0, flexible=flexible)  # forgotten topics of a session
     if version >= 11:
         out += string(limits.rack, flexible=flexible)
     return bytes(out) + (b"\0" if flexible else b"")
 
 
-def _write_partition(version: int, wanted: FetchPartition) -> bytes:
-    out = bytearray(int32(wanted.topic_partition.partition))
+def _write_partition(version: int, partition: FetchPartition) -> bytes:
+    out = bytearray(int32(partition.topic_partition.partition))
     if version >= 9:
-        out += int32(wanted.current_leader_epoch)
-    out += int64(wanted.fetch_offset)
+        out += int32(partition.current_leader_epoch)
+    out += int64(partition.fetch_offset)
     if version >= 12:
-        out += int32(wanted.last_fetched_epoch)
+        out += int32(partition.last_fetched_epoch)
     if version >= 5:
-        out += int64(_UNKNOWN)  # log start offset, of followers
-    out += int32(wanted.partition_bytes_max)
+        out += int64(_UNKNOWN)  # log start offset, for followers
+    out += int32(partition.partition_bytes_max)
     return bytes(out) + (b"\0" if version >= _FIRST_FLEXIBLE else b"")
 
 
-def _read(version: int, asked: dict[_AskedAs, TopicPartition], reader: Reader) -> FetchResponse:
+def _read(
+    version: int, requested: dict[_PartitionKey, TopicPartition], reader: Reader
+) -> FetchResponse:
     flexible = version >= _FIRST_FLEXIBLE
     throttle_ms = reader.int32("throttle_time_ms")
     error_code = ErrorCode.none
     if version >= 7:
         error_code = reader.error_code("error_code")
         reader.int32("session_id")
-    due = dict(asked)
-    topics = reader.array(lambda: _read_topic(version, due, reader), "responses", flexible=flexible)
+    pending = dict(requested)
+    topics = reader.array(
+        lambda: _read_topic(version, pending, reader), "responses", flexible=flexible
+    )
     endpoints: tuple[Broker, ...] = ()
 
     def read_tagged(tag: int) -> bool:
@@ -204,7 +208,7 @@ def _read(version: int, asked: dict[_AskedAs, TopicPartition], reader: Reader) -
 
 
 def _read_topic(
-    version: int, due: dict[_AskedAs, TopicPartition], reader: Reader
+    version: int, pending: dict[_PartitionKey, TopicPartition], reader: Reader
 ) -> tuple[FetchedPartition, ...]:
     flexible = version >= _FIRST_FLEXIBLE
     topic: str | UUID | None
@@ -213,7 +217,7 @@ def _read_topic(
     else:
         topic = reader.uuid("topic_id")
     partitions = reader.array(
-        lambda: _read_partition(version, topic, due, reader), "partitions", flexible=flexible
+        lambda: _read_partition(version, topic, pending, reader), "partitions", flexible=flexible
     )
     if flexible:
         reader.skip_tagged_fields("a topic")
@@ -223,15 +227,15 @@ def _read_topic(
 def _read_partition(
     version: int,
     topic: str | UUID | None,
-    due: dict[_AskedAs, TopicPartition],
+    pending: dict[_PartitionKey, TopicPartition],
     reader: Reader,
 ) -> FetchedPartition:
     flexible = version >= _FIRST_FLEXIBLE
     index = reader.int32("partition_index")
-    topic_partition = due.pop((topic, index), None)
+    topic_partition = pending.pop((topic, index), None)
     if topic_partition is None:
         raise MalformedResponseError(
-            f"partition {index} of topic {topic} was not asked for, or twice"
+            f"partition {index} of topic {topic} was not requested, or is repeated"
         )
     error_code = reader.error_code("error_code")
     high_watermark = reader.int64("high_watermark")
@@ -242,7 +246,7 @@ def _read_partition(
     )
     preferred = reader.int32("preferred_read_replica") if version >= 11 else _UNKNOWN
     records = reader.nullable_data("records", flexible=flexible)
-    tagged = _TaggedOfPartition()
+    tagged = _TaggedFields()
     if flexible:
         reader.tagged_fields(lambda tag: tagged.read(tag, reader), "a partition")
     return FetchedPartition(
@@ -260,7 +264,7 @@ def _read_partition(
 
 
 @dataclass(slots=True)
-class _TaggedOfPartition:
+class _TaggedFields:
     diverging: EpochEnd | None = None
     current_leader: LeaderEpoch | None = None
 

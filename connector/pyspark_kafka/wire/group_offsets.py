@@ -1,9 +1,9 @@
-"""The offsets of groups: read and committed, one try each.
+"""The committed offsets of a group, one try each.
 
-Purpose: OffsetFetch and OffsetCommit of one group. Invariant: an answer is about the partitions
-that were asked for and no others; a coordinator that does not answer, or says that it is none, is
-found anew by the next try. What it must not know: which answers are worth another try. Sources:
-OffsetFetchRequest.json and OffsetCommitRequest.json of Kafka; KIP-447 (stable offsets).
+Purpose: OffsetFetch and OffsetCommit. Invariant: a response has exactly the requested partitions. A
+coordinator that does not respond, or is not the coordinator, is looked up again by the next try.
+What it must not know: which errors are retriable. Sources: OffsetFetchRequest.json and
+OffsetCommitRequest.json of Kafka; KIP-447 (stable offsets).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.errors import BrokerUnreachableError, ProtocolError
+from pyspark_kafka.errors import BrokerUnreachableError, ProtocolError, sentence
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.wire.connection import Connection, Request, entity_request
 from pyspark_kafka.wire.coordinators import CoordinatorKey
@@ -23,23 +23,23 @@ from pyspark_kafka.wire.versions import Api
 _FIRST_OF_MANY_GROUPS: Final = 8
 _NO_MEMBER: Final = ""
 _NO_GENERATION: Final = -1
-"""So commits who is no member, to a group that has none."""
+"""The generation of a commit to a group without members, by a client that is not a member."""
 
 
 def reading_commits(group_id: str) -> str:
-    """What `committed_offsets` does, for errors."""
+    """Return the operation of `committed_offsets`, for errors."""
     return f"reading the committed offsets of {CoordinatorKey.group(group_id)}"
 
 
 def committing(group_id: str) -> str:
-    """What `commit_offsets` does, for errors."""
+    """Return the operation of `commit_offsets`, for errors."""
     return f"committing offsets of {CoordinatorKey.group(group_id)}"
 
 
 def committed_offsets(
     router: Router, group_id: str, partitions: Collection[TopicPartition], *, deadline: float
 ) -> dict[TopicPartition, int | None]:
-    """OffsetFetch; None where the group has committed none. Raises `ApiError`."""
+    """Send OffsetFetch; None is a partition without a committed offset. Raises `ApiError`."""
     operation = reading_commits(group_id)
     key = CoordinatorKey.group(group_id)
     coordinator = router.coordinator(key, deadline=deadline)
@@ -55,32 +55,42 @@ def committed_offsets(
     if response.__version__ >= _FIRST_OF_MANY_GROUPS:
         if [group.group_id for group in response.groups] != [group_id]:
             raise ProtocolError(
-                f"{operation} failed: {connection.broker} answered for other groups"
+                f"{sentence(operation)} failed: the response of {connection.broker} is for another "
+                "group.",
+                group_id=group_id,
             )
         (found,) = response.groups
     if found.error_code is not ErrorCode.none:
         router.invalidate(found.error_code, key=key)
-        raise ApiError(found.error_code, operation)
+        raise ApiError(found.error_code, operation, group_id=group_id)
     offsets: dict[TopicPartition, int | None] = {}
-    answered: list[TopicPartition] = []
+    received: list[TopicPartition] = []
     for topic in found.topics:
         for answer in topic.partitions:
             partition = TopicPartition(topic.name, answer.partition_index)
-            answered.append(partition)
+            received.append(partition)
             if answer.error_code is not ErrorCode.none:
                 router.invalidate(answer.error_code, topic=topic.name, key=key)
-                raise ApiError(answer.error_code, f"{operation}, {partition},")
+                raise ApiError(
+                    answer.error_code,
+                    f"{operation} for {partition}",
+                    topic=topic.name,
+                    partition=partition.partition,
+                    group_id=group_id,
+                )
             committed = answer.committed_offset
             offsets[partition] = committed if committed >= 0 else None
-    if wrong := partition_mismatch(answered, partitions):
-        raise ProtocolError(f"{operation} failed: {connection.broker} answered, but {wrong}")
+    if wrong := partition_mismatch(received, partitions):
+        raise ProtocolError(
+            f"{sentence(operation)} failed at {connection.broker}: {wrong}.", group_id=group_id
+        )
     return offsets
 
 
 def commit_offsets(
     router: Router, group_id: str, offsets: Mapping[TopicPartition, int], *, deadline: float
 ) -> None:
-    """OffsetCommit of a group without members. Raises `ApiError` for the first that is refused."""
+    """Send OffsetCommit for a group without members. Raises `ApiError` for the first error."""
     key = CoordinatorKey.group(group_id)
     coordinator = router.coordinator(key, deadline=deadline)
     try:
@@ -94,7 +104,7 @@ def commit_offsets(
 
 
 def committed_topics(offsets: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:
-    """The topics of OffsetCommit and TxnOffsetCommit."""
+    """Return the field `topics` of OffsetCommit and TxnOffsetCommit."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for partition, offset in sorted(offsets.items()):
         topics.setdefault(partition.topic, []).append(
@@ -115,28 +125,34 @@ def check_commits(
     key: CoordinatorKey,
     operation: str,
 ) -> None:
-    """The answer to OffsetCommit or TxnOffsetCommit: raises `ApiError` or `ProtocolError`."""
+    """Check an OffsetCommit or TxnOffsetCommit response; raise `ApiError` or `ProtocolError`."""
     answers = [
         (TopicPartition(topic.name, answer.partition_index), answer.error_code)
         for topic in response.topics
         for answer in topic.partitions
     ]
     if wrong := partition_mismatch([partition for partition, _ in answers], offsets):
-        raise ProtocolError(f"{operation} failed: {wrong}")
+        raise ProtocolError(f"{sentence(operation)} failed: {wrong}.", **key.error_fields)
     for partition, code in answers:
         if code is not ErrorCode.none:
             router.invalidate(code, topic=partition.topic, key=key)
-            raise ApiError(code, f"{operation}, {partition},")
+            raise ApiError(
+                code,
+                f"{operation} for {partition}",
+                topic=partition.topic,
+                partition=partition.partition,
+                **key.error_fields,
+            )
 
 
 def partition_mismatch(
-    answered: Collection[TopicPartition], asked: Collection[TopicPartition]
+    received: Collection[TopicPartition], requested: Collection[TopicPartition]
 ) -> str | None:
-    """What is wrong with an answer about these partitions, if anything."""
-    if left_out := set(asked) - set(answered):
-        return f"the answer leaves out {min(left_out)}."
-    if len(answered) > len(asked):
-        return "the answer is about more than what was asked."
+    """Return how a response differs from the requested partitions, None if it does not."""
+    if missing := set(requested) - set(received):
+        return f"{min(missing)} is missing in the response"
+    if len(received) > len(requested):
+        return "the response has partitions that were not requested"
     return None
 
 
@@ -153,7 +169,7 @@ def _offset_fetch(
         group_id=group_id,
         topics=topics,
         groups=[{"group_id": group_id, "topics": topics}],
-        require_stable=True,  # offsets of an open transaction are waited for, as in Kafka's client
+        require_stable=True,  # no offsets of an open transaction, as in Kafka's client
     )
 
 

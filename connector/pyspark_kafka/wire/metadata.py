@@ -1,9 +1,9 @@
-"""What a cluster says of itself: brokers, topics by name and id, leaders and their epochs.
+"""Metadata of a cluster: brokers, topics by name and id, leaders and their epochs.
 
-Purpose: the Metadata request, and one picture of the cluster out of many answers. Invariant:
-knowledge never goes back: a leader of an older epoch does not replace a newer one's, unless the
-topic was made anew (KIP-320, as `Metadata.updateLatestMetadata` of Kafka's client). RetryLoop creates
-no topic, unless it says so. What it must not know: connections, time.
+Purpose: the Metadata request, and the merge of its responses. Invariant: a leader with an older
+epoch does not replace a newer one, unless the topic was created again (KIP-320, as
+`Metadata.updateLatestMetadata` of Kafka's client). A request creates no topic unless `create` is
+set. What it must not know: connections, time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyspark_kafka.wire.versions import Api
 
 NO_LEADER: Final = -1
 _FIRST_RELIABLE_EPOCHS: Final = 9
-"""Before Kafka 2.4 brokers did not pass epochs on accurately while partitions were reassigned."""
+"""Before Kafka 2.4 epochs could be wrong while partitions were reassigned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Broker:
 
 
 class LeaderEpoch(NamedTuple):
-    """Who leads a partition since which epoch, in the eyes of a broker that does not (KIP-951)."""
+    """A partition's leader and epoch, as reported by a broker that is not the leader (KIP-951)."""
 
     leader_id: int
     leader_epoch: int
@@ -46,7 +46,7 @@ class LeaderEpoch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMetadata:
-    """`leader_id` is `NO_LEADER` where there is none; `leader_epoch` -1 where it is unknown."""
+    """`leader_id` is `NO_LEADER` if there is none; `leader_epoch` is -1 if it is unknown."""
 
     partition: int
     leader_id: int
@@ -55,7 +55,7 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicMetadata:
-    """`topic_id` is None where the broker is too old to have topic ids."""
+    """`topic_id` is None if the broker has no topic ids (before Kafka 2.8)."""
 
     name: str
     topic_id: UUID | None
@@ -65,9 +65,9 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMetadata:
-    """`failed` are topics that were asked for and are not there, or not for us, with the code.
+    """`failed` are requested topics with an error code: unknown, or not authorized.
 
-    `controller_id` is the broker to ask for changes of the cluster.
+    `controller_id` is the broker that changes the cluster.
     """
 
     brokers: Mapping[int, Broker] = field(default_factory=dict)
@@ -79,13 +79,13 @@ class ClusterMetadata:
         topic = self.topics.get(topic_partition.topic)
         return None if topic is None else topic.partitions.get(topic_partition.partition)
 
-    def merged(self, news: ClusterMetadata) -> ClusterMetadata:
-        """This and what was just learnt of some topics; the brokers are those of the news."""
-        topics = {name: topic for name, topic in self.topics.items() if name not in news.failed}
-        for name, topic in news.topics.items():
+    def merged(self, update: ClusterMetadata) -> ClusterMetadata:
+        """Return this with the topics of a newer response, and with its brokers."""
+        topics = {name: topic for name, topic in self.topics.items() if name not in update.failed}
+        for name, topic in update.topics.items():
             topics[name] = _newer(topics.get(name), topic)
-        failed = {name: code for name, code in self.failed.items() if name not in news.topics}
-        return replace(news, topics=topics, failed={**failed, **news.failed})
+        failed = {name: code for name, code in self.failed.items() if name not in update.topics}
+        return replace(update, topics=topics, failed={**failed, **update.failed})
 
     def with_leader(
         self, topic_partition: TopicPartition, leader_id: int, leader_epoch: int
@@ -103,7 +103,7 @@ class ClusterMetadata:
 
 
 def _newer(old: TopicMetadata | None, new: TopicMetadata) -> TopicMetadata:
-    """`new`, but for partitions of which `old` knows a later epoch."""
+    """Return `new`, with the partitions of `old` that have a later epoch."""
     if old is None or (new.topic_id is not None and new.topic_id != old.topic_id):
         return new
     partitions = {
@@ -117,17 +117,17 @@ def _newer(old: TopicMetadata | None, new: TopicMetadata) -> TopicMetadata:
 
 
 def topic_id_text(topic_id: UUID) -> str:
-    """A topic's id as Kafka prints it."""
+    """Return a topic id in Kafka's base64 form."""
     return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
 
 
 def topic_id_of(text: str) -> UUID:
-    """The id that Kafka prints so."""
+    """Return the topic id of a text in Kafka's base64 form."""
     return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
 
 def read_endpoint(reader: Reader) -> Broker:
-    """One of the brokers that a Fetch or Produce response names with new leaders (KIP-951)."""
+    """Read a broker of the `node_endpoints` of a Fetch or Produce response (KIP-951)."""
     broker_id = reader.int32("node_id")
     host = reader.string("host", flexible=True)
     port = reader.int32("port")
@@ -137,7 +137,7 @@ def read_endpoint(reader: Reader) -> Broker:
 
 
 def read_leader(reader: Reader) -> LeaderEpoch | None:
-    """The new leader of a partition that such a response names, if it names one."""
+    """Read `current_leader` of a Fetch or Produce response; None if it has none."""
     leader = LeaderEpoch(reader.int32("leader_id"), reader.int32("leader_epoch"))
     return leader if leader.leader_id >= 0 else None
 
@@ -145,10 +145,10 @@ def read_leader(reader: Reader) -> LeaderEpoch | None:
 def metadata_request(
     version: int, topics: Collection[str] | None, *, create: bool = False
 ) -> Request[Any]:
-    """Metadata of these topics; of all there are for None, of the brokers alone for none.
+    """Build a request for these topics; None is all topics, and no topic is the brokers alone.
 
-    With `create` a broker may create what does not exist, if its `auto.create.topics.enable` is
-    true. Only who writes asks so.
+    With `create`, which only producers set, a broker creates missing topics if its
+    `auto.create.topics.enable` is true.
     """
     named = None if topics is None else [{"name": name, "topic_id": None} for name in topics]
     return entity_request(
@@ -162,13 +162,13 @@ def metadata_request(
 
 
 def cluster_metadata(response: Any) -> ClusterMetadata:
-    """A Metadata response (kio's entity of any version) as one picture."""
+    """Convert a Metadata response (kio's entity of any version)."""
     topics = {}
     failed = {}
     for topic in response.topics:
         if topic.name is None:
             continue
-        # Kafka fills in the partitions of a topic whose leaders it does not know.
+        # With LEADER_NOT_AVAILABLE Kafka still returns the partitions.
         if topic.error_code in (ErrorCode.none, ErrorCode.leader_not_available):
             topics[topic.name] = _topic(topic)
         else:

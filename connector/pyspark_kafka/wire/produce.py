@@ -1,13 +1,13 @@
-"""Produce, versions 3 to 13, written and read by hand.
+"""Produce, versions 3 to 13, written and read without kio.
 
-Purpose: the hot message of writing. A request is a list of buffers among which each record batch is
-the one that was given: nothing copies it on its way to the socket. Invariant: a response answers
-for each batch that was sent, once, and for nothing else. What it must not know: what record
-batches hold, and when to send which.
+Purpose: the most frequent request of writing. A request is a list of buffers, with the record
+batches among them: they are not copied on their way to the socket. Invariant: a response has each
+sent batch once and nothing else. What it must not know: the contents of record batches, and when to
+send which.
 
 acks is always "all". Source: ProduceRequest.json and ProduceResponse.json of Kafka; KIP-98
-(transactions), 467 (single records at fault), 516 (topic ids), 890 (implicit addition to a
-transaction), 951 (the leader's address in the response).
+(transactions), 467 (record errors), 516 (topic ids), 890 (implicit addition to a transaction),
+951 (new leaders in the response).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from pyspark_kafka.wire.writer import (
 )
 
 LAST_VERSION_BY_NAME: Final = 12
-"""Later ones name topics by id alone."""
+"""Later versions have topic ids instead of names."""
 FIRST_VERSION_ADDING_PARTITIONS: Final = 12
-"""From here on a leader adds its partitions to the transaction by itself (KIP-890)."""
+"""From this version on the leader adds its partitions to the transaction (KIP-890)."""
 _FIRST_FLEXIBLE: Final = 9
 _ACKS_ALL: Final = -1
 _UNKNOWN: Final = -1
@@ -45,7 +45,7 @@ _UNKNOWN: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducePartition:
-    """One record batch for a partition. `topic_id` from version 13 on."""
+    """One record batch for a partition. `topic_id` is used from version 13 on."""
 
     topic_partition: TopicPartition
     topic_id: UUID | None
@@ -53,7 +53,7 @@ class ProducePartition:
 
 
 class RecordError(NamedTuple):
-    """A record of the batch that is at fault, counted from 0."""
+    """An invalid record of the batch; `batch_index` counts from 0."""
 
     batch_index: int
     message: str | None
@@ -61,7 +61,7 @@ class RecordError(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducedPartition:
-    """A partition's answer. Offsets and times are -1 where the version or the broker says none."""
+    """A partition of a response. Missing offsets and times are -1."""
 
     topic_partition: TopicPartition
     error_code: ErrorCode
@@ -75,7 +75,7 @@ class ProducedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceResponse:
-    """`endpoints` are the brokers that `current_leader`s name (version 10)."""
+    """`endpoints` are the brokers of the `current_leader`s (version 10)."""
 
     throttle_ms: int
     partitions: tuple[ProducedPartition, ...]
@@ -83,7 +83,7 @@ class ProduceResponse:
 
 
 def produce_version(negotiated: int, partitions: Sequence[ProducePartition]) -> int:
-    """The version to use: by name where a topic's id is not known."""
+    """Return the version to use: one with topic names if a topic id is unknown."""
     if all(partition.topic_id is not None for partition in partitions):
         return negotiated
     return min(negotiated, LAST_VERSION_BY_NAME)
@@ -96,30 +96,31 @@ def produce_request(
     timeout_ms: int,
     transactional_id: str | None = None,
 ) -> Request[ProduceResponse]:
-    """A Produce of these batches, each for another partition.
+    """Build a Produce of these batches, one for each partition.
 
-    `timeout_ms` is how long the broker waits for its in-sync replicas. From version 12 on partitions
-    are added to the transaction of `transactional_id` by this (KIP-890).
+    The broker waits up to `timeout_ms` for its in-sync replicas. From version 12 on it also adds
+    the partitions to the transaction of `transactional_id` (KIP-890).
     """
-    due = {_asked_as(version, sent): sent.topic_partition for sent in partitions}
-    assert len(due) == len(partitions), "each partition once"
+    sent = {_key(version, one): one.topic_partition for one in partitions}
+    assert len(sent) == len(partitions), "each partition once"
     return Request(
         api=Api.PRODUCE,
         version=version,
         body=_write(version, partitions, timeout_ms, transactional_id),
-        read=partial(_read, version, due),
+        read=partial(_read, version, sent),
         throttle_ms=lambda response: response.throttle_ms,
     )
 
 
-_AskedAs = tuple[str | UUID | None, int]
-"""A partition as the version names it: by its topic's name or id."""
+_PartitionKey = tuple[str | UUID | None, int]
+"""A partition in the encoding of the version: topic name or id, and index."""
 
 
-def _asked_as(version: int, sent: ProducePartition) -> _AskedAs:
+def _key(version: int, partition: ProducePartition) -> _PartitionKey:
     by_name = version <= LAST_VERSION_BY_NAME
-    partition = sent.topic_partition
-    return (partition.topic if by_name else sent.topic_id), partition.partition
+    topic_partition = partition.topic_partition
+    topic = topic_partition.topic if by_name else partition.topic_id
+    return topic, topic_partition.partition
 
 
 def _write(
@@ -131,8 +132,8 @@ def _write(
     flexible = version >= _FIRST_FLEXIBLE
     end = NO_TAGGED_FIELDS if flexible else b""
     topics: dict[str, list[ProducePartition]] = {}
-    for sent in partitions:
-        topics.setdefault(sent.topic_partition.topic, []).append(sent)
+    for partition in partitions:
+        topics.setdefault(partition.topic_partition.topic, []).append(partition)
     parts: list[bytes | memoryview] = []
     out = bytearray(nullable_string(transactional_id, flexible=flexible))
     out += int16(_ACKS_ALL)
@@ -146,23 +147,27 @@ def _write(
             assert topic_id is not None, topic
             out += topic_id.bytes
         out += length(len(of_topic), flexible=flexible)
-        for sent in of_topic:
-            out += int32(sent.topic_partition.partition)
-            out += length(len(sent.records), flexible=flexible)
-            parts += [bytes(out), sent.records]
+        for partition in of_topic:
+            out += int32(partition.topic_partition.partition)
+            out += length(len(partition.records), flexible=flexible)
+            parts += [bytes(out), partition.records]
             out = bytearray(end)
         out += end
     parts.append(bytes(out + end))
     return parts
 
 
-def _read(version: int, asked: dict[_AskedAs, TopicPartition], reader: Reader) -> ProduceResponse:
+def _read(
+    version: int, sent: dict[_PartitionKey, TopicPartition], reader: Reader
+) -> ProduceResponse:
     flexible = version >= _FIRST_FLEXIBLE
-    due = dict(asked)
-    topics = reader.array(lambda: _read_topic(version, due, reader), "responses", flexible=flexible)
-    if due:
-        missing = ", ".join(str(partition) for partition in due.values())
-        raise MalformedResponseError(f"there is no answer for {missing}")
+    pending = dict(sent)
+    topics = reader.array(
+        lambda: _read_topic(version, pending, reader), "responses", flexible=flexible
+    )
+    if pending:
+        missing = ", ".join(str(partition) for partition in pending.values())
+        raise MalformedResponseError(f"the response has no entry for {missing}")
     throttle_ms = reader.int32("throttle_time_ms")
     endpoints: tuple[Broker, ...] = ()
 
@@ -183,7 +188,7 @@ def _read(version: int, asked: dict[_AskedAs, TopicPartition], reader: Reader) -
 
 
 def _read_topic(
-    version: int, due: dict[_AskedAs, TopicPartition], reader: Reader
+    version: int, pending: dict[_PartitionKey, TopicPartition], reader: Reader
 ) -> tuple[ProducedPartition, ...]:
     flexible = version >= _FIRST_FLEXIBLE
     topic: str | UUID | None
@@ -192,7 +197,7 @@ def _read_topic(
     else:
         topic = reader.uuid("topic_id")
     partitions = reader.array(
-        lambda: _read_partition(version, topic, due, reader),
+        lambda: _read_partition(version, topic, pending, reader),
         "partition_responses",
         flexible=flexible,
     )
@@ -204,15 +209,15 @@ def _read_topic(
 def _read_partition(
     version: int,
     topic: str | UUID | None,
-    due: dict[_AskedAs, TopicPartition],
+    pending: dict[_PartitionKey, TopicPartition],
     reader: Reader,
 ) -> ProducedPartition:
     flexible = version >= _FIRST_FLEXIBLE
     index = reader.int32("index")
-    topic_partition = due.pop((topic, index), None)
+    topic_partition = pending.pop((topic, index), None)
     if topic_partition is None:
         raise MalformedResponseError(
-            f"partition {index} of topic {topic} was not sent to, or twice"
+            f"partition {index} of topic {topic} was not in the request, or is repeated"
         )
     error_code = reader.error_code("error_code")
     base_offset = reader.int64("base_offset")

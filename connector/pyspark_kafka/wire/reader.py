@@ -1,9 +1,9 @@
-"""Kafka's primitive types out of one frame, with every length checked before it is believed.
+"""Kafka's primitive types from one frame, with every length checked before it is used.
 
-Purpose: the one place that turns bytes of a broker into numbers, strings and slices. Invariant:
-nothing but `MalformedResponseError` comes out of bad bytes, and what is made of a frame is bounded by
-the frame's own size: byte fields are views into it, and an array never has more elements than
-bytes are left. What it must not know: any message.
+Purpose: turn bytes of a broker into numbers, strings and slices. Invariant: malformed bytes raise
+`MalformedResponseError` and nothing else. Memory is bounded by the frame's size: bytes fields are
+views of it, and an array has at most as many elements as bytes are left. What it must not know: any
+message.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 T = TypeVar("T")
 
 ELEMENTS_MAX: Final = 5_000_000
-"""Most array elements of one frame; metadata of 500,000 partitions with three replicas each."""
+"""The limit of array elements in a frame: 500,000 partitions with three replicas each."""
 
 _INT8: Final = struct.Struct(">b")
 _INT16: Final = struct.Struct(">h")
@@ -30,11 +30,11 @@ _ERROR_CODES: Final = {int(code): code for code in ErrorCode}
 
 
 class MalformedResponseError(Exception):
-    """These bytes are not what they should be; says what was read, where, and why it cannot be."""
+    """The bytes are not a valid response; the text names the field, its position and the reason."""
 
 
 class Reader:
-    """A position in a frame. `what` of its methods names the field, for the error."""
+    """A position in a frame. `what` names the field in errors."""
 
     __slots__ = ("_data", "_elements_left", "_size", "position")
 
@@ -46,7 +46,7 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """How many bytes are behind the position."""
+        """The number of unread bytes."""
         return self._size - self.position
 
     def int8(self, what: str) -> int:
@@ -65,16 +65,16 @@ class Reader:
         return self._fixed(_INT8, what) != 0
 
     def uuid(self, what: str) -> UUID | None:
-        """None for the id of zeros, by which Kafka says that there is none."""
+        """Read an id; None for the zero id, which in Kafka means no id."""
         data = bytes(self.view(16, what))
         return UUID(bytes=data) if any(data) else None
 
     def error_code(self, what: str) -> ErrorCode:
-        """A code that kio does not know is UNKNOWN_SERVER_ERROR, as for Kafka's own clients."""
+        """Read a code; an unknown one is UNKNOWN_SERVER_ERROR, as in Kafka's clients."""
         return _ERROR_CODES.get(self.int16(what), ErrorCode.unknown_server_error)
 
     def unsigned_varint(self, what: str) -> int:
-        """At most 32 bits in at most five bytes."""
+        """Read at most 32 bits in at most five bytes."""
         value = 0
         start = self.position
         end = min(start + _VARINT_BYTES_MAX, self._size)
@@ -84,14 +84,14 @@ class Reader:
             if byte < 0x80 and value <= _UINT32_MAX:
                 self.position = position + 1
                 return value
-        raise MalformedResponseError(f"{what} at byte {start} is no varint of 32 bits")
+        raise MalformedResponseError(f"{what} at byte {start} is not a varint of 32 bits")
 
     def view(self, length: int, what: str) -> memoryview:
-        """The next `length` bytes, not copied."""
+        """Return the next `length` bytes without a copy."""
         start = self.position
         if length < 0 or length > self._size - start:
             raise MalformedResponseError(
-                f"{what} claims {length} bytes at byte {start}, and {self._size - start} are left"
+                f"{what} has length {length} at byte {start}, but {self._size - start} bytes are left"
             )
         self.position = start + length
         return self._data[start : self.position]
@@ -109,7 +109,7 @@ class Reader:
             raise MalformedResponseError(f"{what} is not UTF-8: {error.reason}") from None
 
     def nullable_data(self, what: str, *, flexible: bool) -> memoryview | None:
-        """A field of bytes or records."""
+        """Read a field of bytes or records."""
         length = self.unsigned_varint(what) - 1 if flexible else self.int32(what)
         return None if length == -1 else self.view(length, what)
 
@@ -125,16 +125,16 @@ class Reader:
         possible = min(self.left, self._elements_left)
         if length < 0 or length > possible:
             raise MalformedResponseError(
-                f"{what} claims {length} elements before byte {self.position}, where {possible} "
-                "are possible"
+                f"{what} has {length} elements before byte {self.position}, but at most "
+                f"{possible} are possible"
             )
         self._elements_left -= length
         return tuple([element() for _ in range(length)])
 
     def tagged_fields(self, known: Callable[[int], bool], what: str) -> None:
-        """A section of tagged fields; `known(tag)` reads the field, or says that it does not.
+        """Read a section of tagged fields; `known(tag)` reads a field or returns False.
 
-        What it says no to is skipped. What it reads has to be as long as announced.
+        Unknown fields are skipped. A known field must have its declared size.
         """
         for _ in range(self.unsigned_varint(f"the number of tagged fields of {what}")):
             tag = self.unsigned_varint(f"a tag of {what}")
@@ -143,20 +143,20 @@ class Reader:
             start = self.position
             if size > self.left:
                 raise MalformedResponseError(
-                    f"{field} claims {size} bytes, and {self.left} are left"
+                    f"{field} has size {size}, but {self.left} bytes are left"
                 )
             if not known(tag):
                 self.position = start + size
             elif self.position != start + size:
                 raise MalformedResponseError(
-                    f"{field} takes {self.position - start} bytes, and claims {size}"
+                    f"{field} has size {size}, but takes {self.position - start} bytes"
                 )
 
     def skip_tagged_fields(self, what: str) -> None:
         self.tagged_fields(lambda _tag: False, what)
 
     def end(self, what: str) -> None:
-        """Check that nothing is left."""
+        """Check that no bytes are left."""
         if self.left:
             raise MalformedResponseError(f"{self.left} bytes follow {what}")
 
@@ -171,5 +171,5 @@ class Reader:
 
 def _not_null(value: T | None, what: str) -> T:
     if value is None:
-        raise MalformedResponseError(f"{what} is null, and must not be")
+        raise MalformedResponseError(f"{what} is null, but is not nullable")
     return value

@@ -1,8 +1,7 @@
-"""How long to pause between tries.
+"""Pauses between tries.
 
-Purpose: exponential pauses with jitter, bounded by a deadline (`ExponentialBackoff` of Kafka's
-clients). Invariant: time, sleep and randomness are arguments, so that a test needs neither. What it
-must not know: what is tried.
+Purpose: exponential backoff with jitter, bounded by a deadline (`ExponentialBackoff` of Kafka's
+clients). Invariant: time, sleep and randomness are arguments. What it must not know: what is tried.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ _FACTOR_MAX: Final = 1_000_000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """Seconds since some moment, a sleep in seconds, and a number in [0, 1)."""
+    """A monotonic time in seconds, a sleep in seconds, and a random number in [0, 1)."""
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     random: Callable[[], float] = random.random
 
     def left_s(self, deadline: float) -> float:
-        """Seconds until `deadline`, 0 behind it."""
+        """Return the seconds until `deadline`, 0 after it."""
         return max(0.0, deadline - self.now())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Pauses of `first_s`, growing by `multiplier` to `longest_s`, each by `jitter` off at most.
+    """Pauses from `first_s`, times `multiplier` up to `longest_s`, with a relative `jitter`.
 
     The defaults are those of `retry.backoff.ms` and `retry.backoff.max.ms`.
     """
@@ -42,7 +41,7 @@ class Backoff:
     jitter: float = 0.2
 
     def pause_s(self, tries: int, random_number: float) -> float:
-        """The pause after so many tries (1 or more); `random_number` is in [0, 1)."""
+        """Return the pause after this number of tries (1 or more); `random_number` is in [0, 1)."""
         try:
             factor = min(self.multiplier ** (tries - 1), _FACTOR_MAX)
         except OverflowError:
@@ -52,6 +51,6 @@ class Backoff:
         return min(jittered_s, self.longest_s)
 
     def pause(self, tries: int, *, clock: Clock, deadline: float) -> bool:
-        """Sleep; False where the deadline has come by then."""
+        """Sleep; return False if the deadline has passed."""
         clock.sleep(min(self.pause_s(tries, clock.random()), clock.left_s(deadline)))
         return clock.now() < deadline

@@ -1,11 +1,11 @@
-"""Which broker to ask, and the one connection to each.
+"""The broker for each request, and one connection to each broker.
 
-Purpose: a pool of connections, the cached metadata, and who leads or coordinates what. Invariant:
-every call is one try that ends at its deadline with an answer or an error; a connection that failed
-is never lent again, and what was found wrong is asked for anew before it is used. What it must not
-know: which errors are worth another try (`questions`), and what requests mean.
+Purpose: a pool of connections, the cached metadata, and the leaders and coordinators in it.
+Invariant: every call is one try that ends at its deadline with a response or an error. A failed
+connection is not used again, and invalidated metadata is refreshed before its next use. What it
+must not know: which errors are retriable (`cluster_queries`), and what requests mean.
 
-Brokers that failed last are tried last, so that one that hangs does not take every try's time.
+Brokers that failed most recently are tried last: a hanging broker does not use up every try.
 """
 
 from __future__ import annotations
@@ -45,16 +45,21 @@ T = TypeVar("T")
 METADATA_AGE_S_MAX: Final = 300.0
 """`metadata.max.age.ms`."""
 IDLE_S_MAX: Final = 540.0
-"""`connections.max.idle.ms`: what lies idle for longer may be gone without a word."""
+"""`connections.max.idle.ms`: brokers may close connections that were idle for longer."""
 
 
 class ApiError(Exception):
-    """A broker answered with an error code, or the metadata has one; never leaves this package."""
+    """An error code in a response or in the metadata; the native engine turns it into a KafkaError.
 
-    def __init__(self, code: ErrorCode, operation: str) -> None:
+    `operation` is such as "listing offsets of t-0". `fields` are those of `PysparkKafkaError` that
+    name the object.
+    """
+
+    def __init__(self, code: ErrorCode, operation: str, **fields: Any) -> None:
         super().__init__(code, operation)
         self.code = code
         self.operation = operation
+        self.fields = fields
 
     def __str__(self) -> str:
         return f"{self.operation}: {format_code(self.code)}"
@@ -62,37 +67,37 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leader:
-    """The broker that leads a partition, and since which epoch (-1: unknown)."""
+    """The leader of a partition and its leader epoch (-1: unknown)."""
 
     broker: Broker
     leader_epoch: int
 
 
 class BrokerRequest(NamedTuple, Generic[T]):
-    """What to ask of whom; the connection says in which version."""
+    """A request to a broker; `make_request` builds it in the version of the connection."""
 
     broker: Broker
-    make: Callable[[Connection], Request[T]]
+    make_request: Callable[[Connection], Request[T]]
 
 
 class Router:
-    """Connections to one cluster, found by its `bootstrap` servers. One thread, one process."""
+    """Connections to one cluster, found by its `bootstrap` servers. Not thread-safe."""
 
     def __init__(
         self,
         bootstrap: Sequence[Address],
-        opening: Dialer,
+        dialer: Dialer,
         *,
         metadata_age_s_max: float = METADATA_AGE_S_MAX,
         idle_s_max: float = IDLE_S_MAX,
     ) -> None:
-        self.clock: Clock = opening.clock
+        self.clock: Clock = dialer.clock
         self.metadata = ClusterMetadata()
-        self._bootstrap = _rotated(bootstrap, opening.clock.random())
-        self._opening = opening
+        self._bootstrap = _rotated(bootstrap, dialer.clock.random())
+        self._dialer = dialer
         self._metadata_age_s_max = metadata_age_s_max
         self.idle_s_max = idle_s_max
-        self._learnt_at: dict[str, float] = {}
+        self._refreshed_at: dict[str, float] = {}
         self._coordinators: dict[CoordinatorKey, Broker] = {}
         self._pool: dict[Address, Connection] = {}
         self._failed_at: dict[Address, float] = {}
@@ -100,19 +105,19 @@ class Router:
     # --- connections ---
 
     def connection(self, broker: Broker, *, deadline: float) -> Connection:
-        """The connection to this broker, opened where there is none that works."""
+        """Return the connection to this broker; open one if none is usable."""
         found = self._connection(broker.address, str(broker), deadline)
-        found.broker = str(broker)  # it may have been met as a bootstrap server
+        found.broker = str(broker)  # it may have been opened as a bootstrap server
         return found
 
     def dedicated_connection(self, broker: Broker, *, deadline: float) -> Connection:
-        """One more connection to this broker, for the caller alone, who closes it."""
+        """Open another connection to this broker, outside of the pool; the caller closes it."""
         return self._open(broker.address, str(broker), deadline)
 
     def any_connection(self, *, deadline: float) -> Connection:
-        """A connection to whichever broker is there: an open one, a known one, a bootstrap server.
+        """Return a connection to any broker: an open one, a known broker, a bootstrap server.
 
-        Raises `BrokerUnreachableError` with what was met at each.
+        Raises `BrokerUnreachableError` with the failure of each.
         """
         usable = [c for c in self._pool.values() if self._is_usable(c)]
         if usable:
@@ -128,7 +133,7 @@ class Router:
                 return self._connection(address, name, self.clock.now() + share_s)
             except (BrokerUnreachableError, ProtocolError) as error:
                 failures.append(reason_of(error))
-        raise BrokerUnreachableError(f"no broker can be asked ({'; '.join(failures)}).")
+        raise BrokerUnreachableError(f"No broker is reachable ({'; '.join(failures)}).")
 
     def _connection(self, address: Address, name: str, deadline: float) -> Connection:
         pooled = self._pool.pop(address, None)
@@ -143,7 +148,7 @@ class Router:
 
     def _open(self, address: Address, name: str, deadline: float) -> Connection:
         try:
-            opened = self._opening.open(address, broker=name, deadline=deadline)
+            opened = self._dialer.open(address, broker=name, deadline=deadline)
         except KafkaError:
             self._failed_at[address] = self.clock.now()
             raise
@@ -155,7 +160,7 @@ class Router:
         return connection.is_usable and idle_s <= self.idle_s_max
 
     def discard(self, connection: Connection) -> None:
-        """Say that this connection failed in use, so that its broker is not the next one tried."""
+        """Close a connection that failed in use, and try its broker last from now on."""
         for address, pooled in list(self._pool.items()):
             if pooled is connection:
                 self._failed_at[address] = self.clock.now()
@@ -168,13 +173,13 @@ class Router:
             connection.close()
         self._pool.clear()
 
-    def call_any(self, make: Any, *, deadline: float) -> Any:
-        """Send `make(connection)` to any broker and wait for the answer."""
+    def call_any(self, make_request: Any, *, deadline: float) -> Any:
+        """Send `make_request(connection)` to any broker and wait for the response."""
         connection = self.any_connection(deadline=deadline)
-        return self.call(connection, make(connection), deadline=deadline)
+        return self.call(connection, make_request(connection), deadline=deadline)
 
     def call(self, connection: Connection, request: Request[Any], *, deadline: float) -> Any:
-        """`connection.call`, which notes a failure."""
+        """Call `connection.call`, and discard the connection if it failed."""
         try:
             return connection.call(request, deadline=deadline)
         except (BrokerUnreachableError, ProtocolError):
@@ -183,16 +188,16 @@ class Router:
             raise
 
     def call_each(
-        self, questions: Mapping[K, BrokerRequest[T]], *, deadline: float
+        self, requests: Mapping[K, BrokerRequest[T]], *, deadline: float
     ) -> Mapping[K, T | KafkaError]:
-        """Ask many brokers side by side: all is sent before the first answer is waited for.
+        """Send all requests before waiting for the first response.
 
-        Where no answer came there is the error instead.
+        A request without a response has the error instead.
         """
         by_broker: dict[Broker, list[K]] = {}
-        for key, question in questions.items():
-            by_broker.setdefault(question.broker, []).append(key)
-        answers: dict[K, T | KafkaError] = {}
+        for key, broker_request in requests.items():
+            by_broker.setdefault(broker_request.broker, []).append(key)
+        responses: dict[K, T | KafkaError] = {}
         sent: list[tuple[K, Pending[T]]] = []
         left = sorted(by_broker, key=lambda broker: self._failed_at.get(broker.address, 0.0))
         for index, broker in enumerate(left):
@@ -201,74 +206,79 @@ class Router:
             try:
                 connection = self.connection(broker, deadline=self.clock.now() + share_s)
                 for key in keys:
-                    request = questions[key].make(connection)
+                    request = requests[key].make_request(connection)
                     sent.append((key, connection.send(request, deadline=deadline)))
             except KafkaError as error:
-                answers.update(dict.fromkeys(keys, error))
+                responses.update(dict.fromkeys(keys, error))
         for key, pending in sent:
             try:
-                answers[key] = pending.connection.receive(pending, deadline=deadline)
+                responses[key] = pending.connection.receive(pending, deadline=deadline)
             except KafkaError as error:
                 self.discard(pending.connection)
-                answers[key] = error
-        return answers
+                responses[key] = error
+        return responses
 
     # --- metadata ---
 
     def refresh(
         self, topics: Collection[str] | None, *, deadline: float, create: bool = False
     ) -> ClusterMetadata:
-        """Ask for these topics, or for all with None, and return just what was answered.
+        """Request the metadata of these topics, or of all for None, and return the response's.
 
         `create` is for `metadata_request`.
         """
 
-        def make(connection: Connection) -> Request[Any]:
+        def make_request(connection: Connection) -> Request[Any]:
             version = connection.versions.choose(Api.METADATA)
             return metadata_request(version, topics, create=create)
 
-        response = self.call_any(make, deadline=deadline)
+        response = self.call_any(make_request, deadline=deadline)
         code = getattr(response, "error_code", ErrorCode.none)
         if code is not ErrorCode.none:
-            if code is ErrorCode.rebootstrap_required:  # KIP-1102: what we know is of no use
+            if code is ErrorCode.rebootstrap_required:  # KIP-1102: the known brokers are stale
                 self.metadata = replace(self.metadata, brokers={})
                 self.close()
-            raise ApiError(code, "asking for metadata")
-        news = cluster_metadata(response)
-        self._take(news, is_all=topics is None)
-        return news
+            raise ApiError(code, "requesting metadata")
+        update = cluster_metadata(response)
+        self._merge(update, is_all=topics is None)
+        return update
 
     def topics(
         self, names: Collection[str], *, deadline: float, create: bool = False
     ) -> ClusterMetadata:
-        """Metadata in which each of these topics is fresh: known, or known to have failed now."""
+        """Return metadata with these topics; refresh those that are missing, old or invalidated."""
         stale = self.stale(names)
         if stale:
             self.refresh(stale, deadline=deadline, create=create)
         return self.metadata
 
     def stale(self, names: Collection[str]) -> list[str]:
-        """Those of these topics that are to be asked for before they are used."""
+        """Return the topics whose metadata must be refreshed before it is used."""
         oldest = self.clock.now() - self._metadata_age_s_max
-        return sorted(name for name in names if self._learnt_at.get(name, oldest) <= oldest)
+        return sorted(name for name in names if self._refreshed_at.get(name, oldest) <= oldest)
 
     def forget_topic(self, topic: str) -> None:
-        """What is known of this topic was found wrong: ask before it is used again."""
-        self._learnt_at.pop(topic, None)
+        """Refresh the metadata of this topic before its next use."""
+        self._refreshed_at.pop(topic, None)
 
     def leader(self, topic_partition: TopicPartition) -> Leader:
-        """Who leads a partition, as far as is known: ask for its `topics` first.
+        """Return the leader of a partition from the metadata; call `topics` before.
 
-        Raises `ApiError` with the code that says why nobody is known; the topic is then asked for
-        when it is wanted next.
+        Raises `ApiError` if no leader is known; the topic's metadata is then refreshed before its
+        next use.
         """
         metadata = self.metadata
         operation = f"finding the leader of {topic_partition}"
         partition = metadata.partition(topic_partition)
-        code = _why_unusable(metadata, topic_partition, partition)
+        code = _leader_error(metadata, topic_partition, partition)
         if partition is None or code is not ErrorCode.none:
             self.forget_topic(topic_partition.topic)
-            raise ApiError(code, operation)
+            raise ApiError(
+                code,
+                operation,
+                topic=topic_partition.topic,
+                partition=topic_partition.partition,
+            )
         broker = metadata.brokers[partition.leader_id]
         return Leader(broker=broker, leader_epoch=partition.leader_epoch)
 
@@ -280,9 +290,9 @@ class Router:
         leader_epoch: int,
         endpoints: Sequence[Broker] = (),
     ) -> None:
-        """What a broker said of the leader while refusing (KIP-951): saves asking for metadata.
+        """Use the leader that an error response contains (KIP-951), without a Metadata request.
 
-        Where it says nothing new, the topic is to be asked for.
+        If the leader is not newer than the known one, the topic's metadata is invalidated.
         """
         brokers = {**self.metadata.brokers, **{b.broker_id: b for b in endpoints}}
         known = replace(self.metadata, brokers=brokers)
@@ -291,17 +301,17 @@ class Router:
             self.forget_topic(topic_partition.topic)
         self.metadata = moved
 
-    def _take(self, news: ClusterMetadata, *, is_all: bool) -> None:
+    def _merge(self, update: ClusterMetadata, *, is_all: bool) -> None:
         if is_all:
-            gone = self.metadata.topics.keys() - news.topics.keys() - news.failed.keys()
+            gone = self.metadata.topics.keys() - update.topics.keys() - update.failed.keys()
             kept = {n: t for n, t in self.metadata.topics.items() if n not in gone}
             self.metadata = replace(self.metadata, topics=kept)
-            self._learnt_at = {n: at for n, at in self._learnt_at.items() if n not in gone}
-        self.metadata = self.metadata.merged(news)
+            self._refreshed_at = {n: at for n, at in self._refreshed_at.items() if n not in gone}
+        self.metadata = self.metadata.merged(update)
         now = self.clock.now()
-        self._learnt_at.update(dict.fromkeys(news.topics, now))
-        for name in news.failed:  # may pass: ask again next time
-            self._learnt_at.pop(name, None)
+        self._refreshed_at.update(dict.fromkeys(update.topics, now))
+        for name in update.failed:  # maybe only for now: refresh before the next use
+            self._refreshed_at.pop(name, None)
         self._drop_unknown_brokers()
 
     def _drop_unknown_brokers(self) -> None:
@@ -315,7 +325,7 @@ class Router:
     # --- coordinators ---
 
     def coordinator(self, key: CoordinatorKey, *, deadline: float) -> Broker:
-        """The broker that coordinates a group or a transactional id; raises `ApiError`."""
+        """Return the coordinator of a group or a transactional id; raises `ApiError`."""
         found = self.coordinators(key.kind, [key.name], deadline=deadline)[key.name]
         if isinstance(found, ApiError):
             raise found
@@ -324,7 +334,7 @@ class Router:
     def coordinators(
         self, kind: CoordinatorKind, names: Collection[str], *, deadline: float
     ) -> Mapping[str, Broker | ApiError]:
-        """The same of many at once: what is not known yet is asked for together."""
+        """Return the coordinators of many keys; look up the unknown ones in one request."""
         keys = {name: CoordinatorKey(kind, name) for name in names}
         found: dict[str, Broker | ApiError] = {
             name: self._coordinators[key] for name, key in keys.items() if key in self._coordinators
@@ -340,19 +350,23 @@ class Router:
             response = self.call(connection, request, deadline=deadline)
             for name, (error_code, broker) in response.found.items():
                 if broker is None:
-                    found[name] = ApiError(error_code, f"finding the coordinator of {keys[name]}")
+                    found[name] = ApiError(
+                        error_code,
+                        f"finding the coordinator of {keys[name]}",
+                        **keys[name].error_fields,
+                    )
                 else:
                     found[name] = self._coordinators[keys[name]] = broker
         return found
 
     def forget_coordinator(self, key: CoordinatorKey) -> None:
-        """It was found to be another one, or not to answer."""
+        """Look up the coordinator again before its next use: it moved, or did not answer."""
         self._coordinators.pop(key, None)
 
     def invalidate(
         self, code: ErrorCode, *, topic: str | None = None, key: CoordinatorKey | None = None
     ) -> None:
-        """Forget what this code of a response says is wrong."""
+        """Invalidate the metadata or the coordinator that this error code shows to be stale."""
         reaction = REACTIONS[code]
         if reaction is Reaction.REFRESH_METADATA and topic is not None:
             self.forget_topic(topic)
@@ -360,17 +374,17 @@ class Router:
             self.forget_coordinator(key)
 
 
-def _why_unusable(
-    metadata: ClusterMetadata, wanted: TopicPartition, partition: PartitionMetadata | None
+def _leader_error(
+    metadata: ClusterMetadata, topic_partition: TopicPartition, partition: PartitionMetadata | None
 ) -> ErrorCode:
     if partition is None:
-        return metadata.failed.get(wanted.topic, ErrorCode.unknown_topic_or_partition)
+        return metadata.failed.get(topic_partition.topic, ErrorCode.unknown_topic_or_partition)
     if partition.leader_id == NO_LEADER or partition.leader_id not in metadata.brokers:
         return ErrorCode.leader_not_available
     return ErrorCode.none
 
 
 def _rotated(bootstrap: Sequence[Address], random_number: float) -> tuple[Address, ...]:
-    """In the order given, begun anywhere, so that many clients do not all ask the first one."""
+    """Rotate the servers by a random number, so that clients do not all try the first one."""
     start = int(random_number * len(bootstrap))
     return (*bootstrap[start:], *bootstrap[:start])

@@ -1,12 +1,12 @@
-"""Transactions: what their coordinators are asked, one try each.
+"""Requests of transactions, one try each.
 
-Purpose: InitProducerId, EndTxn, DescribeTransactions and ListTransactions by hand, since every
-micro-batch asks them in a new process and kio takes milliseconds to load each; AddPartitionsToTxn,
-AddOffsetsToTxn and TxnOffsetCommit by kio. Invariant: an answer is about what was asked for, each
-once; a coordinator that does not answer, or says that it is none, is found anew by the next try.
-What it must not know: which answers are worth another try, and what the transactions are for.
+Purpose: InitProducerId, EndTxn, DescribeTransactions and ListTransactions without kio, whose
+schemas take milliseconds to load in every new process of a micro-batch; AddPartitionsToTxn,
+AddOffsetsToTxn and TxnOffsetCommit with kio. Invariant: a response has exactly the requested ids,
+each once. A coordinator that does not respond, or is not the coordinator, is looked up again by the
+next try. What it must not know: which errors are retriable, and the purpose of the transactions.
 Sources: KIP-98, KIP-360 (expected epochs), KIP-664 (describe, list), KIP-890 (version 2), KIP-939
-(two phases), KIP-1152 (a pattern to list by).
+(two-phase commit), KIP-1152 (list by pattern).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.errors import BrokerUnreachableError, KafkaError, ProtocolError
+from pyspark_kafka.errors import BrokerUnreachableError, KafkaError, ProtocolError, sentence
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import (
     EndTransaction,
@@ -48,33 +48,33 @@ from pyspark_kafka.wire.writer import (
 
 T = TypeVar("T")
 
-_NOBODY: Final = ProducerIdAndEpoch(producer_id=-1, producer_epoch=-1)
-_NEVER: Final = -1
-_FIRST_EXPECTING: Final = 3
+_NO_PRODUCER: Final = ProducerIdAndEpoch(producer_id=-1, producer_epoch=-1)
+_NOT_STARTED: Final = -1
+_FIRST_WITH_EXPECTED_EPOCH: Final = 3
 FIRST_TWO_PHASE: Final = 6
-"""Of InitProducerId; brokers have it where `unstable.api.versions.enable` is on."""
-_FIRST_BUMPING: Final = 5
-"""EndTxn and TxnOffsetCommit of version 2; earlier ones are of version 1."""
+"""A version of InitProducerId that brokers with `unstable.api.versions.enable` have."""
+_FIRST_OF_VERSION_2: Final = 5
+"""The first version of EndTxn and TxnOffsetCommit for transactions of version 2."""
 _FIRST_FLEXIBLE_INIT: Final = 2
 _FIRST_FLEXIBLE_END: Final = 3
 _FIRST_WITH_DURATION: Final = 1
 _FIRST_WITH_PATTERN: Final = 2
 
 
-class _Coded(NamedTuple):
-    """An answer that is an error code and what goes with it."""
+class _ProducerResponse(NamedTuple):
+    """A response with an error code and maybe a producer id and epoch."""
 
     throttle_ms: int
     error_code: ErrorCode
-    producer: ProducerIdAndEpoch = _NOBODY
+    producer: ProducerIdAndEpoch = _NO_PRODUCER
 
 
-class _Described(NamedTuple):
+class _DescribeResponse(NamedTuple):
     throttle_ms: int
     states: Mapping[str, TransactionDescription | ErrorCode]
 
 
-class _Listed(NamedTuple):
+class _ListResponse(NamedTuple):
     throttle_ms: int
     error_code: ErrorCode
     transactions: Sequence[TransactionListing]
@@ -89,40 +89,42 @@ def init_producer_id(
     two_phase_commit: bool = False,
     deadline: float,
 ) -> ProducerIdAndEpoch:
-    """InitProducerId of a transactional id. Raises `ApiError` with whatever code the answer has."""
-    at_least = FIRST_TWO_PHASE if two_phase_commit else _FIRST_EXPECTING if expected else None
+    """Send InitProducerId. Raises `ApiError` with any error code of the response."""
+    at_least = (
+        FIRST_TWO_PHASE if two_phase_commit else _FIRST_WITH_EXPECTED_EPOCH if expected else None
+    )
     at_most = None if two_phase_commit else FIRST_TWO_PHASE - 1
 
-    def make(connection: Connection) -> Request[_Coded]:
+    def make_request(connection: Connection) -> Request[_ProducerResponse]:
         version = connection.versions.choose(
             Api.INIT_PRODUCER_ID, at_least=at_least, at_most=at_most
         )
         return init_producer_id_request(version, transactional_id, timeout_ms, expected)
 
     key = CoordinatorKey.transaction(transactional_id)
-    answer = _ask_coordinator(router, key, make, deadline)
-    _check(router, answer.error_code, "taking", key)
-    return answer.producer
+    response = _call_coordinator(router, key, make_request, deadline)
+    _check(router, response.error_code, f"initializing {key}", key)
+    return response.producer
 
 
 def end_transactions(
     router: Router, ends: Collection[EndTransaction], *, deadline: float
 ) -> Mapping[str, ErrorCode | ApiError | KafkaError]:
-    """EndTxn of all of these, of different ids, side by side.
+    """Send EndTxn for distinct transactional ids in parallel.
 
-    By transactional id: the answer's code, or why none came (`ApiError` where no coordinator was
-    found).
+    Return by transactional id the error code of the response, or the error if there is none
+    (`ApiError` if no coordinator was found).
     """
 
-    def question(end: EndTransaction) -> Callable[[Connection], Request[_Coded]]:
+    def make_request(end: EndTransaction) -> Callable[[Connection], Request[_ProducerResponse]]:
         return lambda connection: end_txn_request(_end_version(connection, end), end)
 
     by_id = {end.transactional_id: end for end in ends}
     assert len(by_id) == len(ends), "each id once"
-    found, brokers = _coordinators(router, by_id, deadline)
-    asked = {name: BrokerRequest(brokers[name], question(by_id[name])) for name in brokers}
-    answers: dict[str, ErrorCode | ApiError | KafkaError] = dict(found)
-    for name, answer in router.call_each(asked, deadline=deadline).items():
+    errors, brokers = _coordinators(router, by_id, deadline)
+    requests = {name: BrokerRequest(brokers[name], make_request(by_id[name])) for name in brokers}
+    answers: dict[str, ErrorCode | ApiError | KafkaError] = dict(errors)
+    for name, answer in router.call_each(requests, deadline=deadline).items():
         key = CoordinatorKey.transaction(name)
         if isinstance(answer, KafkaError):
             router.forget_coordinator(key)
@@ -136,17 +138,17 @@ def end_transactions(
 def describe_transactions(
     router: Router, transactional_ids: Collection[str], *, deadline: float
 ) -> Mapping[str, TransactionDescription | ApiError | KafkaError | None]:
-    """DescribeTransactions: what there is of each id (None: nothing), or why no answer came."""
-    found, brokers = _coordinators(router, transactional_ids, deadline)
+    """Send DescribeTransactions: a description of each id, None if it is unknown, or an error."""
+    errors, brokers = _coordinators(router, transactional_ids, deadline)
     by_broker: dict[Broker, list[str]] = {}
     for name, broker in brokers.items():
         by_broker.setdefault(broker, []).append(name)
-    asked = {
+    requests = {
         broker: BrokerRequest(broker, partial(_describe, names))
         for broker, names in by_broker.items()
     }
-    answers: dict[str, TransactionDescription | ApiError | KafkaError | None] = dict(found)
-    for broker, answer in router.call_each(asked, deadline=deadline).items():
+    answers: dict[str, TransactionDescription | ApiError | KafkaError | None] = dict(errors)
+    for broker, answer in router.call_each(requests, deadline=deadline).items():
         for name in by_broker[broker]:
             if isinstance(answer, KafkaError):
                 router.forget_coordinator(CoordinatorKey.transaction(name))
@@ -159,10 +161,10 @@ def describe_transactions(
 def list_transactions(
     router: Router, id_prefix: str, brokers: Collection[Broker], *, deadline: float
 ) -> Mapping[Broker, Sequence[TransactionListing] | ApiError | KafkaError]:
-    """ListTransactions of these brokers: the ids that begin so, or why no answer came."""
-    asked = {broker: BrokerRequest(broker, partial(_list, id_prefix)) for broker in brokers}
+    """Send ListTransactions to brokers: their transactional ids with this prefix, or an error."""
+    requests = {broker: BrokerRequest(broker, partial(_list, id_prefix)) for broker in brokers}
     answers: dict[Broker, Sequence[TransactionListing] | ApiError | KafkaError] = {}
-    for broker, answer in router.call_each(asked, deadline=deadline).items():
+    for broker, answer in router.call_each(requests, deadline=deadline).items():
         if isinstance(answer, KafkaError):
             answers[broker] = answer
         elif answer.error_code is not ErrorCode.none:
@@ -180,17 +182,16 @@ def add_partitions_to_txn(
     *,
     deadline: float,
 ) -> Mapping[TopicPartition, ErrorCode]:
-    """AddPartitionsToTxn, which goes before writing in transactions of version 1.
+    """Send AddPartitionsToTxn, which precedes the first write in transactions of version 1.
 
-    Returns what was refused, with the codes: nothing where all are in the transaction. Brokers add
-    all or none; those that are not at fault have OPERATION_NOT_ATTEMPTED. Raises `ApiError` where no
-    coordinator is found.
+    Return the error codes by partition, empty if all were added. Brokers add all or none; valid
+    partitions then have OPERATION_NOT_ATTEMPTED. Raises `ApiError` if no coordinator is found.
     """
     by_topic: dict[str, list[int]] = {}
     for partition in sorted(partitions):
         by_topic.setdefault(partition.topic, []).append(partition.partition)
 
-    def make(connection: Connection) -> Request[Any]:
+    def make_request(connection: Connection) -> Request[Any]:
         return entity_request(
             Api.ADD_PARTITIONS_TO_TXN,
             connection.versions.choose(Api.ADD_PARTITIONS_TO_TXN),
@@ -203,7 +204,7 @@ def add_partitions_to_txn(
         )
 
     key = CoordinatorKey.transaction(transactional_id)
-    response = _ask_coordinator(router, key, make, deadline)
+    response = _call_coordinator(router, key, make_request, deadline)
     answers = [
         (TopicPartition(topic.name, answer.partition_index), answer.partition_error_code)
         for topic in response.results_by_topic_v3_and_below
@@ -211,11 +212,13 @@ def add_partitions_to_txn(
     ]
     operation = f"adding partitions to the transaction of {key}"
     if wrong := partition_mismatch([partition for partition, _ in answers], partitions):
-        raise ProtocolError(f"{operation} failed: {wrong}")
-    refused = {partition: code for partition, code in answers if code is not ErrorCode.none}
-    for partition, code in refused.items():
+        raise ProtocolError(
+            f"{sentence(operation)} failed: {wrong}.", transactional_id=transactional_id
+        )
+    errors = {partition: code for partition, code in answers if code is not ErrorCode.none}
+    for partition, code in errors.items():
         router.invalidate(code, topic=partition.topic, key=key)
-    return refused
+    return errors
 
 
 def send_offsets_to_transaction(
@@ -228,14 +231,14 @@ def send_offsets_to_transaction(
     version: TransactionVersion,
     deadline: float,
 ) -> None:
-    """Commit a group's offsets within a transaction: they hold when it is committed.
+    """Add a group's offsets to a transaction, whose commit commits them.
 
-    AddOffsetsToTxn (of version 1 alone) and TxnOffsetCommit. Raises `ApiError`.
+    Sends AddOffsetsToTxn (version 1 only) and TxnOffsetCommit. Raises `ApiError`.
     """
     if version == 1:
         _add_offsets(router, transactional_id, producer, group_id, deadline)
 
-    def make(connection: Connection) -> Request[Any]:
+    def make_request(connection: Connection) -> Request[Any]:
         api = Api.TXN_OFFSET_COMMIT
         return entity_request(
             api,
@@ -248,7 +251,7 @@ def send_offsets_to_transaction(
         )
 
     key = CoordinatorKey.group(group_id)
-    response = _ask_coordinator(router, key, make, deadline)
+    response = _call_coordinator(router, key, make_request, deadline)
     operation = f"committing offsets of {key} in the transaction of {transactional_id!r}"
     check_commits(router, response, offsets, key=key, operation=operation)
 
@@ -260,7 +263,7 @@ def _add_offsets(
     group_id: str,
     deadline: float,
 ) -> None:
-    def make(connection: Connection) -> Request[Any]:
+    def make_request(connection: Connection) -> Request[Any]:
         return entity_request(
             Api.ADD_OFFSETS_TO_TXN,
             connection.versions.choose(Api.ADD_OFFSETS_TO_TXN),
@@ -271,23 +274,24 @@ def _add_offsets(
         )
 
     key = CoordinatorKey.transaction(transactional_id)
-    response = _ask_coordinator(router, key, make, deadline)
-    _check(router, response.error_code, f"adding group {group_id!r} to the transaction of", key)
+    response = _call_coordinator(router, key, make_request, deadline)
+    operation = f"adding group {group_id!r} to the transaction of {key}"
+    _check(router, response.error_code, operation, key)
 
 
-# --- asking ---
+# --- one try ---
 
 
-def _ask_coordinator(
+def _call_coordinator(
     router: Router,
     key: CoordinatorKey,
-    make: Callable[[Connection], Request[T]],
+    make_request: Callable[[Connection], Request[T]],
     deadline: float,
 ) -> T:
     broker = router.coordinator(key, deadline=deadline)
     try:
         connection = router.connection(broker, deadline=deadline)
-        answer: T = router.call(connection, make(connection), deadline=deadline)
+        answer: T = router.call(connection, make_request(connection), deadline=deadline)
     except (BrokerUnreachableError, ProtocolError):
         router.forget_coordinator(key)
         raise
@@ -297,35 +301,35 @@ def _ask_coordinator(
 def _check(router: Router, code: ErrorCode, operation: str, key: CoordinatorKey) -> None:
     if code is not ErrorCode.none:
         router.invalidate(code, key=key)
-        raise ApiError(code, f"{operation} {key}")
+        raise ApiError(code, operation, **key.error_fields)
 
 
 def _coordinators(
     router: Router, transactional_ids: Collection[str], deadline: float
 ) -> tuple[dict[str, ApiError], dict[str, Broker]]:
-    """Why no coordinator is known, or who it is."""
+    """Return the errors of ids without a coordinator, and the coordinators of the others."""
     found = router.coordinators(CoordinatorKind.TRANSACTION, transactional_ids, deadline=deadline)
-    refused = {name: one for name, one in found.items() if isinstance(one, ApiError)}
-    return refused, {name: one for name, one in found.items() if not isinstance(one, ApiError)}
+    errors = {name: one for name, one in found.items() if isinstance(one, ApiError)}
+    return errors, {name: one for name, one in found.items() if not isinstance(one, ApiError)}
 
 
 def _version_of(connection: Connection, api: Api, version: TransactionVersion) -> int:
-    """Which version of EndTxn or TxnOffsetCommit transactions of this version are spoken of in."""
+    """Choose the version of EndTxn or TxnOffsetCommit for a transaction version."""
     if version == 1:
-        return connection.versions.choose(api, at_most=_FIRST_BUMPING - 1)
-    return connection.versions.choose(api, at_least=_FIRST_BUMPING)
+        return connection.versions.choose(api, at_most=_FIRST_OF_VERSION_2 - 1)
+    return connection.versions.choose(api, at_least=_FIRST_OF_VERSION_2)
 
 
 def _end_version(connection: Connection, end: EndTransaction) -> int:
     return _version_of(connection, Api.END_TXN, end.version)
 
 
-def _describe(names: Sequence[str], connection: Connection) -> Request[_Described]:
+def _describe(names: Sequence[str], connection: Connection) -> Request[_DescribeResponse]:
     connection.versions.choose(Api.DESCRIBE_TRANSACTIONS)
     return describe_transactions_request(names)
 
 
-def _list(id_prefix: str, connection: Connection) -> Request[_Listed]:
+def _list(id_prefix: str, connection: Connection) -> Request[_ListResponse]:
     version = connection.versions.choose(Api.LIST_TRANSACTIONS)
     return list_transactions_request(version, id_prefix)
 
@@ -339,7 +343,7 @@ def _description_of(
         return None
     key = CoordinatorKey.transaction(name)
     router.invalidate(state, key=key)
-    return ApiError(state, f"describing the transaction of {key}")
+    return ApiError(state, f"describing the transaction of {key}", **key.error_fields)
 
 
 # --- messages ---
@@ -350,19 +354,19 @@ def init_producer_id_request(
     transactional_id: str,
     timeout_ms: int,
     expected: ProducerIdAndEpoch | None = None,
-) -> Request[_Coded]:
-    """Of version `FIRST_TWO_PHASE` for transactions of two phases, and of earlier ones else."""
+) -> Request[_ProducerResponse]:
+    """Build a request; version `FIRST_TWO_PHASE` is for two-phase commit."""
     flexible = version >= _FIRST_FLEXIBLE_INIT
     body = string(transactional_id, flexible=flexible) + int32(timeout_ms)
-    if version >= _FIRST_EXPECTING:
-        known = expected or _NOBODY
-        body += int64(known.producer_id) + int16(known.producer_epoch)
+    if version >= _FIRST_WITH_EXPECTED_EPOCH:
+        producer = expected or _NO_PRODUCER
+        body += int64(producer.producer_id) + int16(producer.producer_epoch)
     if version >= FIRST_TWO_PHASE:
-        body += int8(1) + int8(0)  # two phases; do not keep what is prepared
+        body += int8(1) + int8(0)  # enable2Pc, keepPreparedTxn
     if flexible:
         body += NO_TAGGED_FIELDS
 
-    def read(reader: Reader) -> _Coded:
+    def read(reader: Reader) -> _ProducerResponse:
         throttle_ms = reader.int32("throttle_time_ms")
         error_code = reader.error_code("error_code")
         producer = _read_producer(reader)
@@ -371,13 +375,13 @@ def init_producer_id_request(
             reader.int16("ongoing_txn_producer_epoch")
         if flexible:
             reader.skip_tagged_fields("the response")
-        return _Coded(throttle_ms, error_code, producer)
+        return _ProducerResponse(throttle_ms, error_code, producer)
 
     return _request(Api.INIT_PRODUCER_ID, version, body, read)
 
 
-def end_txn_request(version: int, end: EndTransaction) -> Request[_Coded]:
-    """`version` has to be one of those of the transaction."""
+def end_txn_request(version: int, end: EndTransaction) -> Request[_ProducerResponse]:
+    """Build a request in a version that suits the transaction's version."""
     flexible = version >= _FIRST_FLEXIBLE_END
     body = string(end.transactional_id, flexible=flexible)
     body += int64(end.producer.producer_id) + int16(end.producer.producer_epoch)
@@ -385,52 +389,52 @@ def end_txn_request(version: int, end: EndTransaction) -> Request[_Coded]:
     if flexible:
         body += NO_TAGGED_FIELDS
 
-    def read(reader: Reader) -> _Coded:
+    def read(reader: Reader) -> _ProducerResponse:
         throttle_ms = reader.int32("throttle_time_ms")
         error_code = reader.error_code("error_code")
-        producer = _read_producer(reader) if version >= _FIRST_BUMPING else _NOBODY
+        producer = _read_producer(reader) if version >= _FIRST_OF_VERSION_2 else _NO_PRODUCER
         if flexible:
             reader.skip_tagged_fields("the response")
-        return _Coded(throttle_ms, error_code, producer)
+        return _ProducerResponse(throttle_ms, error_code, producer)
 
     return _request(Api.END_TXN, version, body, read)
 
 
-def describe_transactions_request(transactional_ids: Sequence[str]) -> Request[_Described]:
-    """Version 0, the only one."""
+def describe_transactions_request(transactional_ids: Sequence[str]) -> Request[_DescribeResponse]:
+    """Build a request of version 0, the only one."""
     names = b"".join(string(name, flexible=True) for name in transactional_ids)
     body = length(len(transactional_ids), flexible=True) + names + NO_TAGGED_FIELDS
 
-    def read(reader: Reader) -> _Described:
+    def read(reader: Reader) -> _DescribeResponse:
         throttle_ms = reader.int32("throttle_time_ms")
         states: dict[str, TransactionDescription | ErrorCode] = {}
-        due = set(transactional_ids)
+        pending = set(transactional_ids)
         for name, state in reader.array(
             lambda: _read_state(reader), "transaction_states", flexible=True
         ):
-            if name not in due:
-                raise MalformedResponseError(f"id {name!r} was not asked for, or twice")
-            due.remove(name)
+            if name not in pending:
+                raise MalformedResponseError(f"id {name!r} was not requested, or is repeated")
+            pending.remove(name)
             states[name] = state
-        if due:
-            raise MalformedResponseError(f"id {min(due)!r} is left out")
+        if pending:
+            raise MalformedResponseError(f"id {min(pending)!r} is missing")
         reader.skip_tagged_fields("the response")
-        return _Described(throttle_ms, states)
+        return _DescribeResponse(throttle_ms, states)
 
     return _request(Api.DESCRIBE_TRANSACTIONS, 0, body, read)
 
 
-def list_transactions_request(version: int, id_prefix: str) -> Request[_Listed]:
-    """Brokers before version 2 answer for all ids, and what does not begin so is left out here."""
-    body = length(0, flexible=True)  # of any state
-    body += length(0, flexible=True)  # of any producer id
+def list_transactions_request(version: int, id_prefix: str) -> Request[_ListResponse]:
+    """Build a request; the responses of brokers without version 2 are filtered by the prefix."""
+    body = length(0, flexible=True)  # any state
+    body += length(0, flexible=True)  # any producer id
     if version >= _FIRST_WITH_DURATION:
-        body += int64(-1)  # however long
+        body += int64(-1)  # any duration
     if version >= _FIRST_WITH_PATTERN:
         body += nullable_string(f"{re.escape(id_prefix)}.*", flexible=True)
     body += NO_TAGGED_FIELDS
 
-    def read(reader: Reader) -> _Listed:
+    def read(reader: Reader) -> _ListResponse:
         throttle_ms = reader.int32("throttle_time_ms")
         error_code = reader.error_code("error_code")
         reader.array(
@@ -441,7 +445,7 @@ def list_transactions_request(version: int, id_prefix: str) -> Request[_Listed]:
         )
         reader.skip_tagged_fields("the response")
         found = [transaction for transaction in transactions if transaction is not None]
-        return _Listed(throttle_ms, error_code, found)
+        return _ListResponse(throttle_ms, error_code, found)
 
     return _request(Api.LIST_TRANSACTIONS, version, body, read)
 
@@ -484,7 +488,7 @@ def _read_state(reader: Reader) -> tuple[str, TransactionDescription | ErrorCode
         state=_state(state),
         producer=producer,
         timeout_ms=timeout_ms,
-        started_ms=None if started_ms == _NEVER else started_ms,
+        started_ms=None if started_ms == _NOT_STARTED else started_ms,
         partitions=frozenset(partition for topic in topics for partition in topic),
     )
 
@@ -512,4 +516,4 @@ def _state(name: str) -> TransactionState:
     try:
         return TransactionState(name)
     except ValueError:
-        raise MalformedResponseError(f"{name!r} is no state of a transaction") from None
+        raise MalformedResponseError(f"{name!r} is not a transaction state") from None

@@ -1,11 +1,11 @@
 """Bytes to and from one address, and waiting for several at once.
 
-Purpose: the only place with sockets. TLS and SASL enter here later: another `Connect` gives
-another `Transport`, and nothing above changes. Invariant: `send` and `receive_into` never wait;
-`connect` and `wait` end within the seconds they are given. What it must not know: Kafka.
+Purpose: the only module with sockets. TLS will be another `Connect` with another `Transport`.
+Invariant: `send` and `receive_into` never wait; `connect` and `wait` end within their timeouts. What
+it must not know: Kafka.
 
-Seam for TLS: a transport may hold bytes that its file descriptor knows nothing of. So nobody waits
-for a transport before `receive_into` has said that nothing is there.
+A TLS transport may buffer bytes that its file descriptor does not show. Callers therefore wait for
+a transport only after `receive_into` has returned None.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from itertools import islice
 from typing import Final, Literal, Protocol
 
 _PARTS_MAX: Final = 64
-"""Buffers of one `sendmsg`; the least that POSIX promises is 16, Linux and macOS take 1024."""
+"""Buffers of one `sendmsg`; POSIX guarantees 16, Linux and macOS allow 1024."""
 
 _UNUSABLE: Final = (OSError, ValueError, OverflowError)
-"""What looking up an address raises that cannot be one: a broker may advertise anything."""
+"""Errors of looking up an invalid address: a broker may advertise anything."""
 
 
 class TransportError(Exception):
-    """The way to the peer is broken or was never there; says why."""
+    """The connection failed or could not be opened; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Address:
-    """Where a broker listens."""
+    """A broker's host and port."""
 
     host: str
     port: int
@@ -44,7 +44,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """From `host:port` or `[IPv6]:port`, already checked by the options."""
+        """Parse `host:port` or `[IPv6]:port`, which the options have validated."""
         host, _, port = text.strip().rpartition(":")
         return cls(host.removeprefix("[").removesuffix("]"), int(port))
 
@@ -53,19 +53,19 @@ class Transport(Protocol):
     """A two-way stream of bytes. After an error only `close` may be called."""
 
     def send(self, parts: Iterable[memoryview]) -> int:
-        """How many bytes of the parts, in order, were taken just now; 0 if none can be.
+        """Send without waiting and return the number of bytes sent, maybe 0.
 
         Raises `TransportError`.
         """
 
     def receive_into(self, buffer: memoryview) -> int | None:
-        """How many bytes were put at the buffer's start; None if none are there yet.
+        """Read without waiting; return the number of bytes, or None if none are there.
 
-        Raises `TransportError`, also where the peer has closed.
+        Raises `TransportError`, also if the peer has closed the connection.
         """
 
     def fileno(self) -> int:
-        """What to wait for."""
+        """Return the file descriptor to wait for."""
 
     def close(self) -> None: ...
 
@@ -74,7 +74,7 @@ Family = Literal["any", "v4", "v6"]
 _FAMILIES: Final = {"any": socket.AF_UNSPEC, "v4": socket.AF_INET, "v6": socket.AF_INET6}
 
 Connect = Callable[[Address, float], Transport]
-"""Opens a transport within so many seconds, or raises `TransportError`."""
+"""Opens a transport within a timeout in seconds, or raises `TransportError`."""
 
 
 class TcpTransport:
@@ -102,7 +102,7 @@ class TcpTransport:
         except OSError as error:
             raise TransportError(_reason(error)) from None
         if count == 0:
-            raise TransportError("the connection was closed by the other side")
+            raise TransportError("the broker closed the connection")
         return count
 
     def fileno(self) -> int:
@@ -113,7 +113,7 @@ class TcpTransport:
 
 
 def connect(address: Address, timeout_s: float, *, family: Family = "any") -> Transport:
-    """Plain TCP to the first of the host's addresses that answers, each given its share of time."""
+    """Open plain TCP to the first address of the host that accepts, sharing the timeout."""
     deadline = time.monotonic() + timeout_s
     candidates = [
         candidate
@@ -124,7 +124,7 @@ def connect(address: Address, timeout_s: float, *, family: Family = "any") -> Tr
     for index, (found, kind, protocol, _, at) in enumerate(candidates):
         share_s = (deadline - time.monotonic()) / (len(candidates) - index)
         if share_s <= 0:
-            reasons.append("no time was left to try all addresses")
+            reasons.append("the timeout ended before all addresses were tried")
             break
         try:
             return TcpTransport(_connected(found, kind, protocol, at, share_s))
@@ -133,17 +133,22 @@ def connect(address: Address, timeout_s: float, *, family: Family = "any") -> Tr
         except OverflowError as error:
             reasons.append(str(error))
     of_family = "" if family == "any" else f" of the family {family}"
-    raise TransportError("; ".join(dict.fromkeys(reasons)) or f"the name has no address{of_family}")
+    raise TransportError(
+        "; ".join(dict.fromkeys(reasons)) or f"the host name has no address{of_family}"
+    )
 
 
 def wait(
     reading: Collection[Transport], writing: Collection[Transport], timeout_s: float
 ) -> list[Transport]:
-    """Wait until one of them can be read or written, as asked; those that can, maybe none."""
+    """Wait until a transport is readable or writable; return those that are, maybe none."""
     events: dict[int, int] = {}
     transports: dict[int, Transport] = {}
-    for event, wanted in ((selectors.EVENT_READ, reading), (selectors.EVENT_WRITE, writing)):
-        for transport in wanted:
+    for event, transports_of_event in (
+        (selectors.EVENT_READ, reading),
+        (selectors.EVENT_WRITE, writing),
+    ):
+        for transport in transports_of_event:
             events[transport.fileno()] = events.get(transport.fileno(), 0) | event
             transports[transport.fileno()] = transport
     with selectors.DefaultSelector() as selector:
@@ -170,7 +175,7 @@ _Resolved = list[_Candidate]
 
 
 def _resolve(address: Address, timeout_s: float) -> _Resolved:
-    """The host's addresses. Looking up a name cannot be bounded, so that a thread does it."""
+    """Return the host's addresses. A look-up has no timeout, so it runs in a thread."""
     try:
         return _lookup(address, socket.AI_NUMERICHOST)
     except _UNUSABLE:
@@ -187,10 +192,10 @@ def _resolve(address: Address, timeout_s: float) -> _Resolved:
     thread.start()
     thread.join(timeout_s)
     if not answers:
-        raise TransportError(f"the name was not resolved within {timeout_s:.3g} s")
+        raise TransportError(f"the host name was not resolved within {timeout_s:.3g} s")
     answer = answers[0]
     if isinstance(answer, Exception):
-        raise TransportError(f"the name cannot be resolved ({answer})")
+        raise TransportError(f"the host name cannot be resolved ({answer})")
     return answer
 
 

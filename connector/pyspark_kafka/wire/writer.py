@@ -1,6 +1,6 @@
-"""Kafka's primitive types as bytes, for the messages that are written by hand.
+"""Kafka's primitive types as bytes, for messages that are written without kio.
 
-Purpose: numbers, strings and lengths of both encodings, the old one and the flexible one (KIP-482).
+Purpose: numbers, strings and lengths in both encodings, the old and the flexible one (KIP-482).
 What it must not know: any message.
 """
 
@@ -44,7 +44,7 @@ def unsigned_varint(value: int) -> bytes:
 
 
 def length(count: int, *, flexible: bool) -> bytes:
-    """What stands before the elements of an array, or the bytes of a field of bytes."""
+    """Return the length of an array or of a bytes field."""
     return unsigned_varint(count + 1) if flexible else _INT32.pack(count)
 
 
@@ -60,7 +60,7 @@ def nullable_string(text: str | None, *, flexible: bool) -> bytes:
 
 
 def tagged_fields(fields: Sequence[tuple[int, bytes]]) -> bytes:
-    """A section of tagged fields, given by rising tags."""
+    """Return a section of tagged fields, which are sorted by tag."""
     out = bytearray(unsigned_varint(len(fields)))
     for tag, data in fields:
         out += unsigned_varint(tag) + unsigned_varint(len(data)) + data

@@ -180,7 +180,7 @@ def test_what_an_earlier_read_knew_of_another_topic_of_this_name_is_asked_anew(
         answers.answers["metadata"] = [identified(known, OLD), identified(known, NEW)]
         assert offsets(client, topic_id=OLD) == [0, 1, 2]
         assert offsets(client, topic_id=NEW) == [0, 1, 2]
-    assert answers.asked == ["metadata", "fetch", "metadata", "fetch"]
+    assert answers.received == ["metadata", "fetch", "metadata", "fetch"]
     assert caplog.messages == [], "no try failed"
 
 
@@ -208,7 +208,7 @@ def test_a_short_range_is_one_request_once_the_topic_is_known() -> None:
         for _ in range(3):
             assert offsets(client, topic_id=OLD) == [0, 1, 2]
         assert broker.connections == 1
-    assert answers.asked == ["metadata", "fetch", "fetch", "fetch"]
+    assert answers.received == ["metadata", "fetch", "fetch", "fetch"]
 
 
 def test_an_idle_connection_that_the_broker_closed_is_opened_anew_without_a_word(
@@ -361,7 +361,7 @@ def test_a_quota_is_not_evaded_by_a_new_connection() -> None:
             with pytest.raises(BrokerUnreachableError, match="throttles this client for another"):
                 next(reading)
         assert broker.connections == 1
-    assert answers.asked == ["metadata", "fetch"]
+    assert answers.received == ["metadata", "fetch"]
 
 
 def test_an_answer_that_is_none_is_not_waited_out() -> None:
@@ -525,7 +525,7 @@ def test_a_replica_that_nobody_knows_is_not_waited_for() -> None:
     with ScriptedBroker(answers) as broker, opened(broker, client_rack="here") as client:
         answers.answers["metadata"] = [cluster(broker)]
         assert offsets(client) == [0, 1, 2]
-    assert answers.asked == ["metadata", "fetch", "fetch"]
+    assert answers.received == ["metadata", "fetch", "fetch"]
 
 
 def test_an_answer_that_takes_too_long_is_asked_for_again_in_smaller_pieces(

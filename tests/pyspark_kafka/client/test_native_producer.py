@@ -73,7 +73,7 @@ class Brokers:
         answers = dict(self.answers.answers)
         answers["produce"] = [lambda peer, asked: self.take(broker_id, peer, asked)]
         answers_of_broker = Answers(**answers)
-        answers_of_broker.asked = self.answers.asked
+        answers_of_broker.asked = self.answers.received
         return answers_of_broker
 
     def tell(self, peer: Peer, asked: ReceivedRequest) -> None:
@@ -293,7 +293,7 @@ def test_a_new_leader_gets_the_same_batch_without_being_asked_for() -> None:
         producer.send(rows("t", [b"x"]))
         producer.flush()
         producer.close()
-        assert brokers.answers.asked.count("metadata") == 1
+        assert brokers.answers.received.count("metadata") == 1
     (first_at, first), (second_at, second) = brokers.batches
     assert (first_at, second_at) == (1, 2)
     assert first == second
@@ -468,7 +468,7 @@ def test_sequences_go_on_where_a_producer_is_used_again() -> None:
             producer.close()
     sequences = [struct.unpack_from(">i", sent[("t", 0)], 53)[0] for _, sent in brokers.batches]
     assert sequences == [0, 2]
-    assert brokers.answers.asked.count("init_producer_id") == 1
+    assert brokers.answers.received.count("init_producer_id") == 1
 
 
 def test_a_topic_created_anew_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

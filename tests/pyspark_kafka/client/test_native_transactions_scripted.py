@@ -24,7 +24,7 @@ from pyspark_kafka.errors import (
 from pyspark_kafka.kafka.transactions import EndTransaction
 from tests.pyspark_kafka.client.records import options
 from tests.pyspark_kafka.wire.coordinated import (
-    WHO,
+    PRODUCER,
     closes,
     coordinators,
     described,
@@ -73,7 +73,7 @@ def opened(
 
 def ends(*names: str) -> list[EndTransaction]:
     return [
-        EndTransaction(transactional_id=name, producer=WHO, is_commit=True, version=2)
+        EndTransaction(transactional_id=name, producer=PRODUCER, is_commit=True, version=2)
         for name in names
     ]
 
@@ -116,7 +116,7 @@ def test_markers_that_are_being_written_are_waited_for_in_short_pauses(
     answers = Answers(init_producer_id=[*[initialised(51)] * 4, initialised()])
     with opened(answers, "x") as client, caplog.at_level(logging.WARNING):
         started = time.monotonic()
-        assert client.init_producer_id("x", timeout_ms=1) == WHO
+        assert client.init_producer_id("x", timeout_ms=1) == PRODUCER
         # 20, 30, 45 and 67 ms; what a plain retry takes is ten times that.
         assert time.monotonic() - started < 1.0
     assert answers.count("init_producer_id") == 5
@@ -165,7 +165,7 @@ def test_a_coordinator_that_moves_is_followed() -> None:
     refusals = [closes, garbage, initialised(16), initialised(15), initialised(14)]
     answers = Answers(init_producer_id=[*refusals, initialised()])
     with opened(answers, "x") as client:
-        assert client.init_producer_id("x", timeout_ms=1) == WHO
+        assert client.init_producer_id("x", timeout_ms=1) == PRODUCER
     assert answers.count("find_coordinator") == 5
 
 

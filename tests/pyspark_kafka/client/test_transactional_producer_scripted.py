@@ -177,7 +177,7 @@ def test_the_coordinator_is_told_of_each_partition_before_its_first_batch() -> N
         one.producer.send(rows("t", [b"x"], partition=[2]))
         one.producer.flush()
     assert brokers.added == [[0, 1], [2]]
-    asked = [api for api in brokers.answers.asked if api in ("add_partitions_to_txn", "produce")]
+    asked = [api for api in brokers.answers.received if api in ("add_partitions_to_txn", "produce")]
     assert asked[0] == "add_partitions_to_txn"
     assert set(brokers.versions) == {11}
     assert set(brokers.ids) == {ID}

@@ -1,6 +1,6 @@
-"""Record batches made by hand, sound or with one thing wrong.
+"""Record batches, valid or corrupt, for the tests of decoding.
 
-Purpose: bytes for the tests of decoding, by an encoder that shares nothing with what is tested.
+Purpose: an encoder that shares no code with the tested one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Headers = Sequence[tuple[bytes, bytes | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One record; `offset_delta` None is the one after the record before."""
+    """One record; `offset_delta` None is that of the previous record plus 1."""
 
     key: bytes | None = None
     value: bytes | None = b"v"
@@ -81,7 +81,7 @@ def sized(body: bytes) -> bytes:
 
 
 def records_section(rows: Iterable[Row]) -> tuple[bytes, int]:
-    """The records, and the last one's offset delta."""
+    """Return the encoded records, and the last offset delta."""
     section, delta = bytearray(), -1
     for row in rows:
         delta = delta + 1 if row.offset_delta is None else row.offset_delta
@@ -90,13 +90,13 @@ def records_section(rows: Iterable[Row]) -> tuple[bytes, int]:
 
 
 def with_crc(data: bytes) -> bytes:
-    """The batch with the CRC that its bytes have."""
+    """Return the batch with a valid CRC."""
     crc = struct.pack(">I", crc32c(data[CRC_POSITION + 4 :]))
     return data[:CRC_POSITION] + crc + data[CRC_POSITION + 4 :]
 
 
 def raw_batch(section: bytes, *, count: int, last_offset_delta: int, **fields: Any) -> bytes:
-    """A batch around a records section as it is: `base_offset`, `attributes`, ... by name."""
+    """Build a batch of a records section; `fields` are header fields."""
     header = struct.pack(
         ">qiibIhiqqqhii",
         fields.pop("base_offset", 0),
@@ -129,7 +129,7 @@ def batch(rows: Sequence[Row], *, codec: int = 0, framed: bool = True, **fields:
 
 
 def plain(values: Iterable[bytes], **fields: Any) -> bytes:
-    """A batch of values alone."""
+    """Build a batch of values without keys."""
     return batch([Row(value=value) for value in values], **fields)
 
 
@@ -164,7 +164,7 @@ def compressed(codec: int, section: bytes, *, framed: bool = True) -> bytes:
     return bytes(sink.getvalue())
 
 
-def wanted(
+def decode_request(
     start_offset: int = 0,
     end_offset: int = 1 << 40,
     columns: tuple[str, ...] = ALL_COLUMNS,

@@ -1,7 +1,6 @@
-"""What the tests of encoding give to a implementation, and how they read what comes out.
+"""Helpers of the encoding tests.
 
-Purpose: rows and settings with defaults, and batches read back by `decode`, which has tests of its
-own.
+Purpose: rows and settings with defaults, and batches read back by `decode`, which has its own tests.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import pyarrow as pa
 
 from pyspark_kafka.columns import HEADERS_TYPE
 from pyspark_kafka.records import Encode, EncodedBatch, Encoding, ProducerState, decode
-from tests.pyspark_kafka.records.batches import HEADER_BYTES, wanted
+from tests.pyspark_kafka.records.batches import HEADER_BYTES, decode_request
 
 NOW = 1_700_000_000_000
 PRODUCER = ProducerState(producer_id=4711, producer_epoch=3, next_sequences={})
@@ -58,7 +57,7 @@ def rows_of(
     timestamps: Sequence[int | None] | None = None,
     headers: Sequence[Any] | None = None,
 ) -> pa.RecordBatch:
-    """Columns that are not given are missing."""
+    """Build rows with the given columns only."""
     columns: dict[str, Any] = {"value": pa.array(values, pa.binary())}
     if keys is not None:
         columns["key"] = pa.array(keys, pa.binary())
@@ -80,7 +79,7 @@ def records(batch: EncodedBatch) -> list[dict[str, Any]]:
     """Key, value, headers and timestamp in milliseconds of each record, offsets checked."""
     found: list[dict[str, Any]] = []
     assert header(batch)["length"] == len(batch.data) - 12
-    for arrow in decode(batch.data, wanted()).batches:
+    for arrow in decode(batch.data, decode_request()).batches:
         stamps = arrow.column("timestamp").cast(pa.int64()).to_pylist()
         for row, stamp in zip(arrow.to_pylist(), stamps, strict=True):
             assert row["offset"] == len(found)
@@ -92,7 +91,7 @@ def records(batch: EncodedBatch) -> list[dict[str, Any]]:
 
 
 def values(batches: Iterable[EncodedBatch]) -> list[list[bytes | None]]:
-    """Of each batch."""
+    """Return the values of each batch."""
     return [[record["value"] for record in records(batch)] for batch in batches]
 
 

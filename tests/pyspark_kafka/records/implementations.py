@@ -1,6 +1,6 @@
-"""The implementations that can be had here, as parameters of tests.
+"""The available implementations, as parameters of tests.
 
-Where the kernel is missing, one test is skipped and says so, instead of hundreds.
+Without the kernel one test is skipped instead of hundreds.
 """
 
 from __future__ import annotations

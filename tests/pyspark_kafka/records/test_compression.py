@@ -1,4 +1,4 @@
-"""What the codecs write, and that their levels are the ones that were asked for."""
+"""Compression with each codec and level."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def compressed(codec: Codec, section: bytes, level: int | None = None) -> bytes:
 
 @pytest.mark.parametrize("name", SECTIONS)
 @pytest.mark.parametrize("codec", CODECS)
-def test_it_comes_back(codec: Codec, name: str) -> None:
+def test_round_trip(codec: Codec, name: str) -> None:
     section = SECTIONS[name]
     written = compressed(codec, section)
     found = decompress(codec, memoryview(written), base_offset=0, bytes_max=len(section))
@@ -36,8 +36,8 @@ def test_it_comes_back(codec: Codec, name: str) -> None:
 
 
 @pytest.mark.parametrize("size", [65_535, 65_536, 65_537, 131_072])
-def test_lz4_frames_are_those_of_java(size: int) -> None:
-    """Blocks of 64 KiB, plain where that is shorter, behind a header that never differs."""
+def test_lz4_frames_are_as_in_java(size: int) -> None:
+    """A constant header and blocks of 64 KiB, uncompressed if that is shorter."""
     frame = compressed(Codec.LZ4, RANDOM[:size])
     assert frame[:7] == bytes.fromhex("04224d18 60 40 82")
     position, plain = 7, b""
@@ -67,7 +67,7 @@ def test_higher_levels_are_smaller(codec: str, low: int, high: int) -> None:
     assert len(compressed(Codec[codec], TEXT, high)) < len(compressed(Codec[codec], TEXT, low))
 
 
-def test_the_defaults_are_kafkas() -> None:
+def test_default_levels_are_kafkas() -> None:
     """Levels 6 and 3, not those of Arrow, and for LZ4 the fast compressor."""
     assert compressed(Codec.GZIP, TEXT) == compressed(Codec.GZIP, TEXT, 6)
     assert len(compressed(Codec.GZIP, TEXT)) == len(zlib.compress(TEXT, 6, wbits=31))
@@ -75,7 +75,7 @@ def test_the_defaults_are_kafkas() -> None:
     assert compressed(Codec.LZ4, TEXT) == compressed(Codec.LZ4, TEXT, 1)
 
 
-def test_levels_above_what_arrow_takes() -> None:
+def test_levels_above_arrows_maximum() -> None:
     assert compressed(Codec.LZ4, TEXT, 17) == compressed(Codec.LZ4, TEXT, 12)
     assert pa.Codec.maximum_compression_level("lz4_raw") == 12
 
@@ -84,6 +84,6 @@ def test_levels_above_what_arrow_takes() -> None:
     ("codec", "level"),
     [("GZIP", 0), ("GZIP", 10), ("LZ4", 0), ("LZ4", 18), ("ZSTD", 23), ("SNAPPY", 1)],
 )
-def test_a_level_that_there_is_not_is_our_own_fault(codec: str, level: int) -> None:
+def test_an_unknown_level_is_an_assertion_error(codec: str, level: int) -> None:
     with pytest.raises(AssertionError):
         compressor(Codec[codec], level)

@@ -23,10 +23,10 @@ from tests.pyspark_kafka.records.batches import (
     ZSTD,
     Row,
     batch,
+    decode_request,
     marker,
     plain,
     raw_batch,
-    wanted,
 )
 
 T = 1_700_000_000_000
@@ -61,7 +61,7 @@ def test_every_column_of_a_record(decode: Decode) -> None:
         ],
         base_offset=100,
     )
-    found = decode(data, wanted())
+    found = decode(data, decode_request())
     assert found.batches[0].schema == SOURCE_SCHEMA
 
     def at(milliseconds: int) -> datetime.datetime:
@@ -95,29 +95,29 @@ def test_every_column_of_a_record(decode: Decode) -> None:
 
 
 def test_nothing_is_no_batch(decode: Decode) -> None:
-    assert decode(b"", wanted(5)) == DecodeResult(batches=[], next_offset=5)
-    assert decode(plain([b"a"]), wanted(5, 5)) == DecodeResult(batches=[], next_offset=5)
+    assert decode(b"", decode_request(5)) == DecodeResult(batches=[], next_offset=5)
+    assert decode(plain([b"a"]), decode_request(5, 5)) == DecodeResult(batches=[], next_offset=5)
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_any_buffer_is_read(decode: Decode, kind: Any) -> None:
-    assert values(decode(kind(plain([b"a", b"b"])), wanted())) == [b"a", b"b"]
-    assert values(decode(memoryview(b"##" + plain([b"a"]))[2:], wanted())) == [b"a"]
+    assert values(decode(kind(plain([b"a", b"b"])), decode_request())) == [b"a", b"b"]
+    assert values(decode(memoryview(b"##" + plain([b"a"]))[2:], decode_request())) == [b"a"]
 
 
 def test_batches_follow_each_other_and_gaps_are_none_of_our_business(decode: Decode) -> None:
     data = plain([b"a", b"b"]) + plain([b"c"], base_offset=9) + plain([b"d"], base_offset=10)
-    found = decode(data, wanted())
+    found = decode(data, decode_request())
     assert values(found) == [b"a", b"b", b"c", b"d"]
     assert offsets(found) == [0, 1, 9, 10]
 
 
 @pytest.mark.parametrize("columns", [("value",), ("headers", "key"), ("offset", "topic")])
 def test_only_wanted_columns_in_the_wanted_order(decode: Decode, columns: tuple[str, ...]) -> None:
-    found = decode(batch([Row(key=b"k", headers=[(b"a", b"b")])]), wanted(columns=columns))
+    found = decode(batch([Row(key=b"k", headers=[(b"a", b"b")])]), decode_request(columns=columns))
     (only,) = found.batches
     assert only.schema == pa.schema([SOURCE_SCHEMA.field(name) for name in columns])
-    everything = rows(decode(batch([Row(key=b"k", headers=[(b"a", b"b")])]), wanted()))[0]
+    everything = rows(decode(batch([Row(key=b"k", headers=[(b"a", b"b")])]), decode_request()))[0]
     assert rows(found) == [{name: everything[name] for name in columns}]
 
 
@@ -125,11 +125,13 @@ def test_only_wanted_columns_in_the_wanted_order(decode: Decode, columns: tuple[
 def test_every_codec(decode: Decode, codec: int) -> None:
     expected = [bytes([65 + i % 26]) * 37 for i in range(500)]
     data = plain(expected, codec=codec) + plain([b"end"], base_offset=500)
-    assert values(decode(data, wanted())) == [*expected, b"end"]
+    assert values(decode(data, decode_request())) == [*expected, b"end"]
 
 
 def test_snappy_of_librdkafka_is_a_raw_block(decode: Decode) -> None:
-    assert values(decode(plain([b"a" * 100], codec=SNAPPY, framed=False), wanted())) == [b"a" * 100]
+    assert values(decode(plain([b"a" * 100], codec=SNAPPY, framed=False), decode_request())) == [
+        b"a" * 100
+    ]
 
 
 class TestRange:
@@ -141,44 +143,44 @@ class TestRange:
         ("start", "end"), [(0, 30), (3, 27), (10, 20), (12, 15), (9, 11), (29, 30), (0, 1)]
     )
     def test_it_begins_and_ends_inside_batches(self, decode: Decode, start: int, end: int) -> None:
-        found = decode(self.DATA, wanted(start, end))
+        found = decode(self.DATA, decode_request(start, end))
         assert offsets(found) == list(range(start, end))
         assert found.next_offset == end
 
     def test_it_may_end_behind_the_data(self, decode: Decode) -> None:
-        found = decode(self.DATA, wanted(25, 99))
+        found = decode(self.DATA, decode_request(25, 99))
         assert (offsets(found), found.next_offset) == ([25, 26, 27, 28, 29], 30)
 
     def test_what_lies_behind_it_is_not_looked_at(self, decode: Decode) -> None:
         damaged = b"\xff" * 100
-        assert offsets(decode(self.DATA + damaged, wanted(0, 30))) == list(range(30))
+        assert offsets(decode(self.DATA + damaged, decode_request(0, 30))) == list(range(30))
         behind = bytearray(plain([b"x"], base_offset=40))
         behind[-1] ^= 1
-        found = decode(self.DATA + behind, wanted(25, 40))
+        found = decode(self.DATA + behind, decode_request(25, 40))
         assert (offsets(found), found.next_offset) == ([25, 26, 27, 28, 29], 40)
 
     def test_a_gap_at_its_end_is_the_end(self, decode: Decode) -> None:
         data = plain([b"a"]) + plain([b"b"], base_offset=9)
-        assert decode(data, wanted(0, 5)).next_offset == 5
+        assert decode(data, decode_request(0, 5)).next_offset == 5
 
     def test_below_it_the_position_stays(self, decode: Decode) -> None:
-        found = decode(self.DATA[: len(self.DATA) // 3], wanted(15, 30))
+        found = decode(self.DATA[: len(self.DATA) // 3], decode_request(15, 30))
         assert found == DecodeResult(batches=[], next_offset=15)
 
     def test_records_below_it_in_compressed_batches(self, decode: Decode) -> None:
         data = plain([b"a", b"b", b"c"], codec=LZ4, base_offset=7)
-        assert values(decode(data, wanted(8, 9))) == [b"b"]
+        assert values(decode(data, decode_request(8, 9))) == [b"b"]
 
 
 class TestPartOfABatch:
     def test_at_the_end_it_is_ignored(self, decode: Decode) -> None:
         whole, cut = plain([b"a"]), plain([b"b" * 50], base_offset=1)
         for size in range(len(cut)):
-            found = decode(whole + cut[:size], wanted())
+            found = decode(whole + cut[:size], decode_request())
             assert (values(found), found.next_offset) == ([b"a"], 1)
 
     def test_alone_it_moves_nothing(self, decode: Decode) -> None:
-        found = decode(plain([b"a"], base_offset=6)[:-1], wanted(6))
+        found = decode(plain([b"a"], base_offset=6)[:-1], decode_request(6))
         assert found == DecodeResult(batches=[], next_offset=6)
 
 
@@ -189,21 +191,21 @@ class TestTimestamps:
             attributes=LOG_APPEND_TIME,
             max_timestamp=T + 50,
         ) + batch([Row(timestamp_delta=3)], base_offset=2)
-        found = rows(decode(data, wanted(columns=("timestamp", "timestampType"))))
+        found = rows(decode(data, decode_request(columns=("timestamp", "timestampType"))))
         assert [row["timestampType"] for row in found] == [1, 1, 0]
         expected = [T + 50, T + 50, T + 3]
         assert [round(row["timestamp"].timestamp() * 1000) for row in found] == expected
 
     def test_none_is_minus_one_millisecond_as_of_librdkafka(self, decode: Decode) -> None:
         data = batch([Row()], base_timestamp=-1)
-        (found,) = decode(data, wanted(columns=("timestamp", "timestampType"))).batches
+        (found,) = decode(data, decode_request(columns=("timestamp", "timestampType"))).batches
         assert found.column(0).cast(pa.int64()).to_pylist() == [-1000]
         assert found.column(1).to_pylist() == [0]
 
     @pytest.mark.parametrize("milliseconds", [2**63 // 1000, -(2**63) // 1000 + 1])
     def test_the_largest(self, decode: Decode, milliseconds: int) -> None:
         data = batch([Row()], base_timestamp=milliseconds)
-        (found,) = decode(data, wanted(columns=("timestamp",))).batches
+        (found,) = decode(data, decode_request(columns=("timestamp",))).batches
         assert found.column(0).cast(pa.int64()).to_pylist() == [milliseconds * 1000]
 
 
@@ -221,28 +223,28 @@ class TestTransactions:
     )
 
     def test_aborted_batches_are_left_out(self, decode: Decode) -> None:
-        found = decode(self.DATA, wanted(aborted=[(1, 7), (1, 0)]))
+        found = decode(self.DATA, decode_request(aborted=[(1, 7), (1, 0)]))
         assert values(found) == [b"b1", b"plain", b"a2"]
         assert found.next_offset == 9
 
     def test_read_uncommitted_takes_all_but_markers(self, decode: Decode) -> None:
         data = self.DATA[: self.DATA.index(b"a2") + 3]
-        assert values(decode(data, wanted())) == [b"a1", b"b1", b"plain", b"a2"]
+        assert values(decode(data, decode_request())) == [b"a1", b"b1", b"plain", b"a2"]
 
     def test_without_aborted_ones_all_but_markers(self, decode: Decode) -> None:
         data = self.DATA[: self.DATA.index(b"a2") + 3]
-        assert values(decode(data, wanted(aborted=[]))) == [b"a1", b"b1", b"plain", b"a2"]
+        assert values(decode(data, decode_request(aborted=[]))) == [b"a1", b"b1", b"plain", b"a2"]
 
     @pytest.mark.parametrize(("first_offset", "is_left_out"), [(0, True), (2, True), (3, False)])
     def test_one_that_begins_inside_a_batch(
         self, decode: Decode, first_offset: int, is_left_out: bool
     ) -> None:
         data = plain([b"a", b"b", b"c"], producer_id=1, attributes=TRANSACTIONAL)
-        found = decode(data, wanted(aborted=[(1, first_offset)]))
+        found = decode(data, decode_request(aborted=[(1, first_offset)]))
         assert values(found) == ([] if is_left_out else [b"a", b"b", b"c"])
 
     def test_a_marker_below_the_range_counts(self, decode: Decode) -> None:
-        found = decode(self.DATA, wanted(4, 7, aborted=[(1, 0)]))
+        found = decode(self.DATA, decode_request(4, 7, aborted=[(1, 0)]))
         assert values(found) == [b"a2"]
 
     def test_an_aborted_batch_is_not_decompressed(self, decode: Decode) -> None:
@@ -253,13 +255,15 @@ class TestTransactions:
             producer_id=1,
             attributes=TRANSACTIONAL | ZSTD,
         )
-        assert decode(garbage, wanted(aborted=[(1, 0)])) == DecodeResult(batches=[], next_offset=1)
+        assert decode(garbage, decode_request(aborted=[(1, 0)])) == DecodeResult(
+            batches=[], next_offset=1
+        )
 
     def test_a_compressed_marker(self, decode: Decode) -> None:
         data = marker(ABORT, base_offset=0, producer_id=1, codec=GZIP) + plain(
             [b"a"], base_offset=1, producer_id=1, attributes=TRANSACTIONAL
         )
-        assert values(decode(data, wanted(aborted=[(1, 0)]))) == [b"a"]
+        assert values(decode(data, decode_request(aborted=[(1, 0)]))) == [b"a"]
 
     def test_an_emptied_control_batch_and_an_unknown_marker(self, decode: Decode) -> None:
         data = (
@@ -267,41 +271,41 @@ class TestTransactions:
             + marker(9, base_offset=1, producer_id=1)
             + plain([b"a"], base_offset=2, producer_id=1, attributes=TRANSACTIONAL)
         )
-        found = decode(data, wanted(aborted=[(1, 0)]))
+        found = decode(data, decode_request(aborted=[(1, 0)]))
         assert found == DecodeResult(batches=[], next_offset=3)
 
 
 class TestCompacted:
     def test_fewer_records_than_offsets(self, decode: Decode) -> None:
         data = batch([Row(offset_delta=2), Row(offset_delta=5)], last_offset_delta=9)
-        found = decode(data, wanted())
+        found = decode(data, decode_request())
         assert (offsets(found), found.next_offset) == ([2, 5], 10)
 
     def test_an_empty_batch_moves_the_position(self, decode: Decode) -> None:
-        found = decode(raw_batch(b"", count=0, last_offset_delta=4), wanted())
+        found = decode(raw_batch(b"", count=0, last_offset_delta=4), decode_request())
         assert found == DecodeResult(batches=[], next_offset=5)
 
 
 class TestSplitting:
     def test_by_bytes_across_batches(self, decode: Decode) -> None:
         data = plain([b"x" * 40] * 5) + plain([b"y" * 40] * 5, base_offset=5)
-        found = decode(data, wanted(bytes_max=120))
+        found = decode(data, decode_request(bytes_max=120))
         assert [b.num_rows for b in found.batches] == [3, 3, 3, 1]
         assert offsets(found) == list(range(10))
 
     def test_a_row_that_is_larger_stands_alone(self, decode: Decode) -> None:
         data = plain([b"a", b"x" * 5000, b"b", b"c"])
-        found = decode(data, wanted(bytes_max=100))
+        found = decode(data, decode_request(bytes_max=100))
         assert [b.num_rows for b in found.batches] == [1, 1, 2]
         assert values(found) == [b"a", b"x" * 5000, b"b", b"c"]
 
     def test_full_batches_end_it_with_the_record_batch_at_hand(self, decode: Decode) -> None:
         data = plain([b"x" * 40] * 5) + plain([b"y" * 40] * 5, base_offset=5)
-        first = decode(data, wanted(bytes_max=120, batches_max=1))
+        first = decode(data, decode_request(bytes_max=120, batches_max=1))
         assert (offsets(first), first.next_offset) == ([0, 1, 2, 3, 4], 5)
-        second = decode(data, wanted(first.next_offset, bytes_max=120, batches_max=1))
+        second = decode(data, decode_request(first.next_offset, bytes_max=120, batches_max=1))
         assert (offsets(second), second.next_offset) == ([5, 6, 7, 8, 9], 10)
-        assert decode(data, wanted(bytes_max=120, batches_max=4)).next_offset == 10
+        assert decode(data, decode_request(bytes_max=120, batches_max=4)).next_offset == 10
 
     def test_going_on_forgets_no_marker(self, decode: Decode) -> None:
         def of_7(value: bytes, base_offset: int) -> bytes:
@@ -316,32 +320,32 @@ class TestSplitting:
             + of_7(b"b", 5)
         )
         asked: dict[str, Any] = {"aborted": [(7, 0)], "bytes_max": 1, "batches_max": 1}
-        first = decode(data, wanted(**asked))
+        first = decode(data, decode_request(**asked))
         assert (values(first), first.next_offset) == ([b"a"] * 2, 5)
-        second = decode(data, wanted(first.next_offset, **asked))
+        second = decode(data, decode_request(first.next_offset, **asked))
         assert (values(second), second.next_offset) == ([b"b"] * 2, 7)
 
     def test_by_rows(self, decode: Decode) -> None:
-        found = decode(plain([b""] * 25), wanted(rows_max=10))
+        found = decode(plain([b""] * 25), decode_request(rows_max=10))
         assert [b.num_rows for b in found.batches] == [10, 10, 5]
         assert offsets(found) == list(range(25))
 
     def test_only_wanted_bytes_count(self, decode: Decode) -> None:
         data = batch([Row(key=b"k" * 10, value=b"v" * 100, headers=[(b"h", b"h")])] * 10)
         for columns, per_row in [(("offset",), 0), (("key",), 10), (("key", "headers"), 20)]:
-            found = decode(data, wanted(columns=columns, bytes_max=50))
+            found = decode(data, decode_request(columns=columns, bytes_max=50))
             expected = 10 if per_row == 0 else 50 // per_row
             assert found.batches[0].num_rows == expected
 
     def test_empty_headers_count_too(self, decode: Decode) -> None:
         data = batch([Row(value=b"", headers=[(b"", None)] * 10)] * 4)
-        found = decode(data, wanted(columns=("headers",), bytes_max=160))
+        found = decode(data, decode_request(columns=("headers",), bytes_max=160))
         assert [b.num_rows for b in found.batches] == [2, 2]
         assert rows(found) == [{"headers": [{"key": "", "value": None}] * 10}] * 4
 
     def test_nulls_on_both_sides_of_a_cut(self, decode: Decode) -> None:
         made = [Row(key=None if i % 3 else b"k", value=None if i % 2 else b"v") for i in range(50)]
-        found = decode(batch(made), wanted(rows_max=7, columns=("key", "value")))
+        found = decode(batch(made), decode_request(rows_max=7, columns=("key", "value")))
         assert rows(found) == [{"key": row.key, "value": row.value} for row in made]
 
 

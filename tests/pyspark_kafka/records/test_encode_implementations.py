@@ -1,4 +1,4 @@
-"""The encoding implementations against each other, and what they make against the rows that went in."""
+"""The implementations of encoding against each other and against their input."""
 
 from __future__ import annotations
 
@@ -165,9 +165,7 @@ def test_the_same_errors(partitions: list[int | None]) -> None:
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 @settings(max_examples=60, deadline=None)
 @given(rows=given_rows, asked=settings_of(), data=st.data())
-def test_what_went_in_comes_out(
-    name: str, rows: list[Given], asked: Encoding, data: st.DataObject
-) -> None:
+def test_round_trip(name: str, rows: list[Given], asked: Encoding, data: st.DataObject) -> None:
     batches = encoding_implementation(name)(data.draw(arrow(rows)), asked)
     expected = placed(rows, asked)
     assert [batch.partition for batch in batches] == [partition for partition, _ in expected]

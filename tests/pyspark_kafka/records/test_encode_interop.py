@@ -203,9 +203,12 @@ def test_librdkafka_reads_what_went_in(
     name = topic(partitions=2)
     expected = write(raw, name, [codec])
     contents = [(row.key, row.value, row.headers) for row in expected]
-    wanted = [*zip(KEYS, VALUES, HEADERS, strict=True), *zip(KEYS, VALUES, HEADERS, strict=True)]
-    wanted.append((None, "", ()))
-    assert sorted(contents, key=str) == sorted(wanted, key=str)
+    expected = [
+        *zip(KEYS, VALUES, HEADERS, strict=True),
+        *zip(KEYS, VALUES, HEADERS, strict=True),
+    ]
+    expected.append((None, "", ()))
+    assert sorted(contents, key=str) == sorted(expected, key=str)
     assert read_by_librdkafka(bootstrap, name, len(expected)) == expected
 
 

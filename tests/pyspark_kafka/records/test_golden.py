@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka.records import Decode
-from tests.pyspark_kafka.records.batches import ALL_COLUMNS, wanted
+from tests.pyspark_kafka.records.batches import ALL_COLUMNS, decode_request
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 TOPICS = sorted(path.stem for path in GOLDEN.glob("*.json"))
@@ -68,10 +68,13 @@ def test_rows_are_those_of_kafkas_consumer(decode: Decode, topic: str, isolation
     aborted = None if isolation == "read_uncommitted" else known["aborted"]
     rows = expected_rows(known[isolation])
     assert rows
-    assert decoded_rows(decode(data, wanted(aborted=aborted)).batches) == rows
+    assert decoded_rows(decode(data, decode_request(aborted=aborted)).batches) == rows
     first, last = rows[0]["offset"], rows[-1]["offset"]
     inside = [row for row in rows if first < row["offset"] < last]
-    assert decoded_rows(decode(data, wanted(first + 1, last, aborted=aborted)).batches) == inside
+    assert (
+        decoded_rows(decode(data, decode_request(first + 1, last, aborted=aborted)).batches)
+        == inside
+    )
 
 
 def test_transactions_differ_by_isolation() -> None:

@@ -21,8 +21,8 @@ from tests.pyspark_kafka.records.batches import (
     TRANSACTIONAL,
     Row,
     batch,
+    decode_request,
     marker,
-    wanted,
     with_crc,
 )
 from tests.pyspark_kafka.records.implementations import needs_kernel, outcome
@@ -97,7 +97,7 @@ def asked(draw: st.DrawFn) -> DecodeRequest:
     start = draw(st.integers(0, 25))
     aborted = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 40)), max_size=4)
     columns = st.lists(st.sampled_from(ALL_COLUMNS), min_size=1, unique=True)
-    return wanted(
+    return decode_request(
         start_offset=start,
         end_offset=start + draw(st.integers(0, 50)),
         columns=tuple(draw(columns | st.just(list(ALL_COLUMNS)))),
@@ -191,12 +191,12 @@ def test_garbage_as_records(data: bytes, asked: DecodeRequest) -> None:
 
 @given(key=st.none() | st.binary(max_size=6))
 def test_keys_of_control_records(key: bytes | None) -> None:
-    same(batch([Row(key=key)], attributes=CONTROL), wanted(aborted=[(1, 0)]))
+    same(batch([Row(key=key)], attributes=CONTROL), decode_request(aborted=[(1, 0)]))
 
 
 @given(keys=st.lists(st.binary(max_size=5), min_size=1, max_size=3))
 def test_what_utf8_is(keys: list[bytes]) -> None:
-    same(batch([Row(headers=[(key, None) for key in keys])]), wanted(columns=("headers",)))
+    same(batch([Row(headers=[(key, None) for key in keys])]), decode_request(columns=("headers",)))
 
 
 def test_every_two_bytes_and_edges_as_utf8() -> None:
@@ -205,7 +205,7 @@ def test_every_two_bytes_and_edges_as_utf8() -> None:
     keys += [bytes((first, second, 0x80)) for first in range(0xE0, 0xF0) for second in edges]
     keys += [bytes((first, second, 0x80, 0xBF)) for first in range(0xF0, 0xF6) for second in edges]
     for key in keys:
-        same(batch([Row(headers=[(key, None)])]), wanted(columns=("headers",)))
+        same(batch([Row(headers=[(key, None)])]), decode_request(columns=("headers",)))
 
 
 common_payloads = st.none() | st.sampled_from([b"", b"k", b"x" * 31, b"y" * 70, b"z" * 9000])
@@ -235,7 +235,7 @@ def test_runs_of_common_records(made: list[list[Row]], asked: DecodeRequest) -> 
 def test_fields_of_every_size(behind: int) -> None:
     """Copied by words, where there are words: nothing else may come with them."""
     rows = [Row(key=bytes([n % 251]) * n, value=bytes([n % 241]) * (300 - n)) for n in range(300)]
-    same(batch([*rows, Row(value=b"b" * behind)]), wanted(columns=ALL_COLUMNS[:7]))
+    same(batch([*rows, Row(value=b"b" * behind)]), decode_request(columns=ALL_COLUMNS[:7]))
 
 
 @pytest.mark.parametrize("bytes_max", [1, 69, 70, 71, 4000, 4001])
@@ -244,13 +244,13 @@ def test_cuts_between_common_records(bytes_max: int, rows_max: int) -> None:
     rows = [Row(key=b"k" * (i % 3), value=b"v" * 69 if i % 50 < 45 else None) for i in range(900)]
     data = batch(rows) + batch(rows, base_offset=900, attributes=LOG_APPEND_TIME)
     for columns in (("value",), ("key", "value", "timestampType"), ("offset",)):
-        same(data, wanted(columns=columns, bytes_max=bytes_max, rows_max=rows_max))
+        same(data, decode_request(columns=columns, bytes_max=bytes_max, rows_max=rows_max))
 
 
 def test_more_nulls_than_a_batch_has_rows() -> None:
     """Values of headers, of which a row has many: none of them is there, in every row."""
     rows = [Row(value=None, headers=[(b"h", None)] * 501)] * 200
-    same(batch(rows), wanted(columns=("value", "headers")))
+    same(batch(rows), decode_request(columns=("value", "headers")))
 
 
 def test_many_rows_grow_every_column() -> None:
@@ -263,8 +263,8 @@ def test_many_rows_grow_every_column() -> None:
         for i in range(5000)
     ]
     for codec in (0, 4):
-        same(batch(made, codec=codec), wanted())
-        same(batch(made, codec=codec), wanted(bytes_max=100_000))
+        same(batch(made, codec=codec), decode_request())
+        same(batch(made, codec=codec), decode_request(bytes_max=100_000))
 
 
 class TestCrc:

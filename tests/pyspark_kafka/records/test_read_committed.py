@@ -1,4 +1,4 @@
-"""Which producers count as aborted, batch by batch."""
+"""Aborted producers, batch by batch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pyspark_kafka.kafka.transactions import AbortedTransaction
 from pyspark_kafka.records.read_committed import AbortedProducers
 
 
-def test_a_producer_is_in_from_its_first_offset_to_its_marker() -> None:
+def test_a_producer_is_aborted_from_its_first_offset_to_its_marker() -> None:
     aborted = AbortedProducers(
         (
             AbortedTransaction(producer_id=7, first_offset=30),

@@ -1,4 +1,4 @@
-"""Batches made anew: halves of one that is too large, and one of another producer."""
+"""Splitting of encoded batches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROWS = rows_of(
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_halves_are_what_encode_makes_of_them(codec: Codec) -> None:
+def test_halves_equal_encoded_batches(codec: Codec) -> None:
     level = 2 if codec in (Codec.GZIP, Codec.ZSTD) else None
     producer = state({6: 2**31 - 100}, is_transactional=True)
     asked = encoding(producer=producer, codec=codec, level=level)
@@ -42,7 +42,7 @@ def test_halves_are_what_encode_makes_of_them(codec: Codec) -> None:
     assert [first, second] == [*encode(ROWS[:count], asked), *encode(ROWS[count:], rest)]
 
 
-def test_again_and_again_down_to_single_records() -> None:
+def test_splitting_down_to_single_records() -> None:
     left, found = [*encode(ROWS[:37], encoding())], []
     expected = records(left[0])
     while left:
@@ -56,7 +56,7 @@ def test_again_and_again_down_to_single_records() -> None:
 
 
 @pytest.mark.parametrize("at", [0, 4, 9])
-def test_a_record_that_is_most_of_it(at: int) -> None:
+def test_a_record_with_most_of_the_bytes(at: int) -> None:
     made: list[bytes | None] = [b"x" * 100_000 if i == at else b"small" for i in range(10)]
     (whole,) = encode(rows_of(made), encoding())
     halves = split(whole)
@@ -64,6 +64,6 @@ def test_a_record_that_is_most_of_it(at: int) -> None:
     assert len(halves) == 2
 
 
-def test_without_a_producer_there_are_no_sequences() -> None:
+def test_no_sequences_without_idempotence() -> None:
     (whole,) = encode(ROWS, encoding(producer=NO_PRODUCER))
     assert [half.base_sequence for half in split(whole)] == [-1, -1]

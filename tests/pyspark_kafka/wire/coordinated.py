@@ -19,7 +19,7 @@ from tests.pyspark_kafka.wire.scripted import (
 )
 from tests.pyspark_kafka.wire.test_router import router
 
-WHO = ProducerIdAndEpoch(producer_id=2**40, producer_epoch=7)
+PRODUCER = ProducerIdAndEpoch(producer_id=2**40, producer_epoch=7)
 
 
 def coordinators(*names: str, port: int) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def coordinators(*names: str, port: int) -> dict[str, Any]:
 def coordinated(
     answers: Answers, *names: str, ranges: dict[int, tuple[int, int]] | None = None
 ) -> Iterator[Router]:
-    """A router to a broker that answers so and coordinates these, asked for in this order."""
+    """A router to a broker that coordinates these names, which are looked up in this order."""
 
     def script(peer: Peer) -> None:
         peer.negotiate({**ALL_VERSIONS, **(ranges or {})})
@@ -46,11 +46,11 @@ def coordinated(
 def version_asked(
     answers: Answers, fields: dict[str, Any]
 ) -> Callable[[Peer, ReceivedRequest], None]:
-    """An answer that adds to `answers.asked` in which version it was asked for."""
+    """An answer that adds the request's version to `answers.received`."""
 
     def answer(peer: Peer, asked: ReceivedRequest) -> None:
-        api = answers.asked.pop()
-        answers.asked.append(f"{api} v{asked.version}")
+        api = answers.received.pop()
+        answers.received.append(f"{api} v{asked.version}")
         peer.answer(asked, api, **fields)
 
     return answer
@@ -59,8 +59,8 @@ def version_asked(
 def initialised(error_code: int = 0) -> dict[str, Any]:
     return {
         "error_code": error_code,
-        "producer_id": WHO.producer_id,
-        "producer_epoch": WHO.producer_epoch,
+        "producer_id": PRODUCER.producer_id,
+        "producer_epoch": PRODUCER.producer_epoch,
     }
 
 
@@ -77,12 +77,12 @@ def ended(error_code: int = 0) -> dict[str, Any]:
 
 
 def find_all(answers: Answers, *names: str) -> None:
-    """Have all of them be coordinated by the broker that is asked."""
+    """Make the broker the coordinator of all names."""
 
     def answer(peer: Peer, asked: ReceivedRequest) -> None:
         port = peer._socket.getsockname()[1]
-        wanted = [name for name in names if string(name, flexible=True) in asked.rest]
-        peer.answer(asked, "find_coordinator", **coordinators(*wanted, port=port))
+        requested = [name for name in names if string(name, flexible=True) in asked.rest]
+        peer.answer(asked, "find_coordinator", **coordinators(*requested, port=port))
 
     answers.answers["find_coordinator"] = [answer]
 
@@ -104,8 +104,8 @@ def state(
         + string(state_name, flexible=True)
         + int32(60_000)
         + int64(started_ms)
-        + int64(WHO.producer_id)
-        + int16(WHO.producer_epoch)
+        + int64(PRODUCER.producer_id)
+        + int16(PRODUCER.producer_epoch)
         + topics
         + b"\0"
     )

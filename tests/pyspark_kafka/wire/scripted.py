@@ -1,7 +1,7 @@
-"""A broker on loopback that says exactly what a test's script says.
+"""A broker on loopback that follows a script.
 
-Purpose: answers that no broker would give: late, out of order, cut off, lying about lengths. The
-script runs in a thread of its own for each connection. What it must not know: `wire`; only kio.
+Purpose: responses that no real broker sends: late, out of order, truncated, with wrong lengths. The
+script runs in a thread for each connection. What it must not know: `wire`; it uses kio.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Peer:
         self._over = over
 
     def read(self) -> ReceivedRequest:
-        """The next request; `ConnectionError` where the client has gone."""
+        """Read the next request; raises `ConnectionError` if the client has closed."""
         (length,) = struct.unpack(">i", self._exactly(4))
         api_key, version, correlation_id = struct.unpack(">hhi", self._exactly(8))
         return ReceivedRequest(
@@ -75,7 +75,7 @@ class Peer:
         ranges: Mapping[int, tuple[int, int]] = ALL_VERSIONS,
         features: Mapping[str, int] | None = None,
     ) -> None:
-        """Answer the ApiVersions that a connection begins with; `features` are finalized ones."""
+        """Answer the first request, ApiVersions; `features` are finalized ones."""
         asked = self.read()
         assert asked.api_key == 18, asked
         keys = [
@@ -90,15 +90,15 @@ class Peer:
         self.answer(asked, "api_versions", api_keys=keys, **fields)
 
     def answer(self, asked: ReceivedRequest, api: str, /, **fields: Any) -> None:
-        """Answer with kio's entity of the version that was asked."""
+        """Answer with kio's entity of the request's version."""
         self.send(answer_frame(asked.correlation_id, api, asked.version, **fields))
 
     def send(self, data: bytes) -> None:
-        """Any bytes."""
+        """Send any bytes."""
         self._socket.sendall(data)
 
     def hang(self) -> None:
-        """Say and read nothing until the test is over."""
+        """Send and read nothing until the end of the test."""
         self._over.wait()
 
     def until_closed(self) -> None:
@@ -137,7 +137,7 @@ Script = Callable[[Peer], None]
 
 
 class ScriptedBroker:
-    """Listens on a free port; plays one script after the other, the last one ever again."""
+    """Listens on a free port; each connection plays the next script, later ones the last."""
 
     def __init__(self, *scripts: Script) -> None:
         self._scripts = list(scripts)
@@ -204,15 +204,15 @@ Fields = Mapping[str, Any]
 
 
 class Answers:
-    """What a broker answers per API, in turn; the last answer is given ever again.
+    """The answers of a broker by API, in turn; the last answer is repeated.
 
-    An answer is `Fields` of the response, or a script of its own that gets peer and request.
-    `asked` notes the names of the APIs in the order they were asked.
+    An answer is `Fields` of the response, or a function of peer and request. `received` has the
+    names of the requested APIs in order.
     """
 
     def __init__(self, **answers: list[Any]) -> None:
         self.answers = answers
-        self.asked: list[str] = []
+        self.received: list[str] = []
 
     def __call__(self, peer: Peer) -> None:
         peer.negotiate()
@@ -223,7 +223,7 @@ class Answers:
         while True:
             asked = peer.read()
             api = api_key_map[asked.api_key]
-            self.asked.append(api)
+            self.received.append(api)
             turns = self.answers[api]
             answer = turns.pop(0) if len(turns) > 1 else turns[0]
             if callable(answer):
@@ -232,4 +232,4 @@ class Answers:
                 peer.answer(asked, api, **answer)
 
     def count(self, api: str) -> int:
-        return self.asked.count(api)
+        return self.received.count(api)

@@ -1,4 +1,4 @@
-"""The wire client against a cluster: what Apache Kafka and the reference broker answer."""
+"""The wire client against a cluster: Apache Kafka or the reference broker."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def queries(bootstrap: str) -> Iterator[ClusterQueries]:
 
 @pytest.fixture
 def filled(bootstrap: str, topic: TopicFactory) -> str:
-    """A topic of two partitions: three records at 1000, 2000 and 3000 ms, and none."""
+    """A topic of two partitions: one with records at 1000, 2000 and 3000 ms, one empty."""
     name = topic(partitions=2)
     records = [Record(value=b"v%d" % i, timestamp_ms=i * 1000) for i in (1, 2, 3)]
     put(producer(bootstrap), name, records)
     return name
 
 
-def wanted(router: Router, partition: TopicPartition, offset: int = 0) -> FetchPartition:
+def fetch_partition(router: Router, partition: TopicPartition, offset: int = 0) -> FetchPartition:
     router.topics([partition.topic], deadline=soon())
     return FetchPartition(
         topic_partition=partition,
@@ -99,7 +99,7 @@ def test_topics(queries: ClusterQueries, filled: str) -> None:
     assert described.keys() == {filled}
     assert described[filled].partitions == (0, 1)
     assert len(described[filled].topic_id or "") == 22
-    assert "no-such-topic" not in queries.list_topics()  # asking creates nothing
+    assert "no-such-topic" not in queries.list_topics()  # no request creates a topic
 
 
 def test_offsets(queries: ClusterQueries, filled: str) -> None:
@@ -119,11 +119,11 @@ def test_offsets(queries: ClusterQueries, filled: str) -> None:
         assert found == {partitions[0]: offset}
 
 
-def test_what_does_not_exist(queries: ClusterQueries, filled: str) -> None:
-    with pytest.raises(UnknownTopicOrPartitionError, match=f"'{filled}' has 2 partitions, and no"):
-        queries.list_offsets({TopicPartition(filled, 2): LATEST}, COMMITTED)
-    with pytest.raises(UnknownTopicOrPartitionError, match="'no-such-topic' does not exist"):
-        queries.list_offsets({TopicPartition("no-such-topic", 0): LATEST}, COMMITTED)
+def test_unknown_topics_and_partitions_are_errors(queries: ClusterQueries, filled: str) -> None:
+    for missing in (TopicPartition(filled, 2), TopicPartition("no-such-topic", 0)):
+        with pytest.raises(UnknownTopicOrPartitionError) as caught:
+            queries.list_offsets({missing: LATEST}, COMMITTED)
+        assert (caught.value.topic, caught.value.partition) == (missing.topic, missing.partition)
 
 
 def test_committed_offsets(
@@ -150,7 +150,7 @@ def test_committed_offsets(
     "version", range(SUPPORTED_VERSIONS[Api.FETCH].first, SUPPORTED_VERSIONS[Api.FETCH].last + 1)
 )
 def test_fetch_in_every_version(queries: ClusterQueries, filled: str, version: int) -> None:
-    one = wanted(queries.router, TopicPartition(filled, 0))
+    one = fetch_partition(queries.router, TopicPartition(filled, 0))
     found = fetch(queries.router, one, COMMITTED, version)
     assert found.error_code is ErrorCode.none
     assert (found.high_watermark, found.last_stable_offset) == (3, 3)
@@ -158,19 +158,17 @@ def test_fetch_in_every_version(queries: ClusterQueries, filled: str, version: i
     for value in (b"v1", b"v2", b"v3"):
         assert value in bytes(found.records)
     empty = fetch(
-        queries.router, wanted(queries.router, one.topic_partition, 3), COMMITTED, version
+        queries.router, fetch_partition(queries.router, one.topic_partition, 3), COMMITTED, version
     )
     assert bytes(empty.records) == b""
-    beyond = wanted(queries.router, one.topic_partition, 4)
-    refused = fetch(queries.router, beyond, COMMITTED, version)
-    assert refused.error_code is ErrorCode.offset_out_of_range
+    after_end = fetch_partition(queries.router, one.topic_partition, 4)
+    response = fetch(queries.router, after_end, COMMITTED, version)
+    assert response.error_code is ErrorCode.offset_out_of_range
 
 
-def test_fetches_are_pipelined_and_waited_for_together(
-    queries: ClusterQueries, filled: str
-) -> None:
+def test_fetches_are_pipelined(queries: ClusterQueries, filled: str) -> None:
     router = queries.router
-    ones = [wanted(router, TopicPartition(filled, 0), offset) for offset in (0, 1, 2)]
+    ones = [fetch_partition(router, TopicPartition(filled, 0), offset) for offset in (0, 1, 2)]
     connection = router.connection(router.leader(ones[0].topic_partition).broker, deadline=soon())
     version = fetch_version(connection.versions.choose(Api.FETCH), ones)
     limits = FetchLimits(isolation_level=UNCOMMITTED)
@@ -186,7 +184,7 @@ def test_fetches_are_pipelined_and_waited_for_together(
 
 
 @pytest.mark.kafka_only
-def test_an_aborted_transaction_is_named(
+def test_fetch_returns_aborted_transactions(
     queries: ClusterQueries, bootstrap: str, topic: TopicFactory, unique_name: Callable[[], str]
 ) -> None:
     name = topic()
@@ -211,18 +209,20 @@ def test_an_aborted_transaction_is_named(
     while queries.list_offsets({partition: LATEST}, COMMITTED) != {partition: 3}:
         assert time.monotonic() < deadline
     version = SUPPORTED_VERSIONS[Api.FETCH].last
-    committed = fetch(queries.router, wanted(queries.router, partition), COMMITTED, version)
+    committed = fetch(
+        queries.router, fetch_partition(queries.router, partition), COMMITTED, version
+    )
     assert committed.aborted is not None
     assert [one.first_offset for one in committed.aborted] == [1]
-    plain = fetch(queries.router, wanted(queries.router, partition), UNCOMMITTED, version)
+    plain = fetch(queries.router, fetch_partition(queries.router, partition), UNCOMMITTED, version)
     assert plain.aborted is None
 
 
-def test_an_epoch_from_the_future_is_refused(queries: ClusterQueries, filled: str) -> None:
-    one = wanted(queries.router, TopicPartition(filled, 0))
+def test_an_unknown_leader_epoch_is_an_error(queries: ClusterQueries, filled: str) -> None:
+    one = fetch_partition(queries.router, TopicPartition(filled, 0))
     future = dataclasses.replace(one, current_leader_epoch=one.current_leader_epoch + 1)
-    refused = fetch(queries.router, future, COMMITTED, SUPPORTED_VERSIONS[Api.FETCH].last)
-    assert refused.error_code is ErrorCode.unknown_leader_epoch
+    response = fetch(queries.router, future, COMMITTED, SUPPORTED_VERSIONS[Api.FETCH].last)
+    assert response.error_code is ErrorCode.unknown_leader_epoch
 
 
 @pytest.mark.slow

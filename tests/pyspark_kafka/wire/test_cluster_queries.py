@@ -1,4 +1,4 @@
-"""ClusterQueries are asked until they are answered, and no longer than is worth while."""
+"""Retries of queries, and their errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ T0 = TopicPartition("t", 0)
 G = "group"
 
 
-def questions(broker: ScriptedBroker, **options: Any) -> ClusterQueries:
+def cluster_queries(broker: ScriptedBroker, **options: Any) -> ClusterQueries:
     opening = Dialer(client_id="tests", clock=Clock())
     settings: dict[str, Any] = {
         "api_timeout_s": 20.0,
@@ -93,29 +93,29 @@ def ask_commits(one: ClusterQueries) -> Any:
 
 
 def run(ask: Ask, answers: Answers, **options: Any) -> Any:
-    """Ask a broker that answers so, and is leader and coordinator of everything."""
+    """Query a broker with these answers that is the leader and coordinator of everything."""
     with ScriptedBroker(answers) as broker:
         answers.answers.setdefault("metadata", [cluster(broker)])
         coordinator = {"key": G, "node_id": 1, "host": "127.0.0.1", "port": broker.port}
         answers.answers.setdefault(
             "find_coordinator", [{"coordinators": [{**coordinator, "error_message": None}]}]
         )
-        asking = questions(broker, **options)
-        with closing(asking.router):
-            return ask(asking)
+        queries = cluster_queries(broker, **options)
+        with closing(queries.router):
+            return ask(queries)
 
 
 @pytest.mark.parametrize(
     ("code", "metadata_asked"), [(6, 2), (74, 2), (9, 2), (3, 2), (75, 1), (78, 1), (7, 1)]
 )
-def test_a_moving_leader_is_looked_for_and_asked_again(code: int, metadata_asked: int) -> None:
+def test_list_offsets_is_retried_while_the_leader_moves(code: int, metadata_asked: int) -> None:
     answers = Answers(list_offsets=[offsets((code, -1)), offsets((0, 42))])
     assert run(ask_offsets, answers) == 42
     assert answers.count("list_offsets") == 2
     assert answers.count("metadata") == metadata_asked
 
 
-def test_what_was_answered_is_not_asked_again() -> None:
+def test_only_failed_partitions_are_requested_again() -> None:
     with ScriptedBroker(answers := Answers(metadata=[])) as broker:
         metadata = cluster(broker)
         one = metadata["topics"][0]["partitions"][0]
@@ -128,10 +128,13 @@ def test_what_was_answered_is_not_asked_again() -> None:
                 {"topics": [{"name": "t", "partitions": [second]}]},
             ],
         }
-        asking = questions(broker)
-        with closing(asking.router):
+        queries = cluster_queries(broker)
+        with closing(queries.router):
             both = {T0: LATEST, TopicPartition("t", 1): LATEST}
-            assert list(asking.list_offsets(both, IsolationLevel.READ_COMMITTED).values()) == [7, 8]
+            assert list(queries.list_offsets(both, IsolationLevel.READ_COMMITTED).values()) == [
+                7,
+                8,
+            ]
 
 
 @pytest.mark.parametrize("code", [14, 15, 16, 88])
@@ -167,28 +170,27 @@ def test_what_is_no_answer_is_tried_three_times(ask: Ask, api: str, answer: Any)
     ("code", "kind", "tries"),
     [(-1, KafkaError, 3), (42, KafkaError, 3), (29, AccessError, 1)],
 )
-def test_errors_that_do_not_pass(code: int, kind: type[KafkaError], tries: int) -> None:
+def test_permanent_errors(code: int, kind: type[KafkaError], tries: int) -> None:
     answers = Answers(list_offsets=[offsets((code, -1))])
-    with pytest.raises(kind, match=rf"listing offsets of t-0 failed at .*\({code}\)"):
+    with pytest.raises(kind, match=rf"\({code}\)") as caught:
         run(ask_offsets, answers)
+    assert (caught.value.topic, caught.value.partition) == ("t", 0)
     assert answers.count("list_offsets") == tries
 
 
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [({"error_code": 3}, "topic 't' does not exist at"), ({}, "'t' has 1 partitions, and no")],
-)
-def test_what_does_not_exist_is_said_after_three_tries(fields: dict[str, Any], text: str) -> None:
+@pytest.mark.parametrize("fields", [{"error_code": 3}, {}], ids=["topic", "partition"])
+def test_unknown_topics_and_partitions_are_tried_three_times(fields: dict[str, Any]) -> None:
     partition = T0 if fields else TopicPartition("t", 1)
     with ScriptedBroker(answers := Answers(metadata=[])) as broker:
         answers.answers["metadata"] = [cluster(broker, **fields)]
-        asking = questions(broker)
-        with closing(asking.router), pytest.raises(UnknownTopicOrPartitionError, match=text):
-            asking.list_offsets({partition: LATEST}, IsolationLevel.READ_COMMITTED)
+        queries = cluster_queries(broker)
+        with closing(queries.router), pytest.raises(UnknownTopicOrPartitionError) as caught:
+            queries.list_offsets({partition: LATEST}, IsolationLevel.READ_COMMITTED)
         assert answers.count("metadata") == 4
+    assert (caught.value.topic, caught.value.partition) == ("t", partition.partition)
 
 
-def test_a_broker_that_has_not_heard_of_a_new_topic_is_asked_on() -> None:
+def test_a_broker_that_does_not_know_a_new_topic_yet_is_retried() -> None:
     answers = Answers(list_offsets=[*[offsets((3, -1))] * 5, offsets((0, 2))])
     assert run(ask_offsets, answers) == 2
 
@@ -196,25 +198,28 @@ def test_a_broker_that_has_not_heard_of_a_new_topic_is_asked_on() -> None:
 @pytest.mark.parametrize(
     ("answer", "kind", "text"),
     [
-        (offsets((6, -1)), LeaderNotAvailableError, "no leader answered for it within 0.3 s"),
+        (offsets((6, -1)), LeaderNotAvailableError, "NOT_LEADER_OR_FOLLOWER"),
         (offsets((7, -1)), BrokerUnreachableError, "REQUEST_TIMED_OUT"),
         (
             silence,
             BrokerUnreachableError,
-            "did not answer within 0.3 s .*no answer came to ListOff",
+            "ListOffsets",
         ),
-        (lambda peer, _: peer.close(), BrokerUnreachableError, "did not answer within 0.3 s"),
+        (lambda peer, _: peer.close(), BrokerUnreachableError, "closed"),
     ],
 )
-def test_the_time_is_over_at_last(answer: Any, kind: type[KafkaError], text: str) -> None:
+def test_retriable_errors_end_at_the_timeout(
+    answer: Any, kind: type[KafkaError], text: str
+) -> None:
     began = time.monotonic()
     with pytest.raises(kind, match=text) as caught:
         run(ask_offsets, Answers(list_offsets=[answer]), api_timeout_s=0.3)
-    assert "raise 'kafka.default.api.timeout.ms' to wait longer" in str(caught.value)
+    assert "'kafka.default.api.timeout.ms'" in caught.value.advice
+    assert "0.3 s" in caught.value.what
     assert time.monotonic() - began < 5
 
 
-def test_describing_and_listing() -> None:
+def test_describe_and_list_topics() -> None:
     topics = [
         {"name": "t", "partitions": [{"partition_index": i} for i in (1, 0)]},
         {"name": "__consumer_offsets", "is_internal": True},
@@ -228,11 +233,11 @@ def test_describing_and_listing() -> None:
     assert "gone" not in described
 
 
-def test_nothing_is_asked_about_nothing() -> None:
+def test_empty_queries_send_no_request() -> None:
     answers = Answers()
     with ScriptedBroker(answers) as broker:
-        asking = questions(broker)
-        assert asking.describe_topics([]) == {}
-        assert asking.list_offsets({}, IsolationLevel.READ_COMMITTED) == {}
-        assert asking.committed_offsets(G, []) == {}
+        queries = cluster_queries(broker)
+        assert queries.describe_topics([]) == {}
+        assert queries.list_offsets({}, IsolationLevel.READ_COMMITTED) == {}
+        assert queries.committed_offsets(G, []) == {}
         assert broker.connections == 0

@@ -1,4 +1,4 @@
-"""What a connection makes of a broker that is slow, confused or gone."""
+"""Connections to slow, faulty and closed brokers."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def soon(seconds: float = LONG_S) -> float:
 
 
 def opened(broker: ScriptedBroker, clock: Clock = CLOCK, **options: Any) -> Connection:
-    opening = Dialer(client_id="tests", clock=clock, **options)
-    return opening.open(Address.parse(broker.address), broker="broker 7", deadline=soon())
+    dialer = Dialer(client_id="tests", clock=clock, **options)
+    return dialer.open(Address.parse(broker.address), broker="broker 7", deadline=soon())
 
 
 def metadata() -> Request[Any]:
@@ -54,7 +54,7 @@ def find_coordinator() -> Request[Any]:
 
 
 def large(size: int) -> Request[int]:
-    """A request that no broker would understand, of so many bytes."""
+    """An invalid request of a given size."""
     return Request(
         api=Api.METADATA,
         version=METADATA_VERSION,
@@ -78,7 +78,7 @@ def negotiated(script: Script) -> Script:
     return play
 
 
-def test_requests_are_pipelined_and_answers_found_by_correlation_id() -> None:
+def test_requests_are_pipelined() -> None:
     def script(peer: Peer) -> None:
         asked = [peer.read() for _ in range(3)]  # all three before the first answer
         for index, one in enumerate(asked):
@@ -96,7 +96,7 @@ def test_requests_are_pipelined_and_answers_found_by_correlation_id() -> None:
         connection.close()
 
 
-def test_an_answer_in_single_bytes_is_put_together() -> None:
+def test_a_response_in_single_bytes() -> None:
     def script(peer: Peer) -> None:
         for byte in answer_frame(peer.read().correlation_id, "metadata", METADATA_VERSION):
             peer.send(bytes([byte]))
@@ -108,13 +108,13 @@ def test_an_answer_in_single_bytes_is_put_together() -> None:
         connection.close()
 
 
-def test_a_broker_without_version_3_of_api_versions_is_asked_in_version_0() -> None:
+def test_api_versions_falls_back_to_version_0() -> None:
     versions = []
 
     def script(peer: Peer) -> None:
         asked = peer.read()
         versions.append(asked.version)
-        # What Kafka does: an answer of version 0, whatever was asked.
+        # As Kafka does: a response of version 0 to any version.
         peer.send(answer_frame(asked.correlation_id, "api_versions", 0, error_code=35, api_keys=[]))
         asked = peer.read()
         versions.append(asked.version)
@@ -183,7 +183,7 @@ def _huge_array(peer: Peer) -> None:
     peer.hang()
 
 
-def _no_utf8(peer: Peer) -> None:
+def _invalid_utf8(peer: Peer) -> None:
     data = answer_frame(peer.read().correlation_id, "metadata", METADATA_VERSION, cluster_id="abc")
     peer.send(data.replace(b"abc", b"\xff\xfe\xfd"))
     peer.hang()
@@ -192,26 +192,26 @@ def _no_utf8(peer: Peer) -> None:
 @pytest.mark.parametrize(
     ("script", "kind", "reason"),
     [
-        (_silence, BrokerUnreachableError, "no answer came to Metadata v12 in time"),
-        (_close, BrokerUnreachableError, "the connection was closed by the other side;"),
-        (_half_a_frame, BrokerUnreachableError, "closed by the other side, in the middle of a"),
-        (_half_a_length, BrokerUnreachableError, "closed by the other side, in the middle of a"),
+        (_silence, BrokerUnreachableError, "Metadata v12"),
+        (_close, BrokerUnreachableError, "closed the connection"),
+        (_half_a_frame, BrokerUnreachableError, "middle of a response"),
+        (_half_a_length, BrokerUnreachableError, "middle of a response"),
         (
             _half_a_frame_then_silence,
             BrokerUnreachableError,
-            "no answer came to Metadata v12 in time",
+            "in time",
         ),
-        (_announcing(2**31 - 1), ProtocolError, "announced a response of 2147483647 bytes"),
-        (_announcing(-1), ProtocolError, "announced a response of -1 bytes"),
-        (_announcing(3), ProtocolError, "announced a response of 3 bytes"),
-        (_announcing(0x15030300), ProtocolError, "(it is an alert of TLS"),
-        (_wrong_correlation_id, ProtocolError, "correlation id 1001, which is none"),
-        (_trailing_bytes, ProtocolError, "4 bytes follow the response to Metadata v12"),
-        (_huge_array, ProtocolError, "MetadataResponse.brokers claims 2147483647 elements"),
-        (_no_utf8, ProtocolError, "MetadataResponse.cluster_id is not UTF-8"),
+        (_announcing(2**31 - 1), ProtocolError, "2147483647 bytes"),
+        (_announcing(-1), ProtocolError, "-1 bytes"),
+        (_announcing(3), ProtocolError, "3 bytes"),
+        (_announcing(0x15030300), ProtocolError, "TLS alert"),
+        (_wrong_correlation_id, ProtocolError, "correlation id 1001"),
+        (_trailing_bytes, ProtocolError, "4 bytes follow"),
+        (_huge_array, ProtocolError, "MetadataResponse.brokers"),
+        (_invalid_utf8, ProtocolError, "MetadataResponse.cluster_id"),
     ],
 )
-def test_what_is_no_answer_is_an_error_naming_broker_and_request(
+def test_an_error_names_the_broker_and_the_request(
     script: Script, kind: type[Exception], reason: str
 ) -> None:
     with ScriptedBroker(negotiated(script)) as broker:
@@ -227,7 +227,7 @@ def test_what_is_no_answer_is_an_error_naming_broker_and_request(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_garbage_never_hangs_or_crashes(seed: int) -> None:
+def test_garbage_is_an_error_or_a_response(seed: int) -> None:
     data = random.Random(seed).randbytes(64)
 
     def script(peer: Peer) -> None:
@@ -244,7 +244,7 @@ def test_garbage_never_hangs_or_crashes(seed: int) -> None:
         connection.close()
 
 
-def test_answers_out_of_order_fail_all_that_was_asked() -> None:
+def test_responses_out_of_order_fail_all_requests() -> None:
     def script(peer: Peer) -> None:
         peer.read()
         second = peer.read()
@@ -255,14 +255,14 @@ def test_answers_out_of_order_fail_all_that_was_asked() -> None:
         connection = opened(broker)
         first = connection.send(metadata(), deadline=soon())
         second = connection.send(find_coordinator(), deadline=soon())
-        expected = r"correlation id 2 \(FindCoordinator v3\) out of order, where 1 \(Metadata v12\)"
-        with pytest.raises(ProtocolError, match=f"FindCoordinator v3 to broker 7.*{expected}"):
+        expected = r"order.* 2 \(FindCoordinator v3\) .* 1 \(Metadata v12\)"
+        with pytest.raises(ProtocolError, match=f"^FindCoordinator v3 to broker 7.*{expected}"):
             connection.receive(second, deadline=soon())
         with pytest.raises(ProtocolError, match=f"^Metadata v12 to broker 7.*{expected}"):
             first.result()
 
 
-def test_a_late_answer_is_not_taken_for_a_later_request() -> None:
+def test_a_late_response_is_not_that_of_a_later_request() -> None:
     late = threading.Event()
 
     def script(peer: Peer) -> None:
@@ -273,25 +273,25 @@ def test_a_late_answer_is_not_taken_for_a_later_request() -> None:
 
     with ScriptedBroker(negotiated(script)) as broker:
         connection = opened(broker)
-        with pytest.raises(BrokerUnreachableError, match="no answer came to Metadata v12 in time"):
+        with pytest.raises(BrokerUnreachableError, match="Metadata v12"):
             connection.call(metadata(), deadline=soon(SHORT_S))
         late.set()
-        with pytest.raises(BrokerUnreachableError, match="FindCoordinator v3 to broker 7 failed"):
+        with pytest.raises(BrokerUnreachableError, match="FindCoordinator v3 to broker 7"):
             connection.call(find_coordinator(), deadline=soon())
 
 
-def test_who_waits_behind_another_request_is_told_so() -> None:
+def test_a_timeout_error_names_the_earlier_request() -> None:
     with ScriptedBroker(negotiated(_silence)) as broker:
         connection = opened(broker)
         connection.send(metadata(), deadline=soon())
         with pytest.raises(
             BrokerUnreachableError,
-            match=r"no answer came to FindCoordinator v3 \(nor to Metadata v12, sent before\)",
+            match=r"FindCoordinator v3 .*Metadata v12",
         ):
             connection.call(find_coordinator(), deadline=soon(SHORT_S))
 
 
-def test_an_abandoned_answer_is_read_past() -> None:
+def test_an_abandoned_response_is_dropped() -> None:
     def script(peer: Peer) -> None:
         for name in ("unwanted", "wanted"):
             answer_metadata(peer, peer.read(), cluster_id=name)
@@ -303,7 +303,7 @@ def test_an_abandoned_answer_is_read_past() -> None:
         unwanted.abandon()
         assert connection.call(metadata(), deadline=soon()).cluster_id == "wanted"
         assert unwanted.done
-        assert unwanted.result() is None  # a response can be of many megabytes
+        assert unwanted.result() is None  # a response may have many megabytes
         connection.close()
 
 
@@ -311,14 +311,14 @@ def _closes_when_idle(peer: Peer) -> None:
     peer.negotiate()
 
 
-def _speaks_unasked(peer: Peer) -> None:
+def _sends_without_a_request(peer: Peer) -> None:
     peer.negotiate()
     peer.send(frame(bytes(8)))
     peer.hang()
 
 
-@pytest.mark.parametrize("script", [_closes_when_idle, _speaks_unasked])
-def test_an_idle_connection_that_is_of_no_use_is_noticed(script: Script) -> None:
+@pytest.mark.parametrize("script", [_closes_when_idle, _sends_without_a_request])
+def test_an_unusable_idle_connection_is_detected(script: Script) -> None:
     with ScriptedBroker(script) as broker:
         connection = opened(broker)
         deadline = soon()
@@ -327,19 +327,19 @@ def test_an_idle_connection_that_is_of_no_use_is_noticed(script: Script) -> None
             time.sleep(0.01)
 
 
-def test_a_broker_that_stops_reading_is_given_up() -> None:
+def test_a_broker_that_stops_reading_is_an_error() -> None:
     def script(peer: Peer) -> None:
         peer.negotiate()
         peer.hang()
 
     with ScriptedBroker(script) as broker:
         connection = opened(broker)
-        with pytest.raises(BrokerUnreachableError, match="Metadata v12 could not be sent in time"):
+        with pytest.raises(BrokerUnreachableError, match="Metadata v12"):
             connection.send(large(64_000_000), deadline=soon(SHORT_S))
         assert not connection.is_usable
 
 
-def test_an_interrupted_request_is_not_followed_by_another_one(
+def test_an_interrupted_request_closes_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupted(*_: object) -> None:
@@ -354,16 +354,16 @@ def test_an_interrupted_request_is_not_followed_by_another_one(
         monkeypatch.setattr("pyspark_kafka.wire.connection.wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             connection.send(large(64_000_000), deadline=soon())
-        with pytest.raises(BrokerUnreachableError, match="interrupted while it was sent"):
+        with pytest.raises(BrokerUnreachableError, match="interrupted"):
             connection.send(metadata(), deadline=soon())
 
 
-def test_answers_are_taken_while_a_large_request_is_sent() -> None:
+def test_responses_are_read_while_a_large_request_is_sent() -> None:
     size = 32_000_000
 
     def script(peer: Peer) -> None:
         first = peer.read()
-        # Kafka does not read on before this is written.
+        # Kafka reads the next request after it has written this response.
         peer.send(frame(struct.pack(">i", first.correlation_id) + bytes(size)))
         second = peer.read()
         peer.send(frame(struct.pack(">i", second.correlation_id) + bytes(2)))
@@ -377,7 +377,7 @@ def test_answers_are_taken_while_a_large_request_is_sent() -> None:
         connection.close()
 
 
-def test_one_wait_for_several_brokers() -> None:
+def test_wait_any_of_several_brokers() -> None:
     go_on = threading.Event()
 
     def slow(peer: Peer) -> None:
@@ -397,7 +397,7 @@ def test_one_wait_for_several_brokers() -> None:
         assert done == [pendings[1]]
         left = [pendings[0]]
         assert wait_any(left, deadline=soon(0.05), clock=CLOCK) == []
-        assert connections[0].is_usable  # that it was not done yet is no failure
+        assert connections[0].is_usable  # the end of a wait is not a failure
         go_on.set()
         assert wait_any(left, deadline=soon(), clock=CLOCK) == left
         assert pendings[0].result().cluster_id == "slow"
@@ -405,8 +405,8 @@ def test_one_wait_for_several_brokers() -> None:
             connection.close()
 
 
-def test_what_comes_behind_a_response_does_not_hold_it_up() -> None:
-    """A long response behind it would else be read to its end first."""
+def test_wait_any_stops_at_a_complete_response() -> None:
+    """Otherwise a long second response would delay the first."""
 
     def script(peer: Peer) -> None:
         both = [peer.read(), peer.read()]
@@ -427,7 +427,7 @@ def test_a_failed_pending_is_done() -> None:
         connection = opened(broker)
         pending = connection.send(metadata(), deadline=soon())
         assert wait_any([pending], deadline=soon(), clock=CLOCK) == [pending]
-        with pytest.raises(BrokerUnreachableError, match="closed by the other side"):
+        with pytest.raises(BrokerUnreachableError, match="closed the connection"):
             pending.result()
 
 
@@ -440,7 +440,7 @@ def throttled(throttle_time_ms: int) -> Script:
     return negotiated(script)
 
 
-def test_a_throttled_broker_is_left_alone_for_that_long() -> None:
+def test_requests_wait_for_the_throttle_time() -> None:
     slept_s: list[float] = []
     clock = Clock(sleep=slept_s.append)
     with ScriptedBroker(throttled(5_000)) as broker:
@@ -452,13 +452,11 @@ def test_a_throttled_broker_is_left_alone_for_that_long() -> None:
         connection.close()
 
 
-def test_throttling_beyond_the_deadline_is_an_error_at_once() -> None:
+def test_throttling_beyond_the_deadline_is_an_error() -> None:
     with ScriptedBroker(throttled(60_000)) as broker:
         connection = opened(broker)
         connection.call(metadata(), deadline=soon())
-        with pytest.raises(
-            BrokerUnreachableError, match=r"throttles this client for another 60 s|59\."
-        ):
+        with pytest.raises(BrokerUnreachableError, match=r"throttles .*(60|59\.\d*) s"):
             connection.send(metadata(), deadline=soon(1.0))
         assert connection.is_usable
         connection.close()
@@ -471,11 +469,13 @@ def _never(peer: Peer) -> None:
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        (_never, "no answer came to ApiVersions v3 in time"),
-        (lambda peer: peer.send(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "announced a response of"),
+        (_never, "ApiVersions v3"),
+        (lambda peer: peer.send(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "bytes"),
     ],
 )
-def test_who_does_not_negotiate_is_no_broker(script: Callable[[Peer], None], reason: str) -> None:
+def test_a_server_without_api_versions_is_an_error(
+    script: Callable[[Peer], None], reason: str
+) -> None:
     with (
         ScriptedBroker(script) as broker,
         pytest.raises((BrokerUnreachableError, ProtocolError), match=reason),

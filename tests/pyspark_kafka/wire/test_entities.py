@@ -1,4 +1,4 @@
-"""Responses as kio writes them are read as they were; anything else is malformed, and no more."""
+"""Reading of responses that kio wrote, and of malformed ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pyspark_kafka.wire.reader import MalformedResponseError, Reader
 from pyspark_kafka.wire.versions import SUPPORTED_VERSIONS, Api
 from tests.pyspark_kafka.wire.messages import entities, entity_bytes
 
-BY_HAND = (
+WITHOUT_KIO = (
     Api.DESCRIBE_CONFIGS,
     Api.DESCRIBE_TRANSACTIONS,
     Api.END_TXN,
@@ -34,15 +34,15 @@ BY_HAND = (
 )
 RESPONSES = [
     load_response_schema(api, version)
-    for api, spoken in SUPPORTED_VERSIONS.items()
-    if api not in BY_HAND
-    for version in range(spoken.first, spoken.last + 1)
+    for api, supported in SUPPORTED_VERSIONS.items()
+    if api not in WITHOUT_KIO
+    for version in range(supported.first, supported.last + 1)
 ]
 REQUESTS = [
     load_request_schema(api, version)
-    for api, spoken in SUPPORTED_VERSIONS.items()
-    if api not in BY_HAND
-    for version in range(spoken.first, spoken.last + 1)
+    for api, supported in SUPPORTED_VERSIONS.items()
+    if api not in WITHOUT_KIO
+    for version in range(supported.first, supported.last + 1)
 ]
 ANY_RESPONSE: st.SearchStrategy[Any] = st.sampled_from(RESPONSES)
 
@@ -65,7 +65,7 @@ def test_every_version_of_every_response_is_read(schema: Any) -> None:
 
 
 @given(st.data())
-def test_damaged_responses_are_malformed_and_nothing_else(data: st.DataObject) -> None:
+def test_corrupt_responses_are_malformed_or_read(data: st.DataObject) -> None:
     schema = data.draw(ANY_RESPONSE)
     found = bytearray(entity_bytes(data.draw(entities(schema))))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -107,33 +107,33 @@ def test_varints(data: str, value: int) -> None:
 
 
 @pytest.mark.parametrize("data", ["", "80", "ffffffff1f", "8080808080", "ffffffffffffffffff01"])
-def test_what_is_no_varint(data: str) -> None:
+def test_invalid_varints(data: str) -> None:
     with pytest.raises(MalformedResponseError, match="n "):
         reader_of(data).unsigned_varint("n")
 
 
-def test_an_array_that_is_longer_than_the_frame_is_refused_before_it_is_made() -> None:
-    with pytest.raises(MalformedResponseError, match="n claims 2147483647 elements"):
+def test_an_array_longer_than_the_frame_is_malformed() -> None:
+    with pytest.raises(MalformedResponseError, match="2147483647 elements"):
         reader_of("7fffffff00").array(lambda: None, "n", flexible=False)
 
 
-def test_arrays_of_nothing_have_a_bound() -> None:
-    """Elements may be read without taking a byte, by a reader that is wrong; not for ever."""
+def test_arrays_have_a_limit_of_elements() -> None:
+    """The limit also ends arrays whose elements have no bytes."""
     data = bytes(4_000_000)
     reader = Reader(memoryview(b"\x00\x3d\x09\x00" + data))
     reader.array(lambda: None, "n", flexible=False)
     reader.position = 0
-    with pytest.raises(MalformedResponseError, match="1000000 are possible"):
+    with pytest.raises(MalformedResponseError, match="1000000"):
         reader.array(lambda: None, "n", flexible=False)
 
 
 @pytest.mark.parametrize("data", ["ffff", "fffe", "7fff6162"])
-def test_strings_that_are_none(data: str) -> None:
+def test_invalid_strings(data: str) -> None:
     with pytest.raises(MalformedResponseError, match="name"):
         reader_of(data).string("name", flexible=False)
 
 
-def test_unknown_tags_are_skipped_and_known_ones_have_to_fill_their_size() -> None:
+def test_unknown_tags_are_skipped_and_known_ones_must_have_their_size() -> None:
     reader = reader_of("02 05 03 616263 07 01 2a".replace(" ", ""))
     seen = []
 
@@ -145,18 +145,18 @@ def test_unknown_tags_are_skipped_and_known_ones_have_to_fill_their_size() -> No
     reader.tagged_fields(known, "x")
     assert seen == [42]
     reader = reader_of("0107022a00")
-    with pytest.raises(MalformedResponseError, match="tag 7 of x takes 1 bytes, and claims 2"):
+    with pytest.raises(MalformedResponseError, match="tag 7 of x"):
         reader.tagged_fields(known, "x")
-    with pytest.raises(MalformedResponseError, match="tag 7 of x claims 9 bytes, and 1 are left"):
+    with pytest.raises(MalformedResponseError, match="tag 7 of x .*9"):
         reader_of("0107092a").tagged_fields(known, "x")
 
 
-def test_an_error_code_from_the_future_is_the_servers() -> None:
+def test_an_unknown_error_code_is_unknown_server_error() -> None:
     assert reader_of("7fff").error_code("code") is ErrorCode.unknown_server_error
 
 
 def plain(value: Any) -> Any:
-    """An entity as the values that requests are made of."""
+    """Convert an entity to plain values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
         return {name: plain(getattr(value, name)) for name in names}
@@ -168,7 +168,7 @@ def plain(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("schema", REQUESTS, ids=lambda s: f"{s.__name__} v{s.__version__}")
-def test_every_version_of_every_request_is_written_as_kio_does(schema: Any) -> None:
+def test_every_version_of_every_request_equals_kios(schema: Any) -> None:
     api = Api(schema.__api_key__)
 
     @settings(max_examples=25)
@@ -181,7 +181,7 @@ def test_every_version_of_every_request_is_written_as_kio_does(schema: Any) -> N
 
 
 @pytest.mark.parametrize("api", SUPPORTED_VERSIONS)
-def test_headers_are_of_the_version(api: Api) -> None:
+def test_request_headers_equal_kios(api: Api) -> None:
     for version in range(SUPPORTED_VERSIONS[api].first, SUPPORTED_VERSIONS[api].last + 1):
         schema: Any = load_request_schema(api, version).__header_schema__
         header = schema(
@@ -196,7 +196,7 @@ def test_headers_are_of_the_version(api: Api) -> None:
         assert has_flexible_header(api, version) is of_response.__flexible__
 
 
-def test_a_request_takes_the_fields_of_its_version() -> None:
+def test_a_request_has_the_fields_of_its_version() -> None:
     values = {
         "topics": [{"name": "t", "topic_id": None}],
         "allow_auto_topic_creation": False,

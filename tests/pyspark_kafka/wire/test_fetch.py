@@ -1,4 +1,4 @@
-"""Fetch by hand against Fetch by kio, in every version."""
+"""Fetch, compared with kio's in every version."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LIMITS = FetchLimits(
 )
 
 
-def wanted(topic: str, partition: int, offset: int = 0) -> FetchPartition:
+def fetch_partition(topic: str, partition: int, offset: int = 0) -> FetchPartition:
     return FetchPartition(
         topic_partition=TopicPartition(topic, partition),
         topic_id=IDS[topic],
@@ -52,11 +52,15 @@ def wanted(topic: str, partition: int, offset: int = 0) -> FetchPartition:
     )
 
 
-WANTED = [wanted("t", 0, 2**40), wanted("ü", 1), wanted("t", 300)]
+PARTITIONS = [
+    fetch_partition("t", 0, 2**40),
+    fetch_partition("ü", 1),
+    fetch_partition("t", 300),
+]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_request_is_what_kio_writes(version: int) -> None:
+def test_a_request_equals_kios(version: int) -> None:
     def partition(one: FetchPartition) -> dict[str, Any]:
         fields = {
             "partition": one.topic_partition.partition,
@@ -77,7 +81,7 @@ def test_a_request_is_what_kio_writes(version: int) -> None:
         "min_bytes": 4,
         "max_bytes": 5_000_000,
         "isolation_level": 1,
-        "topics": [topic("t", [WANTED[0], WANTED[2]]), topic("ü", [WANTED[1]])],
+        "topics": [topic("t", [PARTITIONS[0], PARTITIONS[2]]), topic("ü", [PARTITIONS[1]])],
     }
     if version <= 14:
         fields["replica_id"] = -1
@@ -86,12 +90,15 @@ def test_a_request_is_what_kio_writes(version: int) -> None:
     if version >= 11:
         fields["rack_id"] = "r1"
     expected = entity_bytes(raw.request("fetch", version, **fields))
-    assert b"".join(bytes(part) for part in fetch_request(version, LIMITS, WANTED).body) == expected
+    assert (
+        b"".join(bytes(part) for part in fetch_request(version, LIMITS, PARTITIONS).body)
+        == expected
+    )
 
 
 def read(version: int, data: bytes) -> FetchResponse:
     reader = Reader(memoryview(data))
-    response = fetch_request(version, LIMITS, WANTED).read(reader)
+    response = fetch_request(version, LIMITS, PARTITIONS).read(reader)
     reader.end("the response")
     return response
 
@@ -112,7 +119,7 @@ def response(version: int, ones: list[tuple[str, int]], **fields: Any) -> bytes:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_response_is_what_kio_wrote(version: int) -> None:
+def test_a_response_of_kio_is_read(version: int) -> None:
     fields: dict[str, Any] = {
         "error_code": 6,
         "high_watermark": 2**41,
@@ -146,7 +153,7 @@ def test_a_response_is_what_kio_wrote(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_is_not_said_is_none(version: int) -> None:
+def test_missing_fields_are_none(version: int) -> None:
     data = response(
         version,
         [("t", 0)],
@@ -170,32 +177,34 @@ def test_node_endpoints() -> None:
 
 def test_records_are_a_view_into_the_frame() -> None:
     frame = memoryview(bytearray(response(17, [("t", 0)], records=b"marker", error_code=0)))
-    (one,) = fetch_request(17, LIMITS, WANTED).read(Reader(frame)).partitions
+    (one,) = fetch_request(17, LIMITS, PARTITIONS).read(Reader(frame)).partitions
     frame[bytes(frame).index(b"marker")] = ord("M")
     assert bytes(one.records) == b"Marker"
 
 
 @pytest.mark.parametrize("version", [4, 12, 13, 17])
 @pytest.mark.parametrize("ones", [[("t", 5)], [("ü", 0)], [("t", 0), ("t", 0)]])
-def test_what_was_not_asked_for_is_malformed(version: int, ones: list[tuple[str, int]]) -> None:
-    with pytest.raises(MalformedResponseError, match="was not asked for, or twice"):
+def test_a_partition_that_was_not_requested_is_malformed(
+    version: int, ones: list[tuple[str, int]]
+) -> None:
+    with pytest.raises(MalformedResponseError, match="not requested"):
         read(version, response(version, ones))
 
 
-def test_without_an_id_topics_go_by_name() -> None:
+def test_without_topic_ids_the_version_has_names() -> None:
     nameless = FetchPartition(
         topic_partition=TopicPartition("t", 0),
         topic_id=None,
         fetch_offset=0,
         partition_bytes_max=1,
     )
-    assert fetch_version(17, WANTED) == 17
-    assert fetch_version(17, [*WANTED, nameless]) == 12
+    assert fetch_version(17, PARTITIONS) == 17
+    assert fetch_version(17, [*PARTITIONS, nameless]) == 12
     assert fetch_version(5, [nameless]) == 5
 
 
 @given(st.data())
-def test_damaged_responses_are_malformed_and_nothing_else(data: st.DataObject) -> None:
+def test_corrupt_responses_are_malformed_or_read(data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(VERSIONS))
     good = response(version, [("t", 0), ("ü", 1)], records=b"x" * 20, high_watermark=3)
     found = bytearray(good)
@@ -208,7 +217,7 @@ def test_damaged_responses_are_malformed_and_nothing_else(data: st.DataObject) -
         assert str(error)  # noqa: PT017
 
 
-LIES = [
+INVALID_LENGTHS = [
     b"\xff" * 10,
     b"\x80" * 9 + b"\x01",
     b"\x80" * 4 + b"\x10",
@@ -220,14 +229,14 @@ LIES = [
 
 
 @pytest.mark.parametrize("version", [4, 11, 12, 17])
-def test_lengths_that_lie_are_malformed_and_nothing_else(version: int) -> None:
-    """A number that hurts in every place, instead of what is there and before it; cuts too."""
+def test_invalid_lengths_are_malformed_or_read(version: int) -> None:
+    """Insert and overwrite invalid numbers at every position, and truncate there."""
     good = response(version, [("t", 0), ("ü", 1)], records=b"x" * 20, high_watermark=3)
     read(version, good)
     refused = 0
     for at in range(len(good)):
-        made = [good[:at] + lie + good[at:] for lie in LIES]
-        made += [good[:at] + lie + good[at + len(lie) :] for lie in LIES]
+        made = [good[:at] + invalid + good[at:] for invalid in INVALID_LENGTHS]
+        made += [good[:at] + invalid + good[at + len(invalid) :] for invalid in INVALID_LENGTHS]
         for data in [*made, good[:at]]:
             try:
                 found = read(version, data)

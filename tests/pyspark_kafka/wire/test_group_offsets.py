@@ -1,4 +1,4 @@
-"""Offsets of groups, one try each: what is made of answers. With clusters: `client` tests."""
+"""Committed offsets of groups with scripted brokers; `client` tests use clusters."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def read(one: Router) -> None:
 
 
 def committed(*codes: int) -> dict[str, Any]:
-    """OffsetCommit's answer about `t-0`, `t-1` and `u-0`."""
+    """An OffsetCommit response for `t-0`, `t-1` and `u-0`."""
     of = [{"partition_index": p, "error_code": c} for p, c in zip((0, 1, 0), codes, strict=False)]
     return {"topics": [{"name": "t", "partitions": of[:2]}, {"name": "u", "partitions": of[2:]}]}
 
 
-def test_offsets_go_by_topic() -> None:
+def test_offsets_are_grouped_by_topic() -> None:
     def one(partition: int, offset: int) -> dict[str, Any]:
         found = {"partition_index": partition, "committed_offset": offset}
         return {**found, "committed_metadata": ""}
@@ -44,7 +44,7 @@ def test_offsets_go_by_topic() -> None:
     ]
 
 
-def test_a_commit_is_one_of_no_member() -> None:
+def test_a_commit_has_no_member() -> None:
     seen: list[bytes] = []
 
     def answer(peer: Peer, asked: ReceivedRequest) -> None:
@@ -69,28 +69,34 @@ def test_a_commit_is_one_of_no_member() -> None:
         ((30, 30, 30), 30, "t-0", 1),
     ],
 )
-def test_a_commit_that_is_refused(
-    codes: tuple[int, ...], code: int, where: str, asked: int
-) -> None:
+def test_errors_of_a_commit(codes: tuple[int, ...], code: int, where: str, asked: int) -> None:
     answers = Answers(offset_commit=[committed(*codes), committed(0, 0, 0)])
     with coordinated(answers, "g") as one:
-        with pytest.raises(ApiError, match=f"committing offsets of group 'g', {where}") as caught:
+        with pytest.raises(ApiError) as caught:
             commit(one)
         assert caught.value.code is ErrorCode(code)
+        topic, partition = where.split("-")
+        assert caught.value.fields == {
+            "topic": topic,
+            "partition": int(partition),
+            "group_id": "g",
+        }
         commit(one)
     assert answers.count("find_coordinator") == asked
 
 
 @pytest.mark.parametrize(
-    ("codes", "wrong"), [((0, 0), "leaves out u-0"), ((0, 0, 0), "more than what was asked")]
+    ("codes", "wrong"), [((0, 0), "u-0 is missing"), ((0, 0, 0), "not requested")]
 )
-def test_an_answer_about_other_partitions_is_none(codes: tuple[int, ...], wrong: str) -> None:
+def test_a_response_with_other_partitions_is_a_protocol_error(
+    codes: tuple[int, ...], wrong: str
+) -> None:
     answer = committed(*codes)
     if len(codes) == 3:
         answer["topics"] += [{"name": "v", "partitions": [{"partition_index": 0}]}]
     with (
         coordinated(Answers(offset_commit=[answer]), "g") as one,
-        pytest.raises(ProtocolError, match=wrong),
+        pytest.raises(ProtocolError, match=f"'g'.*{wrong}"),
     ):
         commit(one)
 
@@ -99,7 +105,7 @@ def test_an_answer_about_other_partitions_is_none(codes: tuple[int, ...], wrong:
     ("how", "kind"), [(closes, BrokerUnreachableError), (garbage, ProtocolError)]
 )
 @pytest.mark.parametrize(("api", "ask"), [("offset_commit", commit), ("offset_fetch", read)])
-def test_a_coordinator_that_does_not_answer_is_found_anew(
+def test_a_coordinator_that_does_not_respond_is_looked_up_again(
     how: Callable[[Peer, ReceivedRequest], None],
     kind: type[KafkaError],
     api: str,

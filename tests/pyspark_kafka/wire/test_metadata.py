@@ -1,4 +1,4 @@
-"""One picture of a cluster out of many answers."""
+"""Metadata responses, and their merge."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def partition(index: int, leader_id: int, leader_epoch: int) -> PartitionMetadat
     )
 
 
-def picture(
+def metadata_of(
     *leaders: tuple[int, int], topic_id: UUID | None = OLD, name: str = "t"
 ) -> ClusterMetadata:
     """A topic whose partitions have these leaders and epochs."""
@@ -52,44 +52,44 @@ def leaders(metadata: ClusterMetadata, name: str = "t") -> list[tuple[int, int]]
 
 
 def test_an_older_epoch_does_not_replace_a_newer_one() -> None:
-    merged = picture((1, 5), (1, 5), (1, 5)).merged(picture((2, 4), (2, 5), (2, 6)))
+    merged = metadata_of((1, 5), (1, 5), (1, 5)).merged(metadata_of((2, 4), (2, 5), (2, 6)))
     assert leaders(merged) == [(1, 5), (2, 5), (2, 6)]
 
 
-def test_a_topic_made_anew_begins_anew() -> None:
-    merged = picture((1, 5)).merged(picture((2, 0), topic_id=NEW))
+def test_a_topic_that_was_created_again_has_new_epochs() -> None:
+    merged = metadata_of((1, 5)).merged(metadata_of((2, 0), topic_id=NEW))
     assert leaders(merged) == [(2, 0)]
     assert merged.topics["t"].topic_id == NEW
 
 
-def test_an_unknown_epoch_is_news() -> None:
-    merged = picture((1, 5), topic_id=None).merged(picture((2, -1), topic_id=None))
+def test_an_unknown_epoch_replaces_a_known_one() -> None:
+    merged = metadata_of((1, 5), topic_id=None).merged(metadata_of((2, -1), topic_id=None))
     assert leaders(merged) == [(2, -1)]
 
 
-def test_partitions_that_are_gone_are_gone() -> None:
-    assert leaders(picture((1, 5), (1, 5)).merged(picture((1, 5)))) == [(1, 5)]
+def test_removed_partitions_are_dropped() -> None:
+    assert leaders(metadata_of((1, 5), (1, 5)).merged(metadata_of((1, 5)))) == [(1, 5)]
 
 
 def test_other_topics_are_kept_and_failed_ones_dropped() -> None:
-    both = picture((1, 0)).merged(picture((2, 0), name="u", topic_id=NEW))
+    both = metadata_of((1, 0)).merged(metadata_of((2, 0), name="u", topic_id=NEW))
     assert both.topics.keys() == {"t", "u"}
-    news = ClusterMetadata(brokers={}, failed={"t": ErrorCode.unknown_topic_or_partition})
-    merged = both.merged(news)
+    update = ClusterMetadata(brokers={}, failed={"t": ErrorCode.unknown_topic_or_partition})
+    merged = both.merged(update)
     assert merged.topics.keys() == {"u"}
     assert merged.failed == {"t": ErrorCode.unknown_topic_or_partition}
     assert merged.brokers == {}
-    assert merged.merged(picture((1, 0))).failed == {}
+    assert merged.merged(metadata_of((1, 0))).failed == {}
 
 
 @pytest.mark.parametrize(
     ("leader_id", "leader_epoch", "expected"),
     [(2, 6, (2, 6)), (2, 5, (1, 5)), (2, 4, (1, 5)), (9, 6, (1, 5))],
 )
-def test_what_a_refusal_says_of_the_leader(
+def test_the_leader_of_an_error_response(
     leader_id: int, leader_epoch: int, expected: tuple[int, int]
 ) -> None:
-    moved = picture((1, 5)).with_leader(TopicPartition("t", 0), leader_id, leader_epoch)
+    moved = metadata_of((1, 5)).with_leader(TopicPartition("t", 0), leader_id, leader_epoch)
     assert leaders(moved) == [expected]
 
 
@@ -121,7 +121,7 @@ def test_a_response_of_any_version(version: int, epoch: int) -> None:
     assert one.partitions == {2: expected}
 
 
-def test_topics_that_are_not_there_and_partitions_without_a_leader() -> None:
+def test_failed_topics_and_partitions_without_a_leader() -> None:
     leaderless = {"partition_index": 0, "error_code": 5, "leader_id": -1, "leader_epoch": 8}
     topics = [
         {"name": "gone", "error_code": 3},

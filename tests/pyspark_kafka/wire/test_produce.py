@@ -1,4 +1,4 @@
-"""Produce by hand against Produce by kio, in every version; InitProducerId."""
+"""Produce, compared with kio's in every version; InitProducerId."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SENT = [sent("t", 0, b"x" * 200), sent("ü", 1, b"yy"), sent("t", 300, b"z")]
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("transactional_id", [None, "X/ü/0/1-2"])
-def test_a_request_is_what_kio_writes(version: int, transactional_id: str | None) -> None:
+def test_a_request_equals_kios(version: int, transactional_id: str | None) -> None:
     def topic(name: str, ones: list[ProducePartition]) -> dict[str, Any]:
         named: dict[str, Any] = {"name": name} if version <= 12 else {"topic_id": IDS[name]}
         data = [
@@ -113,7 +113,7 @@ ALL = [("t", 0), ("t", 300), ("ü", 1)]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_response_is_what_kio_wrote(version: int) -> None:
+def test_a_response_of_kio_is_read(version: int) -> None:
     fields: dict[str, Any] = {"error_code": 87, "base_offset": 2**40}
     fields["log_append_time"] = datetime.fromtimestamp(5, UTC)
     if version >= 5:
@@ -152,19 +152,19 @@ def test_node_endpoints() -> None:
 @pytest.mark.parametrize(
     ("ones", "expected"),
     [
-        ([*ALL, ("t", 5)], "partition 5 .* was not sent to, or twice"),
-        ([*ALL, ("t", 0)], "partition 0 .* was not sent to, or twice"),
-        (ALL[:2], "no answer for ü-1"),
+        ([*ALL, ("t", 5)], "partition 5"),
+        ([*ALL, ("t", 0)], "partition 0"),
+        (ALL[:2], "ü-1"),
     ],
 )
-def test_an_answer_to_something_else_is_malformed(
+def test_a_response_with_other_partitions_is_malformed(
     version: int, ones: list[tuple[str, int]], expected: str
 ) -> None:
     with pytest.raises(MalformedResponseError, match=expected):
         read(version, response(version, ones))
 
 
-def test_without_an_id_topics_go_by_name() -> None:
+def test_without_topic_ids_the_version_has_names() -> None:
     nameless = ProducePartition(topic_partition=TopicPartition("t", 0), topic_id=None, records=b"")
     assert produce_version(13, SENT) == 13
     assert produce_version(13, [*SENT, nameless]) == 12
@@ -172,7 +172,7 @@ def test_without_an_id_topics_go_by_name() -> None:
 
 
 @given(st.data())
-def test_damaged_responses_are_malformed_and_nothing_else(data: st.DataObject) -> None:
+def test_corrupt_responses_are_malformed_or_read(data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(VERSIONS))
     found = bytearray(response(version, ALL, error_code=3))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -188,24 +188,24 @@ def soon(seconds: float = 20.0) -> float:
     return time.monotonic() + seconds
 
 
-def opening() -> Dialer:
+def dialer() -> Dialer:
     return Dialer(client_id="tests", clock=Clock())
 
 
 def test_a_producer_id() -> None:
     fields = {"producer_id": 2**40, "producer_epoch": 3}
     with ScriptedBroker(Answers(init_producer_id=[fields, {**fields, "error_code": 14}])) as broker:
-        router = Router([Address.parse(broker.address)], opening())
+        router = Router([Address.parse(broker.address)], dialer())
         found = request_producer_id(router, deadline=soon())
         assert found == ProducerIdAndEpoch(producer_id=2**40, producer_epoch=3)
-        with pytest.raises(ApiError, match="asking for a producer id") as caught:
+        with pytest.raises(ApiError, match="producer id") as caught:
             request_producer_id(router, deadline=soon())
         assert caught.value.code is ErrorCode.coordinator_load_in_progress
         router.close()
 
 
-def test_what_is_posted_goes_out_while_others_are_waited_for() -> None:
-    """More than any socket buffer holds, to a broker that does not read at first."""
+def test_posted_requests_are_sent_while_waiting_for_others() -> None:
+    """The requests are larger than any socket buffer, and the broker reads late."""
     size = 12_000_000
 
     def slow(peer: Peer) -> None:
@@ -228,7 +228,7 @@ def test_what_is_posted_goes_out_while_others_are_waited_for() -> None:
 
     clock = Clock()
     with ScriptedBroker(slow) as broker:
-        connection = opening().open(
+        connection = dialer().open(
             Address.parse(broker.address), broker="broker 7", deadline=soon()
         )
         pendings = [connection.post(posted()) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Versions, error codes and pauses: the tables, and what is computed of them."""
+"""The tables of versions, error codes and pauses."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ def test_a_choice_can_be_bounded() -> None:
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 3), (18, 20)])
-def test_nothing_in_common_names_both_ranges(first: int, last: int) -> None:
-    expected = f"broker 7 has Fetch in versions {first} to {last}, and this client speaks 4 to 17"
+def test_the_error_of_no_common_version_has_both_ranges(first: int, last: int) -> None:
+    expected = f"Broker 7 .*Fetch .*{first} to {last}.* 4 to 17"
     with pytest.raises(UnsupportedVersionError, match=expected):
         versions(first, last).choose(Api.FETCH)
 
 
-def test_an_api_that_the_broker_does_not_have() -> None:
-    with pytest.raises(UnsupportedVersionError, match=r"broker 7 does not have FindCoordinator"):
+def test_an_api_that_the_broker_does_not_support() -> None:
+    with pytest.raises(UnsupportedVersionError, match="Broker 7 .*FindCoordinator"):
         versions(4, 17).choose(Api.FIND_COORDINATOR)
-    with pytest.raises(UnsupportedVersionError, match=r"a Kafka broker \(3.0 or later\)"):
+    with pytest.raises(UnsupportedVersionError, match=r"3\.0"):
         versions(4, 17).choose(Api.LIST_TRANSACTIONS)
 
 
-def test_the_table_is_of_versions_that_kio_has() -> None:
-    for api, spoken in SUPPORTED_VERSIONS.items():
+def test_kio_has_all_supported_versions() -> None:
+    for api, supported in SUPPORTED_VERSIONS.items():
         name = api_key_map[api]
         assert name == api.name.lower()
         known = schema_name_map[name]
-        assert set(range(spoken.first, spoken.last + 1)) <= known.keys()
-        assert spoken.first <= spoken.throttled_from <= spoken.last
+        assert set(range(supported.first, supported.last + 1)) <= known.keys()
+        assert supported.first <= supported.throttled_from <= supported.last
 
 
 def test_every_code_has_a_reaction_and_what_kafka_retries_is_retried() -> None:
@@ -105,17 +105,17 @@ def test_codes(code: ErrorCode, reaction: Reaction, kind: type[KafkaError]) -> N
     assert kind.remedy
 
 
-def test_a_code_is_said_as_kafka_says_it() -> None:
+def test_format_code() -> None:
     assert format_code(ErrorCode.not_coordinator) == "NOT_COORDINATOR (16)"
 
 
-def test_pauses_grow_to_a_bound() -> None:
+def test_pauses_grow_to_a_maximum() -> None:
     backoff = Backoff(first_s=0.1, longest_s=1.0, jitter=0.0)
     assert [backoff.pause_s(tries, 0.5) for tries in (1, 2, 3, 4, 5)] == [0.1, 0.2, 0.4, 0.8, 1.0]
 
 
 @given(st.integers(1, 10**6), st.floats(0, 1, exclude_max=True))
-def test_pauses_are_near_what_they_should_be(tries: int, random_number: float) -> None:
+def test_jitter_is_bounded(tries: int, random_number: float) -> None:
     plain = Backoff(jitter=0.0).pause_s(tries, 0.5)
     assert 0.8 * plain <= Backoff().pause_s(tries, random_number) <= min(1.2 * plain, 1.0)
 

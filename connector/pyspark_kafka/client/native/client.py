@@ -72,7 +72,7 @@ class NativeReads:
             retries=settings.retries,
             retry_interval_s=settings.retry_interval_s,
             backoff=settings.retrying,
-            reconnecting=settings.reconnecting,
+            reconnect_backoff=settings.reconnecting,
         )
         return cls(router=router, queries=queries, settings=settings)
 
@@ -122,7 +122,7 @@ class NativeReads:
             answer_s=settings.request_timeout_s,
             sizes=FetchSizes(bytes_max=settings.fetch_bytes_max),
             retrying=settings.retrying,
-            reconnecting=settings.reconnecting,
+            reconnect_backoff=settings.reconnecting,
         ).batches()
 
     def close(self) -> None:

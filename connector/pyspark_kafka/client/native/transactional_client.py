@@ -251,7 +251,7 @@ class NativeTransactionalClient(NativeClient):
         return self.queries.retry(
             lambda deadline: admin_requests.topic_config(self.router, topic, deadline=deadline),
             f"describing the settings of topic {topic!r}",
-            about=[TopicPartition(topic, 0)],
+            partitions=[TopicPartition(topic, 0)],
         )
 
     def broker_config(self) -> Mapping[str, str] | None:
@@ -273,7 +273,7 @@ class NativeTransactionalClient(NativeClient):
         return self.queries.retry(
             lambda deadline: admin_requests.replication_of(self.router, topic, deadline=deadline),
             f"looking for the replicas of topic {topic!r}",
-            about=[TopicPartition(topic, 0)],
+            partitions=[TopicPartition(topic, 0)],
         )
 
     def broker_count(self) -> int:

@@ -164,7 +164,7 @@ class NativeTransactionalProducer(NativeProducer):
             bootstrap_servers=self._faults.bootstrap_servers,
             api_timeout_s=self._settings.api_timeout_s,
             backoff=self._settings.backoff,
-            reconnecting=self._settings.backoff,
+            reconnect_backoff=self._settings.backoff,
         )
         doing = f"committing offsets of group {group_id!r} as {self._transactional_id!r}"
         try:
