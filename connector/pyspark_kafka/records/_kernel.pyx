@@ -2,15 +2,14 @@
 # cython: initializedcheck=False, auto_pickle=False, autotestdict=False
 """The compiled implementation: record batches to Arrow and back without a Python object per record.
 
-Purpose: the same rows, the same batches and the same errors as `_pure` and `_pure_encode`, and the
-same checksums as `_pure_checksums`, at the speed of memory; the layouts stand in `_pure`. Invariant: of bytes to be decoded nothing outside is
-read, whatever they say; a length is compared with what is left before it is used. What it must
-not know: the pure implementation, connections, Spark.
+Purpose: the same rows, batches and errors as `_pure` and `_pure_encode`, and the same checksums as
+`_pure_checksums`, at the speed of memory. `_pure` has the layouts. Invariant: no byte outside of
+the input is read; every length is compared with the bytes left before it is used. What it must not
+know: the pure implementation, connections, Spark.
 
-How decoding goes: `step` runs without the GIL through batches and their records and copies rows
-into growing blocks of memory. It comes back, as an `Event`, for what needs Python (a batch that is
-compressed or belongs to a transaction, rows to be made an Arrow batch, a fault) and goes on where
-it was.
+Decoding: `step` runs without the GIL through batches and records, and copies rows into growing
+blocks of memory. It returns an `Event` for work that needs Python (a compressed or transactional
+batch, a full Arrow batch, a failure); the next call continues at the same position.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
@@ -110,7 +109,7 @@ include "_kernel_common.pxi"
 
 
 cdef class _Memory:
-    """A block that was filled, for Arrow to hold and in the end to free."""
+    """A filled block, which Arrow owns and frees."""
 
     cdef uint8_t *data
     cdef Py_ssize_t size_bytes
@@ -122,11 +121,11 @@ cdef class _Memory:
         free(self.data)
 
 
-cdef object taken(Block *block, size_t size_bytes):
-    """The block as an Arrow buffer; the block is empty again.
+cdef object take_buffer(Block *block, size_t size_bytes):
+    """Move the block's memory to an Arrow buffer.
 
-    It is cut to its size only where most of it is unused. The C library keeps freed memory for the
-    next block of that size, but a cut one goes back to the system, and new pages are dear.
+    The memory is shrunk only if less than half of it is used: the C library reuses freed blocks of
+    the same size, but returns the rest of a shrunk one to the system, and new pages are slow.
     """
     cdef _Memory memory = _Memory()
     if size_bytes < block.capacity // 2 and grow(block, size_bytes) != OK:
@@ -138,21 +137,21 @@ cdef object taken(Block *block, size_t size_bytes):
     return pa.py_buffer(memory)
 
 
-cdef object taken_binary(Binary *column, object type_, int64_t rows):
+cdef object take_binary(Binary *column, object type_, int64_t rows):
     if column.null_from == 0 and rows <= ROWS_MAX:
         return _nulls(type_).slice(0, rows)
     note_nulls(column, rows)
-    valid = taken(&column.valid, (rows + 7) // 8) if column.nulls else None
-    offsets = taken(&column.offsets, (rows + 1) * sizeof(int32_t))
-    data = taken(&column.data, column.data.size)
+    valid = take_buffer(&column.valid, (rows + 7) // 8) if column.nulls else None
+    offsets = take_buffer(&column.offsets, (rows + 1) * sizeof(int32_t))
+    data = take_buffer(&column.data, column.data.size)
     return pa.Array.from_buffers(type_, rows, [valid, offsets, data], null_count=column.nulls)
 
 
-# The way in
+# Entry points
 
 
 def decode(data, request):
-    """As `contract.Decode` says."""
+    """See `contract.Decode`."""
     cdef Py_buffer view
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
@@ -164,7 +163,7 @@ def decode(data, request):
 
 
 def crc_of(data, by_tables=False):
-    """CRC-32C by the processor or by tables, to be tested against each other."""
+    """Compute CRC-32C with the processor's instruction, or with tables."""
     cdef Py_buffer view
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
@@ -176,7 +175,7 @@ def crc_of(data, by_tables=False):
 
 
 cdef class _Decoding:
-    """One call of `decode`: what goes on between one `step` and the next."""
+    """One call of `decode`: the work between calls of `step`."""
 
     cdef State state
     cdef const uint8_t *start
@@ -225,8 +224,8 @@ cdef class _Decoding:
                 break
             if event == FULL:
                 self.flush()
-            elif event == LOOK:
-                self.look()
+            elif event == NEEDS_PYTHON:
+                self.handle_batch()
             else:
                 self.fail(event)
         if self.state.row_count:
@@ -242,7 +241,7 @@ cdef class _Decoding:
             details = [sum(details)]
         raise DecodeError(DecodeFailure(self.state.failure), self.state.failure_offset, *details)
 
-    cdef int look(self) except -1:
+    cdef int handle_batch(self) except -1:
         """Enter or leave a batch that is compressed, transactional or control."""
         cdef BatchHeader *batch = &self.state.batch
         if self.aborted is not None:
@@ -274,7 +273,7 @@ cdef class _Decoding:
         return is_abort_marker(key, base_offset=self.state.batch.base_offset)
 
     cdef int open_section(self) except -1:
-        """Go to the records of the batch, decompressed where they are not plain."""
+        """Enter the records of the batch, after decompression if needed."""
         cdef BatchHeader *batch = &self.state.batch
         cdef Py_buffer view
         cdef Py_ssize_t first = self.state.position - self.start + HEADER_BYTES
@@ -294,7 +293,7 @@ cdef class _Decoding:
         return 0
 
     cdef int flush(self) except -1:
-        """The rows so far as an Arrow batch."""
+        """Add the current rows as an Arrow batch."""
         arrays = [self.column(name) for name in self.request.columns]
         self.batches.append(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
         release_rows(&self.state)
@@ -306,36 +305,36 @@ cdef class _Decoding:
         cdef int64_t rows = state.row_count
         type_ = SOURCE_SCHEMA.field(name).type
         if name == "key":
-            return taken_binary(&state.key, type_, rows)
+            return take_binary(&state.key, type_, rows)
         if name == "value":
-            return taken_binary(&state.value, type_, rows)
+            return take_binary(&state.value, type_, rows)
         if name == "topic":
             return _same_for_all(self.request.topic, type_).slice(0, rows)
         if name == "partition":
             return _same_for_all(self.request.partition, type_).slice(0, rows)
         if name == "offset":
-            return fixed(type_, rows, taken(&state.offset, rows * sizeof(int64_t)))
+            return fixed(type_, rows, take_buffer(&state.offset, rows * sizeof(int64_t)))
         if name == "timestamp":
-            return fixed(type_, rows, taken(&state.timestamp, rows * sizeof(int64_t)))
+            return fixed(type_, rows, take_buffer(&state.timestamp, rows * sizeof(int64_t)))
         if name == "timestampType":
             if not state.timestamp_type_mixed:
                 return _same_for_all(state.timestamp_type_of_all, type_).slice(0, rows)
-            return fixed(type_, rows, taken(&state.timestamp_type, rows * sizeof(int32_t)))
+            return fixed(type_, rows, take_buffer(&state.timestamp_type, rows * sizeof(int32_t)))
         return self.headers()
 
     cdef object headers(self):
         cdef State *state = &self.state
         cdef int64_t rows = state.row_count
         pair = HEADERS_TYPE.value_type
-        keys = taken_binary(&state.header_keys, pair.field("key").type, state.header_count)
-        values = taken_binary(&state.header_values, pair.field("value").type, state.header_count)
+        keys = take_binary(&state.header_keys, pair.field("key").type, state.header_count)
+        values = take_binary(&state.header_values, pair.field("value").type, state.header_count)
         pairs = pa.StructArray.from_buffers(
             pair, state.header_count, [None], null_count=0, children=[keys, values]
         )
         valid = None
         if state.header_lists_nulls:
-            valid = taken(&state.header_lists_valid, (rows + 7) // 8)
-        offsets = taken(&state.header_lists, (rows + 1) * sizeof(int32_t))
+            valid = take_buffer(&state.header_lists_valid, (rows + 7) // 8)
+        offsets = take_buffer(&state.header_lists, (rows + 1) * sizeof(int32_t))
         return pa.Array.from_buffers(
             HEADERS_TYPE,
             rows,
@@ -347,7 +346,7 @@ cdef class _Decoding:
 
 @lru_cache(maxsize=8)
 def _same_for_all(value, type_):
-    """A column of one value as long as a batch may be, of which each batch takes a part."""
+    """Return a column of one repeated value with the maximum length; batches take slices."""
     return pa.repeat(pa.scalar(value, type_), ROWS_MAX)
 
 

@@ -1,5 +1,5 @@
-# The sum of the hashes of rows, as `checksums.RowChecksums` says. A part of `_kernel.pyx`;
-# `_pure_checksums` says the same in fewer words, and `row_hash.h` has what is done byte by byte.
+# The sum of the hashes of rows (`checksums.RowChecksums`). A part of `_kernel.pyx`;
+# `_pure_checksums` is the readable version, and `row_hash.h` has the inner loop.
 
 cdef extern from "row_hash.h" nogil:
     const uint64_t[8] row_hash_words
@@ -15,7 +15,7 @@ cdef enum:
 
 cdef struct Hashed:
     int64_t row_count
-    # Topics of all rows, or where `topic_indices` are present those that they point to.
+    # The topic of each row, or the dictionary of `topic_indices` if those are present.
     Column topic
     Column topic_indices
     Column partition
@@ -25,7 +25,7 @@ cdef struct Hashed:
     Column headers
     Column header_keys
     Column header_values
-    # By index in the dictionary.
+    # Hashes by index in the dictionary.
     const uint64_t *topic_hashes
 
 
@@ -42,7 +42,7 @@ cdef inline uint64_t with_field(
 cdef inline uint64_t with_headers(
     uint64_t hash, const Hashed *rows, int64_t row
 ) noexcept nogil:
-    """Null and none are the same. Their count ends them, and so begins what follows."""
+    """Hash the headers and their count; null is the same as an empty list."""
     cdef int64_t start = 0
     cdef int64_t count = 0
     cdef int64_t index
@@ -88,12 +88,12 @@ cdef uint64_t sum_of_hashes(const Hashed *rows) noexcept nogil:
 
 
 def row_checksums(batch):
-    """As `checksums.RowChecksums` says."""
+    """See `checksums.RowChecksums`."""
     return _Checksums(batch).sum()
 
 
 cdef class _Checksums:
-    """One call of `row_checksums`. The arrays keep their memory where `rows` looks."""
+    """One call of `row_checksums`. `rows` points into the memory of the arrays."""
 
     cdef Hashed rows
     cdef object batch
@@ -111,45 +111,45 @@ cdef class _Checksums:
     cdef object sum(self):
         cdef Hashed *rows = &self.rows
         cdef uint64_t found
-        self.look_at_columns()
+        self.point_to_columns()
         with nogil:
             found = sum_of_hashes(rows)
         return found
 
-    cdef int look_at_columns(self) except -1:
+    cdef int point_to_columns(self) except -1:
         cdef Hashed *rows = &self.rows
         batch = self.batch
         names = batch.schema.names
         rows.row_count = batch.num_rows
         if "topic" in names:
-            self.look_at_topics(batch.column("topic"))
+            self.point_to_topics(batch.column("topic"))
         if "partition" in names:
-            look_at_numbers(&rows.partition, batch.column("partition"), (pa.int32(),))
+            point_to_numbers(&rows.partition, batch.column("partition"), (pa.int32(),))
         if "timestamp" in names:
-            look_at_numbers(&rows.timestamp, batch.column("timestamp"), _TIMESTAMP_TYPES)
+            point_to_numbers(&rows.timestamp, batch.column("timestamp"), _TIMESTAMP_TYPES)
         if "key" in names:
-            look_at_binary(&rows.key, batch.column("key"))
+            point_to_binary(&rows.key, batch.column("key"))
         if "value" in names:
-            look_at_binary(&rows.value, batch.column("value"))
+            point_to_binary(&rows.value, batch.column("value"))
         if "headers" in names:
             headers = batch.column("headers")
             assert pa.types.is_list(headers.type), headers.type
-            look_at_lists(&rows.headers, headers)
+            point_to_lists(&rows.headers, headers)
             pairs = headers.values
-            look_at_binary(&rows.header_keys, pairs.field("key"))
-            look_at_binary(&rows.header_values, pairs.field("value"))
+            point_to_binary(&rows.header_keys, pairs.field("key"))
+            point_to_binary(&rows.header_values, pairs.field("value"))
         return 0
 
-    cdef int look_at_topics(self, topics) except -1:
-        """Of a dictionary each topic is hashed once."""
+    cdef int point_to_topics(self, topics) except -1:
+        """Hash each topic of a dictionary once."""
         cdef int64_t count, index
         if not pa.types.is_dictionary(topics.type):
-            look_at_binary(&self.rows.topic, topics)
+            point_to_binary(&self.rows.topic, topics)
             return 0
         names = topics.dictionary
-        look_at_binary(&self.rows.topic, names)
+        point_to_binary(&self.rows.topic, names)
         self.topic_indices = topics.indices.cast(pa.int32())
-        look_at_numbers(&self.rows.topic_indices, self.topic_indices, (pa.int32(),))
+        point_to_numbers(&self.rows.topic_indices, self.topic_indices, (pa.int32(),))
         count = len(names)
         self.topic_hashes = <uint64_t *> realloc(NULL, (count + 1) * sizeof(uint64_t))
         if self.topic_hashes == NULL:

@@ -1,9 +1,8 @@
-# The fast way into `common_records.h` and back: what is common, and how much of it there is room
-# for. A part of `_kernel.pyx`. Invariant: what is not common is left, whole, to `read_record` and
-# `append`.
+# The fast path to `common_records.h`: which batches it handles, and for how many records there is
+# room. A part of `_kernel.pyx`. Invariant: other records are left to `read_record` and `append`.
 
 cdef inline bint is_common(const State *state) noexcept nogil:
-    """Whether every offset of the batch is wanted, and every short timestamp delta has a place."""
+    """Return whether all offsets are in the range, and all short timestamp deltas fit."""
     cdef const BatchHeader *batch = &state.batch
     cdef int64_t room = TIMESTAMP_MS_MAX - COMMON_NUMBER_MAX
     return (
@@ -15,7 +14,7 @@ cdef inline bint is_common(const State *state) noexcept nogil:
 
 
 cdef int take_common_records(State *state) noexcept nogil:
-    """Make rows of the next records, as long as they are common and there is room for them."""
+    """Append the next records as rows while they are common and there is room."""
     cdef common_rows rows
     cdef bint log_append_time = (state.batch.attributes & LOG_APPEND_TIME_BIT) != 0
     if state.row_count == state.row_capacity and state.row_count < state.rows_max:
@@ -55,9 +54,10 @@ cdef int take_common_records(State *state) noexcept nogil:
 
 
 cdef inline const uint8_t *last_end(const State *state) noexcept nogil:
-    """Where the last record that can be taken may end: fields take less room than their record.
+    """Return the limit of the end of the last record.
 
-    So neither the blocks' room nor the payload of an Arrow batch needs a look at each record.
+    Fields are smaller than their record, so that no record needs a check of the blocks' capacity
+    and of the payload of the Arrow batch.
     """
     cdef int64_t left = state.section_end - state.record - COMMON_AHEAD_BYTES
     left = min(left, state.bytes_max - state.payload_bytes)
@@ -89,7 +89,7 @@ cdef inline void close_column(
 
 
 cdef void put_no_headers(State *state, int64_t row_end) noexcept nogil:
-    """For rows from the last one that counts on."""
+    """Set null headers for the rows from `row_count` on."""
     cdef int64_t row
     state.header_lists_nulls += row_end - state.row_count
     common_clear_bits(state.header_lists_valid.data, state.row_count, row_end)

@@ -1,17 +1,17 @@
-# Rows to batches: which row goes into which, how large each is, and then its bytes. A part of
-# `_kernel.pyx`; `_pure_encode` says the same in fewer words.
-# Invariant: `write_rows` writes of each batch exactly as many bytes as `plan_rows` has counted
-# (and up to PADDING_BYTES behind them), for both take every size from the same functions.
+# Rows to batches: the batch of each row, the size of each batch, and then the bytes. A part of
+# `_kernel.pyx`; `_pure_encode` is the readable version.
+# Invariant: `write_rows` writes exactly the number of bytes that `plan_rows` has computed for a
+# batch (and up to PADDING_BYTES after them), since both use the same functions for sizes.
 
 cdef enum:
     CRC_POSITION = 17
     MAGIC_OF_FORMAT_2 = 2
-    # Record attributes, timestamp delta 0 and offset delta 0: those of a batch's first record.
+    # Record attributes, timestamp delta 0 and offset delta 0 of a batch's first record.
     FIRST_DELTAS_BYTES = 3
     BATCHES_AT_FIRST = 16
     SHORT_BYTES_MAX = 512
 
-# Why `plan_rows` comes back before its end.
+# Errors of `plan_rows`.
 cdef enum:
     NO_SUCH_PARTITION = 101
     TOO_LARGE_FOR_A_BATCH = 102
@@ -24,22 +24,22 @@ cdef extern from * nogil:
 
 
 cdef struct Column:
-    # An Arrow array, its rows counted from `first` on. Where it is not `present` all are null.
+    # An Arrow array whose rows start at `first`. All rows are null if it is not `present`.
     bint present
     # Offsets have 64 bits.
     bint large
-    # NULL where there are no nulls.
+    # NULL if there are no nulls.
     const uint8_t *valid
     int64_t first
-    # Of binaries and lists.
+    # For binaries and lists.
     const void *offsets
-    # Of binaries and numbers.
+    # For binaries and numbers.
     const uint8_t *data
-    # Of binaries: nothing from here on may be read.
+    # For binaries: the end of the readable bytes.
     const uint8_t *end
 
 cdef struct Planned:
-    # A batch: what goes into its header, and how far it is written.
+    # A batch: values of its header, and the write position.
     int32_t partition
     int32_t record_count
     int64_t size_bytes
@@ -49,7 +49,7 @@ cdef struct Planned:
     int32_t written
 
 cdef struct Sealing:
-    # What is not of the rows in a header.
+    # The values of a header that do not depend on the rows.
     int attributes
     int64_t producer_id
     int producer_epoch
@@ -70,15 +70,15 @@ cdef struct Plan:
     int32_t turn
     int64_t now_ms
     int64_t bytes_max
-    # Partition to the index of its open batch, or -1.
+    # For each partition the index of its open batch, or -1.
     int32_t *open_batches
-    # Row to the index of its batch, and to the bytes of its record behind its length.
+    # For each row the index of its batch, and the size of its record without the length.
     int32_t *batch_of_row
     int32_t *body_bytes
     Planned *batches
     int64_t batch_count
     int64_t batch_capacity
-    # What cannot be.
+    # The failure.
     int32_t failed_partition
     int64_t failed_bytes
 
@@ -104,7 +104,7 @@ cdef inline int64_t offset_at(const Column *column, int64_t row) noexcept nogil:
 cdef inline int64_t field_at(
     const Column *column, int64_t row, const uint8_t **field
 ) noexcept nogil:
-    """The size of a binary, and where it is; -1 for null."""
+    """Return the size and the position of a binary; -1 for null."""
     cdef int64_t start
     if is_null(column, row):
         return -1
@@ -114,7 +114,7 @@ cdef inline int64_t field_at(
 
 
 cdef inline int64_t header_range(const Plan *plan, int64_t row, int64_t *start) noexcept nogil:
-    """How many headers a row has, and the index of the first."""
+    """Return the number of headers of a row, and the index of the first."""
     if is_null(&plan.headers, row):
         return 0
     start[0] = offset_at(&plan.headers, row)
@@ -135,7 +135,7 @@ cdef inline uint64_t zigzag(int64_t number) noexcept nogil:
 
 
 cdef inline int64_t varint_bytes(int64_t number) noexcept nogil:
-    """One for each 7 bits; of the usual ones without a branch, which sizes would mislead."""
+    """Return the size of a varint; without branches, which are mispredicted, for small ones."""
     cdef uint64_t unsigned = zigzag(number)
     if unsigned < 1 << 28:
         return 1 + (unsigned >= 1 << 7) + (unsigned >= 1 << 14) + (unsigned >= 1 << 21)
@@ -198,7 +198,7 @@ cdef inline uint32_t murmur2(const uint8_t *key, int64_t size) noexcept nogil:
 
 
 cdef inline int64_t field_size(int64_t size) noexcept nogil:
-    """With its length before it; of -1 for null, that alone."""
+    """Return the size of a field with its length; null (-1) has only the length."""
     return varint_bytes(size) + (size if size > 0 else 0)
 
 
@@ -217,7 +217,7 @@ cdef int64_t headers_size(const Plan *plan, int64_t row) noexcept nogil:
 cdef inline bint put_into(
     Plan *plan, int32_t partition, int64_t row, int64_t timestamp, int64_t fields_bytes
 ) noexcept nogil:
-    """Give the row to the partition's open batch, if there is one that has room."""
+    """Assign the row to the partition's open batch, if there is one with room."""
     cdef int32_t index = plan.open_batches[partition]
     cdef int64_t body_bytes, size_bytes
     cdef Planned *batch
@@ -259,7 +259,7 @@ cdef int begin_batch(Plan *plan, int32_t partition, int64_t timestamp) noexcept 
 
 
 cdef int plan_rows(Plan *plan) noexcept nogil:
-    """Give each row its batch. `written` counts the records of a batch, as it will again."""
+    """Assign each row to a batch. `written` counts the records, as it does in `write_rows`."""
     cdef const uint8_t *key = NULL
     cdef const uint8_t *value = NULL
     cdef int64_t row, key_bytes, fields_bytes, timestamp
@@ -296,7 +296,7 @@ cdef int plan_rows(Plan *plan) noexcept nogil:
 
 
 cdef inline int64_t size_alone(int64_t fields_bytes) noexcept nogil:
-    """Of a batch of one such record."""
+    """Return the size of a batch with only this record."""
     cdef int64_t body_bytes = FIRST_DELTAS_BYTES + fields_bytes
     return HEADER_BYTES + varint_bytes(body_bytes) + body_bytes
 
@@ -307,7 +307,7 @@ cdef inline int64_t size_alone(int64_t fields_bytes) noexcept nogil:
 cdef inline uint8_t *put_field(
     uint8_t *at, const Column *column, int64_t row
 ) noexcept nogil:
-    """A length, -1 for null, and so many bytes."""
+    """Write a length (-1 for null) and the bytes."""
     cdef const uint8_t *field = NULL
     cdef int64_t size = field_at(column, row, &field)
     cdef int64_t copied = 0
@@ -315,7 +315,7 @@ cdef inline uint8_t *put_field(
     if size <= 0:
         return at
     if size <= SHORT_BYTES_MAX and column.end - field >= size + COMMON_WORD_BYTES:
-        # Whole words, beyond the field: the source has them, the batch its padding.
+        # Whole words, beyond the field: the source is long enough, and the batch is padded.
         while copied < size:
             memcpy(at + copied, field + copied, COMMON_WORD_BYTES)
             copied += COMMON_WORD_BYTES
@@ -336,12 +336,12 @@ cdef uint8_t *put_headers_of(uint8_t *at, const Plan *plan, int64_t row) noexcep
 
 
 cdef void write_rows(Plan *plan) noexcept nogil:
-    """Each record behind the one before it in its batch, which begins at `at`."""
+    """Write each record at the write position of its batch."""
     cdef Planned *batch
     cdef uint8_t *at
     cdef int64_t row, timestamp
     cdef int32_t index = -1
-    # Of the batch of the row before, for mostly it is the same.
+    # A copy of the batch of the previous row, which is mostly the same.
     cdef Planned current
     for row in range(plan.row_count):
         if plan.batch_of_row[row] != index:
@@ -368,7 +368,7 @@ cdef void write_rows(Plan *plan) noexcept nogil:
 cdef void put_header(
     uint8_t *data, int64_t size_bytes, const Planned *batch, const Sealing *sealing
 ) noexcept nogil:
-    """Header and CRC of a batch whose records are in place."""
+    """Write the header and the CRC of a batch after its records."""
     put_big64(data, 0)
     put_big32(data + 8, <uint32_t> (size_bytes - LENGTH_END))
     put_big32(data + 12, <uint32_t> -1)
@@ -386,16 +386,16 @@ cdef void put_header(
     put_big32(data + CRC_POSITION, crc32c(data + ATTRIBUTES, size_bytes - ATTRIBUTES))
 
 
-# The way in
+# Entry point
 
 
 def encode(rows, encoding):
-    """As `encoding.Encode` says."""
+    """See `encoding.Encode`."""
     return _Encoding(rows, encoding).run() if rows.num_rows else []
 
 
 cdef class _Encoding:
-    """One call of `encode`. The arrays of `rows` keep their memory where `plan` looks."""
+    """One call of `encode`. `plan` points into the memory of the arrays of `rows`."""
 
     cdef Plan plan
     cdef object rows
@@ -420,7 +420,7 @@ cdef class _Encoding:
         cdef int event
         cdef int64_t index
         cdef _Memory memory
-        self.look_at_columns()
+        self.point_to_columns()
         self.prepare()
         with nogil:
             event = plan_rows(plan)
@@ -441,25 +441,25 @@ cdef class _Encoding:
             write_rows(plan)
         return self.sealed(memories)
 
-    cdef int look_at_columns(self) except -1:
+    cdef int point_to_columns(self) except -1:
         cdef Plan *plan = &self.plan
         names = self.rows.schema.names
         plan.row_count = self.rows.num_rows
         if "key" in names:
-            look_at_binary(&plan.key, self.rows.column("key"))
+            point_to_binary(&plan.key, self.rows.column("key"))
         if "value" in names:
-            look_at_binary(&plan.value, self.rows.column("value"))
+            point_to_binary(&plan.value, self.rows.column("value"))
         if "partition" in names:
-            look_at_numbers(&plan.partition, self.rows.column("partition"), (pa.int32(),))
+            point_to_numbers(&plan.partition, self.rows.column("partition"), (pa.int32(),))
         if "timestamp" in names:
-            look_at_numbers(&plan.timestamp, self.rows.column("timestamp"), _TIMESTAMP_TYPES)
+            point_to_numbers(&plan.timestamp, self.rows.column("timestamp"), _TIMESTAMP_TYPES)
         if "headers" in names:
             headers = self.rows.column("headers")
             assert pa.types.is_list(headers.type), headers.type
-            look_at_lists(&plan.headers, headers)
+            point_to_lists(&plan.headers, headers)
             pairs = headers.values
-            look_at_binary(&plan.header_keys, pairs.field("key"))
-            look_at_binary(&plan.header_values, pairs.field("value"))
+            point_to_binary(&plan.header_keys, pairs.field("key"))
+            point_to_binary(&plan.header_values, pairs.field("value"))
         return 0
 
     cdef int prepare(self) except -1:
@@ -481,7 +481,7 @@ cdef class _Encoding:
         return 0
 
     cdef object sealed(self, list memories):
-        """The batches whose records are in `memories`, which is emptied on the way."""
+        """Finish the batches whose records are in `memories`, which becomes empty."""
         cdef Sealing sealing
         cdef Planned *batch
         cdef _Memory memory
@@ -519,7 +519,7 @@ cdef class _Encoding:
         return found
 
     cdef _Memory compressed(self, compress, _Memory plain, int32_t partition):
-        """A batch without a header yet, as `plain` is one."""
+        """Return the compressed batch, like `plain` without a header."""
         cdef Py_buffer view
         cdef _Memory memory
         section = compress(memoryview(plain)[HEADER_BYTES:])
@@ -547,21 +547,21 @@ cdef int32_t *numbers(int64_t count) except NULL:
 
 
 cdef uint8_t *address(buffer) except? NULL:
-    """Arrow leaves buffers out that have nothing in them."""
+    """Return the address of a buffer; Arrow has None for an empty one."""
     return NULL if buffer is None else <uint8_t *> <uintptr_t> buffer.address
 
 
-cdef int look_at(Column *column, array, buffers) except -1:
+cdef int point_to(Column *column, array, buffers) except -1:
     column.present = True
     column.valid = address(buffers[0]) if array.null_count else NULL
     column.first = array.offset
     return 0
 
 
-cdef int look_at_binary(Column *column, array) except -1:
+cdef int point_to_binary(Column *column, array) except -1:
     assert array.type in _BINARY_TYPES, array.type
     buffers = array.buffers()
-    look_at(column, array, buffers)
+    point_to(column, array, buffers)
     column.large = array.type in _LARGE_TYPES
     column.offsets = address(buffers[1])
     column.data = address(buffers[2])
@@ -569,16 +569,16 @@ cdef int look_at_binary(Column *column, array) except -1:
     return 0
 
 
-cdef int look_at_lists(Column *column, array) except -1:
+cdef int point_to_lists(Column *column, array) except -1:
     buffers = array.buffers()
-    look_at(column, array, buffers)
+    point_to(column, array, buffers)
     column.offsets = address(buffers[1])
     return 0
 
 
-cdef int look_at_numbers(Column *column, array, types) except -1:
+cdef int point_to_numbers(Column *column, array, types) except -1:
     assert array.type in types, array.type
     buffers = array.buffers()
-    look_at(column, array, buffers)
+    point_to(column, array, buffers)
     column.data = address(buffers[1])
     return 0

@@ -1,16 +1,15 @@
-# Memory for batches, used again. A part of `_kernel.pyx`.
-# The C library gives large blocks back to the system when they are freed, and new pages cost more
-# than all that is written to them: a few blocks are kept for the batches to come. Invariant: at
-# most KEPT_BYTES_MAX bytes and KEPT_BLOCKS_MAX blocks are kept, the latest. Everything here runs
-# under the GIL.
+# Reused memory for batches. A part of `_kernel.pyx`.
+# The C library returns large freed blocks to the system, and new pages cost more than writing to
+# them, so that a few blocks are kept for later batches. Invariant: at most KEPT_BYTES_MAX bytes in
+# KEPT_BLOCKS_MAX blocks are kept, the latest ones. All functions run with the GIL.
 
 cdef enum:
     KEPT_BLOCKS_MAX = 64
     KEPT_BYTES_MAX = 32 * 1024 * 1024
-    # What is smaller the C library keeps itself.
+    # The C library keeps smaller blocks itself.
     KEPT_BLOCK_BYTES_MIN = 128 * 1024
     KEPT_BLOCK_BYTES_MAX = 4 * 1024 * 1024
-    # Batches differ a little in size; pages that are not touched cost nothing.
+    # Capacities are rounded up, since batches differ a little; untouched pages cost nothing.
     STEP_BYTES = 64 * 1024
 
 cdef struct Kept:
@@ -23,7 +22,7 @@ cdef size_t kept_bytes = 0
 
 
 cdef class _BatchMemory(_Memory):
-    """A block that is kept, when nobody looks at it any more."""
+    """A block that is kept after its last reference is gone."""
 
     cdef size_t capacity
 
@@ -33,7 +32,7 @@ cdef class _BatchMemory(_Memory):
 
 
 cdef _BatchMemory allocated(size_t size_bytes):
-    """A block of this size, with padding behind it."""
+    """Return a block of this size, followed by padding."""
     cdef _BatchMemory memory = _BatchMemory()
     cdef size_t capacity = size_bytes + PADDING_BYTES
     if capacity >= KEPT_BLOCK_BYTES_MIN:
@@ -49,7 +48,7 @@ cdef _BatchMemory allocated(size_t size_bytes):
 
 
 cdef void take_kept(_BatchMemory memory, size_t capacity) noexcept:
-    """The latest kept block that is large enough, and not twice as large."""
+    """Take the latest kept block of at least this and less than twice this capacity."""
     cdef size_t index = kept_count
     while index > 0:
         index -= 1
@@ -61,7 +60,7 @@ cdef void take_kept(_BatchMemory memory, size_t capacity) noexcept:
 
 
 cdef void keep(uint8_t *data, size_t capacity) noexcept:
-    """Keep a block, in place of older ones where there is no room; or free it."""
+    """Keep a block and free the oldest ones beyond the limits; free a block of another size."""
     global kept_count, kept_bytes
     if not KEPT_BLOCK_BYTES_MIN <= capacity <= KEPT_BLOCK_BYTES_MAX:
         free(data)

@@ -1,5 +1,5 @@
 # Bytes to fields: numbers, batches, records, and every check of them. A part of `_kernel.pyx`.
-# Invariant: nothing at or behind an end is read. `_pure` says the same in fewer words.
+# Invariant: no byte at or after an end is read. `_pure` is the readable version.
 
 cdef inline uint32_t big32(const uint8_t *at) noexcept nogil:
     return (<uint32_t> at[0] << 24) | (<uint32_t> at[1] << 16) | (<uint32_t> at[2] << 8) | at[3]
@@ -62,7 +62,7 @@ cdef inline int varint64(const uint8_t **at, const uint8_t *end, int64_t *number
 
 
 cdef bint is_utf8(const uint8_t *at, const uint8_t *end) noexcept nogil:
-    """Strictly: the shortest form, no surrogates, nothing above U+10FFFF (RFC 3629)."""
+    """Strict: shortest form, no surrogates, nothing above U+10FFFF (RFC 3629)."""
     cdef uint8_t first, low, high
     cdef int more
     while at < end:
@@ -98,13 +98,13 @@ cdef bint is_utf8(const uint8_t *at, const uint8_t *end) noexcept nogil:
     return True
 
 
-# Faults
+# Failures
 
 
 cdef int fail(
     State *state, int failure, int count, int64_t first=0, int64_t second=0, int64_t third=0
 ) noexcept nogil:
-    """A fault of the batch, with as many details."""
+    """Set a failure of the batch with `count` details."""
     state.failure = failure
     state.failure_offset = state.batch.base_offset
     state.failure_details = count
@@ -117,7 +117,7 @@ cdef int fail(
 cdef int fail_record(
     State *state, int failure, int count, int64_t first=0, int64_t second=0, int64_t third=0
 ) noexcept nogil:
-    """A fault of the record at `index`, which is its first detail."""
+    """Set a failure of the record at `index`, which is the first detail."""
     fail(state, failure, count + 1, state.index, first, second)
     state.details[3] = third
     return FAILED
@@ -131,7 +131,7 @@ cdef int fail_number(State *state, int found) noexcept nogil:
 
 
 cdef int step(State *state) noexcept nogil:
-    """Go on until the range is done or Python is needed."""
+    """Decode until the end of the range or until Python is needed."""
     cdef int event
     cdef BatchHeader *batch = &state.batch
     while True:
@@ -144,11 +144,11 @@ cdef int step(State *state) noexcept nogil:
         if event != OK:
             return event
         if state.filters and batch.attributes & (CONTROL_BIT | TRANSACTIONAL_BIT):
-            return LOOK
+            return NEEDS_PYTHON
         if batch.attributes & CONTROL_BIT or batch.last_offset < state.start_offset:
             leave_batch(state)
         elif batch.attributes & CODEC_MASK:
-            return LOOK
+            return NEEDS_PYTHON
         else:
             enter_records(state, state.position + HEADER_BYTES, state.position + batch.size_bytes)
 
@@ -219,7 +219,7 @@ cdef int read_header(State *state) noexcept nogil:
 
 
 cdef int read_records(State *state) noexcept nogil:
-    """The records from `index` on; `FULL` comes before a record, which then is read again."""
+    """Read the records from `index` on; after `FULL` the current record is read again."""
     cdef Record record
     cdef bint common = is_common(state)
     cdef int event
@@ -241,7 +241,7 @@ cdef int read_records(State *state) noexcept nogil:
 
 
 cdef inline int take_record(State *state, Record *record) noexcept nogil:
-    """Make the record a row, if it is wanted, and go on to the next."""
+    """Append the record as a row if it is in the range, and advance."""
     cdef int64_t offset = state.batch.base_offset + record.offset_delta
     cdef int event
     if state.start_offset <= offset < state.end_offset:
@@ -255,7 +255,7 @@ cdef inline int take_record(State *state, Record *record) noexcept nogil:
 
 
 cdef int read_record(State *state, Record *record) noexcept nogil:
-    """Where the fields of the record at `state.record` are; all of them are checked."""
+    """Locate and check all fields of the record at `state.record`."""
     cdef const uint8_t *at = state.record
     cdef const uint8_t *end = state.section_end
     cdef int32_t length = 0
@@ -270,7 +270,7 @@ cdef int read_record(State *state, Record *record) noexcept nogil:
     record.end = end
     if at == end:
         return fail_number(state, CUT)
-    at += 1  # attributes, of which none is in use
+    at += 1  # attributes, none of which is in use
     found = varint64(&at, end, &record.timestamp_delta)
     if found == 0:
         found = varint32(&at, end, &record.offset_delta)
@@ -309,7 +309,7 @@ cdef inline int read_field(
     int32_t *field_bytes,
     int32_t bytes_min,
 ) noexcept nogil:
-    """A length of at least `bytes_min`, -1 for null, and so many bytes."""
+    """Read a length of at least `bytes_min` (-1 is null) and a field of that length."""
     cdef int found = varint32(at, end, field_bytes)
     if found != 0:
         return fail_number(state, found)
@@ -322,7 +322,7 @@ cdef inline int read_field(
 
 
 cdef int read_headers(State *state, Record *record, const uint8_t **at) noexcept nogil:
-    """Check the headers, and add up what they count."""
+    """Check the headers, and sum their sizes."""
     cdef const uint8_t *field
     cdef int32_t key_bytes = 0, value_bytes = 0
     cdef int32_t index

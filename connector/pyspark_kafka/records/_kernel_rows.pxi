@@ -1,8 +1,8 @@
 # Fields to columns: rows are copied into blocks of memory that grow. A part of `_kernel.pyx`.
-# Invariant: a row is there whole or not at all, except where memory ends, which ends it all.
+# Invariant: a row is appended completely or not at all, unless there is no memory, which ends all.
 
 cdef inline int append(State *state, Record *record, int64_t offset) noexcept nogil:
-    """The record as a row; `FULL` if it belongs into the next Arrow batch."""
+    """Append the record as a row; return `FULL` if it belongs to the next Arrow batch."""
     cdef bint log_append_time = (state.batch.attributes & LOG_APPEND_TIME_BIT) != 0
     cdef int64_t base = state.batch.max_timestamp if log_append_time else state.batch.base_timestamp
     cdef int64_t delta = 0 if log_append_time else record.timestamp_delta
@@ -12,7 +12,11 @@ cdef inline int append(State *state, Record *record, int64_t offset) noexcept no
         fail(state, TIMESTAMP, 2, base, delta)
         state.failure_offset = offset
         return FAILED
-    if state.headers_selected and record.header_count > 0 and not header_keys_are_utf8(state, record):
+    if (
+        state.headers_selected
+        and record.header_count > 0
+        and not header_keys_are_utf8(state, record)
+    ):
         fail(state, HEADER_KEY, 0)
         state.failure_offset = offset
         return FAILED
@@ -51,7 +55,7 @@ cdef inline int append(State *state, Record *record, int64_t offset) noexcept no
 
 
 cdef inline bint is_timestamp(int64_t base, int64_t delta) noexcept nogil:
-    """Whether their sum is milliseconds that as microseconds are an int64."""
+    """Return whether the sum, in milliseconds, fits an int64 in microseconds."""
     cdef int64_t total
     return not add_overflows(base, delta, &total) and (
         -TIMESTAMP_MS_MAX <= total <= TIMESTAMP_MS_MAX
@@ -61,7 +65,7 @@ cdef inline bint is_timestamp(int64_t base, int64_t delta) noexcept nogil:
 cdef void put_timestamp_type(
     State *state, int64_t row, int64_t row_end, int32_t type_
 ) noexcept nogil:
-    """Of rows `row` to before `row_end`: into the block only once the batch has both types."""
+    """Set the type of rows `row` to before `row_end`; the block is used for mixed types only."""
     cdef int32_t *types = <int32_t *> state.timestamp_type.data
     cdef int64_t index
     if not state.timestamp_type_mixed:
@@ -79,7 +83,7 @@ cdef void put_timestamp_type(
 cdef inline int put(
     Binary *column, int64_t row, const uint8_t *field, int32_t field_bytes, const uint8_t *end
 ) noexcept nogil:
-    """Bytes, or null for -1, as row `row`, for which there is room in offsets and validity."""
+    """Append bytes, or null for -1, as row `row`; offsets and validity have room for it."""
     cdef Block *data = &column.data
     if field_bytes < 0:
         if column.null_from < 0:
@@ -96,7 +100,7 @@ cdef inline int put(
 
 
 cdef inline void note_nulls(Binary *column, int64_t row_end) noexcept nogil:
-    """End the run of nulls before `row_end`, if there is one."""
+    """Write the pending run of nulls before `row_end`, if there is one."""
     if column.null_from >= 0:
         column.nulls += row_end - column.null_from
         common_note_nulls(
@@ -136,7 +140,7 @@ cdef inline void clear_bit(Block *bits, int64_t row) noexcept nogil:
 
 
 cdef int grow(Block *block, size_t capacity) noexcept nogil:
-    """Room for `capacity` bytes; what is in it stays."""
+    """Grow the block to `capacity` bytes and keep its content."""
     cdef uint8_t *data = <uint8_t *> realloc(block.data, capacity + PADDING_BYTES)
     if data == NULL:
         return MEMORY
@@ -146,7 +150,7 @@ cdef int grow(Block *block, size_t capacity) noexcept nogil:
 
 
 cdef int grow_bits(Block *block, int64_t rows) noexcept nogil:
-    """Validity of so many rows; the new ones are valid."""
+    """Grow a validity bitmap; new rows are valid."""
     cdef size_t before = block.capacity
     if grow(block, (rows + 7) // 8) != OK:
         return MEMORY
@@ -166,9 +170,9 @@ cdef int grow_binary(Binary *column, int64_t rows, size_t bytes_at_first) noexce
 
 
 cdef int grow_rows(State *state) noexcept nogil:
-    """Room for twice as many rows, as far as a batch may have them.
+    """Grow to twice as many rows, up to the limit of an Arrow batch.
 
-    At first for as many as there are if batches are alike, and some more.
+    The first size is an estimate from the records per byte of the current batch.
     """
     cdef int64_t left = min(<int64_t> (state.end - state.position), state.bytes_max)
     cdef int64_t rows = max(state.row_capacity * 2, ROWS_AT_FIRST)
@@ -198,7 +202,7 @@ cdef int grow_rows(State *state) noexcept nogil:
 
 
 cdef int grow_headers(State *state, int32_t more) noexcept nogil:
-    """Room for `more` headers than there are."""
+    """Grow the columns of headers by at least `more`."""
     cdef int64_t headers = max(state.header_count + more, ROWS_AT_FIRST)
     if more:
         headers = max(headers, state.header_capacity * 2)

@@ -1,4 +1,4 @@
-# What the kernel works on: numbers of the format, the structs, the faults as C integers.
+# The kernel's state: constants of the format, structs, and failures as C integers.
 # A part of `_kernel.pyx`, which includes it.
 
 cdef enum:
@@ -12,21 +12,21 @@ cdef enum:
     CONTROL_BIT = 0x20
     CODEC_MAX = 4
     DETAILS_MAX = 4
-    # Blocks have so much behind their end: copies go by whole words, and Arrow likes it.
+    # Bytes after the end of each block, since copies use whole words; Arrow recommends 64.
     PADDING_BYTES = 64
     ROWS_AT_FIRST = 1024
     BLOCK_BYTES_AT_FIRST = 64 * 1024
 
-# Why `step` comes back, and what functions under it return.
+# The result of `step` and of its functions.
 cdef enum Event:
     OK = 0
     DONE
     FULL
-    LOOK
+    NEEDS_PYTHON
     FAILED
     MEMORY
 
-# What reading a number can find.
+# Results of reading a number.
 cdef enum:
     CUT = 1
     TOO_LONG = 2
@@ -62,8 +62,8 @@ cdef struct Block:
     size_t capacity
 
 cdef struct Binary:
-    # A column of bytes: offsets and validity have an entry for each row, but for those of the rows
-    # from `null_from` on, where that is not negative: they are null, and nothing says so yet.
+    # A column of bytes. Offsets and validity have an entry for each row. If `null_from` is not
+    # negative, the rows from there on are null and not in offsets and validity yet.
     bint selected
     Block offsets
     Block valid
@@ -95,7 +95,7 @@ cdef struct Record:
     const uint8_t *end
 
 cdef struct State:
-    # What is read, and how far it is.
+    # The input and the position in it.
     const uint8_t *data
     const uint8_t *end
     const uint8_t *position
@@ -126,7 +126,7 @@ cdef struct State:
     bint timestamp_selected
     Block timestamp
     bint timestamp_type_selected
-    # Nothing is in the block as long as all rows have this type, and it is not mixed.
+    # The block is used only when the rows have both types (`timestamp_type_mixed`).
     Block timestamp_type
     int32_t timestamp_type_of_all
     bint timestamp_type_mixed
@@ -139,7 +139,7 @@ cdef struct State:
     int64_t header_capacity
     Binary header_keys
     Binary header_values
-    # What was found wrong.
+    # The failure.
     int failure
     int64_t failure_offset
     int failure_details

@@ -1,12 +1,12 @@
-/* The fast way: common records become rows in one loop that keeps in registers what changes.
+/* The fast path: common records become rows in one loop, whose variables are in registers.
  *
- * Purpose: for `_kernel_common.pxi`, rows of what nearly all records are. Invariant: it takes only
- * what `read_record` and `append` would take as it does, and leaves any other record, whole, to
- * them; nothing outside of the section is read. What it must not know: the state of the kernel.
+ * Purpose: for `_kernel_common.pxi`, the rows of nearly all records. Invariant: the rows are those
+ * of `read_record` and `append`; any other record is left to them. Nothing outside of the section
+ * is read. What it must not know: the state of the kernel.
  *
- * A common record is sound, has numbers of at most three bytes and no headers, and is followed by
- * COMMON_AHEAD_BYTES of its section, which are read without asking. It is in C for the compiler to
- * be told to make a loop of its own for each common choice of columns, and for newer processors.
+ * A common record is valid, has numbers of at most three bytes and no headers, and is followed by
+ * COMMON_AHEAD_BYTES of its section, which are read without a check. This is C, so that the
+ * compiler can build a loop for each common choice of columns, and for newer processors.
  */
 #ifndef PYSPARK_KAFKA_COMMON_RECORDS_H
 #define PYSPARK_KAFKA_COMMON_RECORDS_H
@@ -16,10 +16,10 @@
 #include <string.h>
 
 #define COMMON_WORD_BYTES 32
-/* Of what is read beyond a record: the numbers of the next (16 bytes), and a word of a field. */
+/* The bytes read after a record: the numbers of the next (16 bytes), and a word of a field. */
 #define COMMON_AHEAD_BYTES COMMON_WORD_BYTES
 #define COMMON_NUMBER_MAX (1 << 20)
-#define COMMON_NULL 1u /* -1 as it is written, for the sign is the lowest bit */
+#define COMMON_NULL 1u /* -1 in zigzag encoding */
 
 #if defined(__GNUC__)
 #define COMMON_INLINE static inline __attribute__((always_inline))
@@ -27,8 +27,8 @@
 #define COMMON_INLINE static inline
 #endif
 
-/* A column of bytes. Rows from `null_from` on, where it is not negative, are null and the column
- * does not say so yet: a run of nulls is noted when it ends, if it is not all that there is. */
+/* A column of bytes. If `null_from` is not negative, the rows from there on are null; the run of
+ * nulls is written at its end, unless all rows are null. */
 typedef struct {
   int selected;
   uint8_t *data;
@@ -39,8 +39,8 @@ typedef struct {
   int64_t null_from;
 } common_column;
 
-/* `end_max` is where the last record may end; there is room for its fields, in all the columns.
- * Columns that are not wanted are NULL. What changes is given back in the same place. */
+/* `end_max` is the limit of the last record's end; all columns have room for its fields. Columns
+ * that are not selected are NULL. The struct is updated in place. */
 typedef struct {
   const uint8_t *record;
   const uint8_t *end_max;
@@ -57,10 +57,10 @@ typedef struct {
   common_column value;
 } common_rows;
 
-/* A field to where there is room for it and a word; `ahead` if a word can be read from it.
+/* Copy a field to a place with room for it and a word; `ahead` if a whole word can be read.
  *
- * Two copies of a size that the compiler knows, which overlap, take one branch that is the same
- * for most fields of a column; the loop of a copy of any size is left by a branch that is not. */
+ * Two overlapping copies of constant size need one branch, which is the same for most fields of a
+ * column; a loop over any size ends with a branch that is often mispredicted. */
 COMMON_INLINE void common_copy(uint8_t *to, const uint8_t *field, size_t size, int ahead) {
   if (size <= COMMON_WORD_BYTES) {
     if (ahead)
@@ -97,7 +97,7 @@ COMMON_INLINE int common_number(const uint8_t **at, uint32_t *number) {
   return 1;
 }
 
-/* The bits of rows from `row` to before `row_end`. */
+/* Clear the bits of rows from `row` to before `row_end`. */
 static void common_clear_bits(uint8_t *bits, int64_t row, int64_t row_end) {
   for (; row < row_end && row & 7; row++) bits[row >> 3] &= (uint8_t)~(1 << (row & 7));
   if (row_end - row >= 8) {
@@ -107,7 +107,7 @@ static void common_clear_bits(uint8_t *bits, int64_t row, int64_t row_end) {
   for (; row < row_end; row++) bits[row >> 3] &= (uint8_t)~(1 << (row & 7));
 }
 
-/* Say that the rows from `null_from` to before `row_end` are null. */
+/* Set the rows from `null_from` to before `row_end` to null. */
 static void common_note_nulls(
     uint8_t *valid, int32_t *offsets, int32_t size, int64_t null_from, int64_t row_end) {
   common_clear_bits(valid, null_from, row_end);
@@ -122,7 +122,7 @@ COMMON_INLINE void common_end_nulls(common_column *column, int64_t row_end) {
   column->null_from = -1;
 }
 
-/* A field of the length `number`, as it is written. */
+/* Append a field whose encoded length is `number`. */
 COMMON_INLINE void common_put(
     common_column *column, int64_t row, const uint8_t *field, uint32_t number) {
   if (number == COMMON_NULL) {
@@ -136,7 +136,8 @@ COMMON_INLINE void common_put(
 }
 
 COMMON_INLINE void common_loop(
-    common_rows *rows, int key_selected, int value_selected, int offset_selected, int timestamp_selected) {
+    common_rows *rows, int key_selected, int value_selected, int offset_selected,
+    int timestamp_selected) {
   const uint8_t *record = rows->record, *const end_max = rows->end_max;
   const int64_t row_end = rows->row_end;
   const int64_t base_offset = rows->base_offset, base_timestamp = rows->base_timestamp;
@@ -144,7 +145,7 @@ COMMON_INLINE void common_loop(
   int64_t *const offsets = rows->offsets, *const timestamps = rows->timestamps;
   common_column keys = rows->key, values = rows->value;
   int64_t row = rows->row;
-  /* Offset deltas as they are written, so doubled, for none below 0 is taken. */
+  /* Offset deltas in zigzag encoding, so doubled; negative ones are not common. */
   uint32_t offset_min = (uint32_t)rows->delta_min * 2;
   const uint32_t offset_max = (uint32_t)rows->delta_max * 2;
   while (row < row_end) {
@@ -152,7 +153,7 @@ COMMON_INLINE void common_loop(
     uint32_t length, timestamp, offset, key, value;
     if (!common_number(&at, &length) || length & 1 || (int64_t)(length / 2) > end_max - at) break;
     end = at + length / 2;
-    at += 1; /* attributes, of which none is in use */
+    at += 1; /* attributes, none of which is in use */
     if (!common_number(&at, &timestamp) || !common_number(&at, &offset)) break;
     if (offset & 1 || offset < offset_min || offset > offset_max) break;
     if (!common_number(&at, &key)) break;
@@ -198,7 +199,7 @@ COMMON_INLINE void common_choose(common_rows *rows) {
 static void common_take_plainly(common_rows *rows) { common_choose(rows); }
 
 #if defined(__x86_64__) && defined(__GNUC__)
-/* Words of 32 bytes in one register, and shifts that leave flags alone. */
+/* Words of 32 bytes in one register, and shifts that do not change flags. */
 __attribute__((target("avx2,bmi,bmi2"))) static void common_take_avx2(common_rows *rows) {
   common_choose(rows);
 }

@@ -1,13 +1,13 @@
-/* CRC-32C (Castagnoli), as fast as the processor has it.
+/* CRC-32C (Castagnoli) with the processor's instruction.
  *
- * Purpose: the checksum of record batches for `_kernel.pyx`. The instruction of SSE 4.2 or of ARMv8
- * where the processor that runs this has it, else tables. Invariant: `crc32c_prepare` has run
- * before `crc32c`; nothing outside of [data, data + size) is read.
+ * Purpose: the checksum of record batches for `_kernel.pyx`, with the instruction of SSE 4.2 or
+ * ARMv8 if the processor has it, else with tables. Invariant: `crc32c_prepare` runs before `crc32c`;
+ * nothing outside of [data, data + size) is read.
  *
- * The instruction takes three cycles and one can begin in each, so three neighbouring blocks are
- * summed at once. What a sum becomes by the n bytes that follow it is a linear map over the bits of
- * the sum, for the sum of blocks is that of zeros and theirs: sum(A B) = map_n(sum(A)) ^ sum(B).
- * The maps for the two block sizes are kept as tables by byte.
+ * The instruction has a latency of three cycles and a throughput of one, so three adjacent blocks
+ * are summed in parallel. Appending n bytes B to A is linear in the bits of sum(A):
+ * sum(A B) = map_n(sum(A)) ^ sum(B), where map_n appends n zero bytes. The maps of the two block
+ * sizes are tables by byte.
  */
 #ifndef PYSPARK_KAFKA_CRC32C_H
 #define PYSPARK_KAFKA_CRC32C_H
@@ -45,7 +45,7 @@ static int crc32c_has_hardware(void) { return 0; }
 #endif
 #endif
 
-#define CRC32C_POLYNOMIAL 0x82F63B78u /* bits in the order that the sum is kept in */
+#define CRC32C_POLYNOMIAL 0x82F63B78u /* reflected */
 #define CRC32C_LONG 2048              /* powers of two */
 #define CRC32C_SHORT 128
 
@@ -62,7 +62,7 @@ static uint32_t crc32c_apply(const uint32_t columns[32], uint32_t sum) {
   return mapped;
 }
 
-/* The map for `size` zero bytes, a power of two: that for one byte, squared again and again. */
+/* The map of `size` zero bytes, a power of two: that of one byte, squared repeatedly. */
 static void crc32c_prepare_map(crc32c_map map, size_t size) {
   uint32_t columns[32], squared[32];
   for (int bit = 0; bit < 32; bit++) {
@@ -148,7 +148,7 @@ static uint32_t crc32c(const uint8_t *data, size_t size) {
   return ~crc32c_software(0xFFFFFFFFu, data, size);
 }
 
-/* For tests: the tables, whatever the processor has. */
+/* For tests: with tables on any processor. */
 static uint32_t crc32c_by_tables(const uint8_t *data, size_t size) {
   return ~crc32c_software(0xFFFFFFFFu, data, size);
 }

@@ -489,7 +489,7 @@ def test_a_leader_named_in_a_refusal_is_asked_without_asking_for_metadata() -> N
         old.answers["fetch"] = [refusal | {"node_endpoints": [endpoint]}]
         old.answers["metadata"] = [identified(cluster(one), OLD)]
         assert offsets(client) == [0, 1, 2]
-    assert old.asked == ["metadata", "fetch"]
+    assert old.received == ["metadata", "fetch"]
 
 
 def test_an_answer_is_freed_before_the_next_one_is_waited_for(

@@ -73,7 +73,7 @@ class Brokers:
         answers = dict(self.answers.answers)
         answers["produce"] = [lambda peer, asked: self.take(broker_id, peer, asked)]
         answers_of_broker = Answers(**answers)
-        answers_of_broker.asked = self.answers.received
+        answers_of_broker.received = self.answers.received
         return answers_of_broker
 
     def tell(self, peer: Peer, asked: ReceivedRequest) -> None:

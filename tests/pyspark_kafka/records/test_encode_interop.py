@@ -50,7 +50,7 @@ class Record:
 
 
 def text(seed: int, size: int) -> str:
-    """Nothing in it comes again: LZ4 keeps such blocks plain."""
+    """Incompressible bytes, which LZ4 stores uncompressed."""
     return base64.b85encode(random.Random(seed).randbytes(size)).decode()[:size]
 
 
@@ -114,7 +114,7 @@ def as_text(data: bytes | None) -> str | None:
 
 
 def write(raw: RawConnection, topic: str, codecs: Iterable[Codec]) -> list[Record]:
-    """Send batches of each codec, as one idempotent producer, and say what is to be read."""
+    """Send batches of each codec as one idempotent producer; return the expected records."""
     answer = raw.call("init_producer_id", 4, transactional_id=None, transaction_timeout=60_000)
     written = {0: 0, 1: 0}
     expected: list[Record] = []
@@ -170,7 +170,7 @@ def read_by_librdkafka(bootstrap: str, topic: str, count: int) -> list[Record]:
 
 
 def read_by_kafka(tools: KafkaTools, topic: str, count: int) -> list[list[str]]:
-    """The columns of Kafka's console consumer, which says `null` for null."""
+    """Return the columns of Kafka's console consumer, which prints `null` for null."""
     shown = ("timestamp", "partition", "offset", "headers", "key", "value")
     output = tools.run(
         "console-consumer",
@@ -197,23 +197,20 @@ def null(data: str | None) -> str:
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_librdkafka_reads_what_went_in(
+def test_librdkafka_reads_every_codec(
     bootstrap: str, raw: RawConnection, topic: Topic, codec: Codec
 ) -> None:
     name = topic(partitions=2)
     expected = write(raw, name, [codec])
     contents = [(row.key, row.value, row.headers) for row in expected]
-    expected = [
-        *zip(KEYS, VALUES, HEADERS, strict=True),
-        *zip(KEYS, VALUES, HEADERS, strict=True),
-    ]
-    expected.append((None, "", ()))
-    assert sorted(contents, key=str) == sorted(expected, key=str)
+    sent = [*zip(KEYS, VALUES, HEADERS, strict=True), *zip(KEYS, VALUES, HEADERS, strict=True)]
+    sent.append((None, "", ()))
+    assert sorted(contents, key=str) == sorted(sent, key=str)
     assert read_by_librdkafka(bootstrap, name, len(expected)) == expected
 
 
-@pytest.mark.kafka_only  # ours keeps batches as producers send them
-def test_a_broker_that_compresses_anew_reads_every_codec(
+@pytest.mark.kafka_only  # the reference broker does not recompress
+def test_a_broker_that_recompresses_reads_every_codec(
     bootstrap: str, raw: RawConnection, topic: Topic
 ) -> None:
     name = topic(partitions=2, **{"compression.type": "zstd"})
@@ -237,8 +234,8 @@ def test_kafkas_console_consumer_reads_every_codec(
     assert sorted(found) == sorted(as_kafka_shows(record) for record in expected)
 
 
-def test_what_was_amended_is_taken_too(bootstrap: str, raw: RawConnection, topic: Topic) -> None:
-    """Halves go on where the other left off: the broker checks their sequences."""
+def test_split_batches_are_accepted(bootstrap: str, raw: RawConnection, topic: Topic) -> None:
+    """The broker checks that the sequences of the halves are consecutive."""
     name = topic(partitions=2)
     answer = raw.call("init_producer_id", 4, transactional_id=None, transaction_timeout=60_000)
     sequence, expected = 0, []
@@ -267,7 +264,7 @@ KAFKA_PYTHON_HAS = {
 
 
 @pytest.mark.parametrize("codec", [codec for codec, there in KAFKA_PYTHON_HAS.items() if there])
-def test_kafka_python_reads_what_went_in(codec: Codec) -> None:
+def test_kafka_python_reads_every_codec(codec: Codec) -> None:
     for batch in encoded(codec, PRODUCER, rows_over(0)):
         found = MemoryRecords(bytes(batch.data)).next_batch()
         assert found.validate_crc()

@@ -147,7 +147,7 @@ def test_unknown_tags_are_skipped_and_known_ones_must_have_their_size() -> None:
     reader = reader_of("0107022a00")
     with pytest.raises(MalformedResponseError, match="tag 7 of x"):
         reader.tagged_fields(known, "x")
-    with pytest.raises(MalformedResponseError, match="tag 7 of x .*9"):
+    with pytest.raises(MalformedResponseError, match=r"tag 7 of x .*9"):
         reader_of("0107092a").tagged_fields(known, "x")
 
 

@@ -35,10 +35,10 @@ def test_the_highest_version_of_both_is_chosen(first: int, last: int, chosen: in
 
 def test_a_choice_can_be_bounded() -> None:
     assert versions(0, 17).choose(Api.FETCH, at_most=12) == 12
-    with pytest.raises(UnsupportedVersionError, match="speaks 4 to 12"):
+    with pytest.raises(UnsupportedVersionError, match="4 to 12"):
         versions(13, 17).choose(Api.FETCH, at_most=12)
     assert versions(0, 13).choose(Api.FETCH, at_least=13) == 13
-    with pytest.raises(UnsupportedVersionError, match="speaks 13 to 17"):
+    with pytest.raises(UnsupportedVersionError, match=" 13 to 17"):
         versions(0, 12).choose(Api.FETCH, at_least=13)
 
 
@@ -50,7 +50,7 @@ def test_the_error_of_no_common_version_has_both_ranges(first: int, last: int) -
 
 
 def test_an_api_that_the_broker_does_not_support() -> None:
-    with pytest.raises(UnsupportedVersionError, match="Broker 7 .*FindCoordinator"):
+    with pytest.raises(UnsupportedVersionError, match=r"Broker 7 .*FindCoordinator"):
         versions(4, 17).choose(Api.FIND_COORDINATOR)
     with pytest.raises(UnsupportedVersionError, match=r"3\.0"):
         versions(4, 17).choose(Api.LIST_TRANSACTIONS)

@@ -122,7 +122,7 @@ class NativeReads:
             answer_s=settings.request_timeout_s,
             sizes=FetchSizes(bytes_max=settings.fetch_bytes_max),
             retrying=settings.retrying,
-            reconnect_backoff=settings.reconnecting,
+            reconnecting=settings.reconnecting,
         ).batches()
 
     def close(self) -> None:
