@@ -170,7 +170,7 @@ class ClusterQueries:
             except (ApiError, BrokerUnreachableError, ProtocolError) as error:
                 failed = error
             LOG.warning("%s failed (try %d): %s.", sentence(operation), tries, reason_of(failed))
-            # A try that the end of the timeout cut off says nothing about the cluster.
+            # The last try is cut short by the timeout: keep the previous error.
             if last_failure is None or clock.now() < deadline:
                 last_failure = failed
             if is_retriable(failed):

@@ -90,7 +90,7 @@ class ClusterMetadata:
     def with_leader(
         self, topic_partition: TopicPartition, leader_id: int, leader_epoch: int
     ) -> ClusterMetadata:
-        """What a broker said of a partition's leader while refusing a request (KIP-951)."""
+        """Return this with the leader of an error response, if its epoch is newer (KIP-951)."""
         known = self.partition(topic_partition)
         if known is None or leader_epoch <= known.leader_epoch or leader_id not in self.brokers:
             return self

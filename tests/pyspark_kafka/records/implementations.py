@@ -29,7 +29,7 @@ def implementation(name: str) -> Decode:
     return decode
 
 
-def outcome(name: str, data: bytes, asked: DecodeRequest) -> DecodeResult | tuple[type, str]:
+def outcome(name: str, data: bytes, options: DecodeRequest) -> DecodeResult | tuple[type, str]:
     """What the implementation gives, checked by Arrow, or how it fails.
 
     It is given memory that ends where the data does, for an address sanitizer to see what is read
@@ -37,7 +37,7 @@ def outcome(name: str, data: bytes, asked: DecodeRequest) -> DecodeResult | tupl
     """
     exact = np.frombuffer(data, np.uint8).copy().data
     try:
-        found = implementation(name)(exact, asked)
+        found = implementation(name)(exact, options)
     except KafkaError as error:
         return type(error), str(error)
     for arrow in found.batches:

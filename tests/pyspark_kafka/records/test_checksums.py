@@ -1,4 +1,4 @@
-"""Checksums of rows: both implementations, and what a sum depends on."""
+"""Checksums of rows: both implementations, and the values that affect a sum."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Header = tuple[str, bytes | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """A row, as Arrow has it."""
+    """The row for Arrow."""
 
     topic: str | None = "clicks"
     partition: int | None = None
@@ -36,7 +36,7 @@ class Given:
 
     @property
     def identity(self) -> Given:
-        """What Kafka cannot tell apart is the same."""
+        """The row with null and empty headers as one value, as in Kafka."""
         return replace(self, headers=self.headers or None)
 
 
@@ -52,7 +52,7 @@ def row_checksums(request: pytest.FixtureRequest) -> RowChecksums:
     return checksum_implementation(request.param)
 
 
-# Around the edges of words, blocks and stripes.
+# Sizes around the boundaries of words, blocks and stripes.
 payloads = (
     st.none()
     | st.binary(max_size=40)
@@ -73,7 +73,7 @@ given_rows = st.lists(given_row, max_size=12)
 
 
 def plain(rows: Sequence[Given]) -> pa.RecordBatch:
-    """All columns, of the types that they mostly have."""
+    """All columns with their usual types."""
     return pa.RecordBatch.from_pydict(
         {
             "topic": pa.array([row.topic for row in rows], pa.string()),
@@ -88,7 +88,7 @@ def plain(rows: Sequence[Given]) -> pa.RecordBatch:
 
 @st.composite
 def in_any_type(draw: st.DrawFn, rows: Sequence[Given]) -> pa.RecordBatch:
-    """The same rows as a slice of a larger batch, in other types, empty columns left out."""
+    """The same rows as a slice of a larger batch, in other types, without empty columns."""
     before = draw(st.integers(0, 9))
     around = Given(
         topic="#", partition=9, timestamp=9, key=b"#", value=b"##", headers=(("#", b""),)
@@ -132,7 +132,7 @@ def one(row_checksums: RowChecksums, row: Given) -> int:
     return row_checksums(plain([row]))
 
 
-def test_the_one_that_is_chosen_is_of_the_implementation() -> None:
+def test_row_checksums_is_of_the_selected_implementation() -> None:
     assert checksums.row_checksums is checksum_implementation(IMPLEMENTATION)
 
 
@@ -147,7 +147,7 @@ def test_the_implementations_agree(rows: list[Given], data: st.DataObject) -> No
 @needs_kernel
 @pytest.mark.parametrize("is_last", [False, True])
 def test_the_implementations_agree_on_every_size(is_last: bool) -> None:
-    """With memory behind the field, and without."""
+    """With and without memory after the field."""
     payload = random.Random(1).randbytes(300)
     for size in range(300):
         values = [payload[:size]] if is_last else [payload[:size], payload]
@@ -160,7 +160,7 @@ def test_the_implementations_agree_on_every_size(is_last: bool) -> None:
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 @settings(max_examples=150, deadline=None)
 @given(rows=given_rows, data=st.data())
-def test_neither_types_nor_order_nor_batches_count(
+def test_types_order_and_batches_do_not_affect_the_sum(
     name: str, rows: list[Given], data: st.DataObject
 ) -> None:
     row_checksums = checksum_implementation(name)
@@ -227,7 +227,7 @@ def test_each_field_counts(row_checksums: RowChecksums, what: str) -> None:
     assert len(sums) == 2
 
 
-def test_they_all_differ(row_checksums: RowChecksums) -> None:
+def test_all_sums_differ(row_checksums: RowChecksums) -> None:
     assert len({one(row_checksums, row) for row in (BASE, *OTHERS.values())}) == len(OTHERS) + 1
 
 
@@ -243,14 +243,14 @@ def test_every_bit_counts(row_checksums: RowChecksums, size: int) -> None:
     assert len(found) == 2 * size + 1
 
 
-def test_values_that_changed_their_rows_count(row_checksums: RowChecksums) -> None:
-    """What is the same in sum, column by column."""
+def test_values_that_moved_to_other_rows_change_the_sum(row_checksums: RowChecksums) -> None:
+    """The rows have the same values in each column."""
     straight = [Given(key=b"1", value=b"x"), Given(key=b"2", value=b"y")]
     crossed = [Given(key=b"1", value=b"y"), Given(key=b"2", value=b"x")]
     assert row_checksums(plain(straight)) != row_checksums(plain(crossed))
 
 
-def test_a_row_counts_as_often_as_it_is_there(row_checksums: RowChecksums) -> None:
+def test_repeated_rows_count_each_time(row_checksums: RowChecksums) -> None:
     once = one(row_checksums, BASE)
     assert row_checksums(plain([BASE] * 3)) == 3 * once % CHECKSUMS
     assert row_checksums(plain([])) == 0
@@ -271,13 +271,15 @@ def test_null_and_empty_lists_of_headers_are_the_same(row_checksums: RowChecksum
     ],
     ids=["nothing", "everything", "long"],
 )
-def test_sums_are_the_same_for_ever(row_checksums: RowChecksums, row: Given, expected: int) -> None:
-    """They are kept in decisions: a change is a new format of those."""
+def test_sums_are_stable_across_releases(
+    row_checksums: RowChecksums, row: Given, expected: int
+) -> None:
+    """Sums are stored in decisions: a change would need a new format of those."""
     assert one(row_checksums, row) == expected
 
 
-def test_what_is_prepared_is_taken(row_checksums: RowChecksums) -> None:
-    """Of every type that Spark may send, the topic from the option or from the column."""
+def test_prepared_rows_have_checksums(row_checksums: RowChecksums) -> None:
+    """With every type of Spark, and the topic from the option or the column."""
     made = plain([BASE, replace(BASE, key=None)])
     stamps = made.column("timestamp").cast(STAMPS)
     made = made.set_column(2, "timestamp", stamps.cast(pa.timestamp("us", tz="UTC")))

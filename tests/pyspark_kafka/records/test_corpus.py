@@ -13,7 +13,7 @@ from tests.pyspark_kafka.records.implementations import needs_kernel, outcome
 
 DATA = golden()
 # Used in turn; without headers and with the widest range the kernel uses its fast path.
-ASKED = [
+REQUESTS = [
     decode_request(aborted=[(0, 0), (1, 0)]),
     decode_request(columns=ALL_COLUMNS[:7], end_offset=2**63 - 1),
     decode_request(3, 40, columns=("value",), rows_max=7, bytes_max=100),
@@ -26,8 +26,8 @@ WHERE = re.compile(r"at offset -?\d+ of clicks-3")
 def test_the_implementations_agree(name: str) -> None:
     kinds = set()
     for index, (done, data) in enumerate(damaged(name, DATA[name])):
-        asked = ASKED[index % len(ASKED)]
-        kernel, pure = outcome("cython", data, asked), outcome("pure", data, asked)
+        options = REQUESTS[index % len(REQUESTS)]
+        kernel, pure = outcome("cython", data, options), outcome("pure", data, options)
         assert kernel == pure, done
         if isinstance(kernel, DecodeResult):
             kinds.add("rows")

@@ -1,4 +1,4 @@
-"""What batches become, on each implementation."""
+"""Decoding of batches, with each implementation."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_every_column_of_a_record(decode: Decode) -> None:
     assert found.next_offset == 106
 
 
-def test_nothing_is_no_batch(decode: Decode) -> None:
+def test_empty_data(decode: Decode) -> None:
     assert decode(b"", decode_request(5)) == DecodeResult(batches=[], next_offset=5)
     assert decode(plain([b"a"]), decode_request(5, 5)) == DecodeResult(batches=[], next_offset=5)
 
@@ -105,7 +105,7 @@ def test_any_buffer_is_read(decode: Decode, kind: Any) -> None:
     assert values(decode(memoryview(b"##" + plain([b"a"]))[2:], decode_request())) == [b"a"]
 
 
-def test_batches_follow_each_other_and_gaps_are_none_of_our_business(decode: Decode) -> None:
+def test_gaps_between_batches(decode: Decode) -> None:
     data = plain([b"a", b"b"]) + plain([b"c"], base_offset=9) + plain([b"d"], base_offset=10)
     found = decode(data, decode_request())
     assert values(found) == [b"a", b"b", b"c", b"d"]
@@ -113,7 +113,7 @@ def test_batches_follow_each_other_and_gaps_are_none_of_our_business(decode: Dec
 
 
 @pytest.mark.parametrize("columns", [("value",), ("headers", "key"), ("offset", "topic")])
-def test_only_wanted_columns_in_the_wanted_order(decode: Decode, columns: tuple[str, ...]) -> None:
+def test_columns_are_those_of_the_request(decode: Decode, columns: tuple[str, ...]) -> None:
     found = decode(batch([Row(key=b"k", headers=[(b"a", b"b")])]), decode_request(columns=columns))
     (only,) = found.batches
     assert only.schema == pa.schema([SOURCE_SCHEMA.field(name) for name in columns])
@@ -142,16 +142,18 @@ class TestRange:
     @pytest.mark.parametrize(
         ("start", "end"), [(0, 30), (3, 27), (10, 20), (12, 15), (9, 11), (29, 30), (0, 1)]
     )
-    def test_it_begins_and_ends_inside_batches(self, decode: Decode, start: int, end: int) -> None:
+    def test_a_range_that_starts_and_ends_inside_batches(
+        self, decode: Decode, start: int, end: int
+    ) -> None:
         found = decode(self.DATA, decode_request(start, end))
         assert offsets(found) == list(range(start, end))
         assert found.next_offset == end
 
-    def test_it_may_end_behind_the_data(self, decode: Decode) -> None:
+    def test_a_range_that_ends_after_the_data(self, decode: Decode) -> None:
         found = decode(self.DATA, decode_request(25, 99))
         assert (offsets(found), found.next_offset) == ([25, 26, 27, 28, 29], 30)
 
-    def test_what_lies_behind_it_is_not_looked_at(self, decode: Decode) -> None:
+    def test_batches_after_the_range_are_not_checked(self, decode: Decode) -> None:
         damaged = b"\xff" * 100
         assert offsets(decode(self.DATA + damaged, decode_request(0, 30))) == list(range(30))
         behind = bytearray(plain([b"x"], base_offset=40))
@@ -159,33 +161,33 @@ class TestRange:
         found = decode(self.DATA + behind, decode_request(25, 40))
         assert (offsets(found), found.next_offset) == ([25, 26, 27, 28, 29], 40)
 
-    def test_a_gap_at_its_end_is_the_end(self, decode: Decode) -> None:
+    def test_a_gap_at_the_end_of_the_range(self, decode: Decode) -> None:
         data = plain([b"a"]) + plain([b"b"], base_offset=9)
         assert decode(data, decode_request(0, 5)).next_offset == 5
 
-    def test_below_it_the_position_stays(self, decode: Decode) -> None:
+    def test_next_offset_is_at_least_the_start(self, decode: Decode) -> None:
         found = decode(self.DATA[: len(self.DATA) // 3], decode_request(15, 30))
         assert found == DecodeResult(batches=[], next_offset=15)
 
-    def test_records_below_it_in_compressed_batches(self, decode: Decode) -> None:
+    def test_records_before_the_range_in_compressed_batches(self, decode: Decode) -> None:
         data = plain([b"a", b"b", b"c"], codec=LZ4, base_offset=7)
         assert values(decode(data, decode_request(8, 9))) == [b"b"]
 
 
 class TestPartOfABatch:
-    def test_at_the_end_it_is_ignored(self, decode: Decode) -> None:
+    def test_an_incomplete_batch_at_the_end_is_ignored(self, decode: Decode) -> None:
         whole, cut = plain([b"a"]), plain([b"b" * 50], base_offset=1)
         for size in range(len(cut)):
             found = decode(whole + cut[:size], decode_request())
             assert (values(found), found.next_offset) == ([b"a"], 1)
 
-    def test_alone_it_moves_nothing(self, decode: Decode) -> None:
+    def test_an_incomplete_batch_alone_does_not_change_the_offset(self, decode: Decode) -> None:
         found = decode(plain([b"a"], base_offset=6)[:-1], decode_request(6))
         assert found == DecodeResult(batches=[], next_offset=6)
 
 
 class TestTimestamps:
-    def test_log_append_time_is_the_batchs(self, decode: Decode) -> None:
+    def test_log_append_time_is_the_max_timestamp(self, decode: Decode) -> None:
         data = batch(
             [Row(timestamp_delta=1), Row(timestamp_delta=2)],
             attributes=LOG_APPEND_TIME,
@@ -196,7 +198,7 @@ class TestTimestamps:
         expected = [T + 50, T + 50, T + 3]
         assert [round(row["timestamp"].timestamp() * 1000) for row in found] == expected
 
-    def test_none_is_minus_one_millisecond_as_of_librdkafka(self, decode: Decode) -> None:
+    def test_no_timestamp_is_minus_one_millisecond(self, decode: Decode) -> None:
         data = batch([Row()], base_timestamp=-1)
         (found,) = decode(data, decode_request(columns=("timestamp", "timestampType"))).batches
         assert found.column(0).cast(pa.int64()).to_pylist() == [-1000]
@@ -227,23 +229,23 @@ class TestTransactions:
         assert values(found) == [b"b1", b"plain", b"a2"]
         assert found.next_offset == 9
 
-    def test_read_uncommitted_takes_all_but_markers(self, decode: Decode) -> None:
+    def test_read_uncommitted_returns_all_but_markers(self, decode: Decode) -> None:
         data = self.DATA[: self.DATA.index(b"a2") + 3]
         assert values(decode(data, decode_request())) == [b"a1", b"b1", b"plain", b"a2"]
 
-    def test_without_aborted_ones_all_but_markers(self, decode: Decode) -> None:
+    def test_without_aborted_transactions_all_but_markers(self, decode: Decode) -> None:
         data = self.DATA[: self.DATA.index(b"a2") + 3]
         assert values(decode(data, decode_request(aborted=[]))) == [b"a1", b"b1", b"plain", b"a2"]
 
     @pytest.mark.parametrize(("first_offset", "is_left_out"), [(0, True), (2, True), (3, False)])
-    def test_one_that_begins_inside_a_batch(
+    def test_an_aborted_transaction_that_starts_inside_a_batch(
         self, decode: Decode, first_offset: int, is_left_out: bool
     ) -> None:
         data = plain([b"a", b"b", b"c"], producer_id=1, attributes=TRANSACTIONAL)
         found = decode(data, decode_request(aborted=[(1, first_offset)]))
         assert values(found) == ([] if is_left_out else [b"a", b"b", b"c"])
 
-    def test_a_marker_below_the_range_counts(self, decode: Decode) -> None:
+    def test_a_marker_before_the_range_counts(self, decode: Decode) -> None:
         found = decode(self.DATA, decode_request(4, 7, aborted=[(1, 0)]))
         assert values(found) == [b"a2"]
 
@@ -281,7 +283,7 @@ class TestCompacted:
         found = decode(data, decode_request())
         assert (offsets(found), found.next_offset) == ([2, 5], 10)
 
-    def test_an_empty_batch_moves_the_position(self, decode: Decode) -> None:
+    def test_an_empty_batch_advances_the_offset(self, decode: Decode) -> None:
         found = decode(raw_batch(b"", count=0, last_offset_delta=4), decode_request())
         assert found == DecodeResult(batches=[], next_offset=5)
 
@@ -293,13 +295,15 @@ class TestSplitting:
         assert [b.num_rows for b in found.batches] == [3, 3, 3, 1]
         assert offsets(found) == list(range(10))
 
-    def test_a_row_that_is_larger_stands_alone(self, decode: Decode) -> None:
+    def test_a_larger_row_has_its_own_batch(self, decode: Decode) -> None:
         data = plain([b"a", b"x" * 5000, b"b", b"c"])
         found = decode(data, decode_request(bytes_max=100))
         assert [b.num_rows for b in found.batches] == [1, 1, 2]
         assert values(found) == [b"a", b"x" * 5000, b"b", b"c"]
 
-    def test_full_batches_end_it_with_the_record_batch_at_hand(self, decode: Decode) -> None:
+    def test_decoding_stops_after_the_record_batch_that_fills_batches_max(
+        self, decode: Decode
+    ) -> None:
         data = plain([b"x" * 40] * 5) + plain([b"y" * 40] * 5, base_offset=5)
         first = decode(data, decode_request(bytes_max=120, batches_max=1))
         assert (offsets(first), first.next_offset) == ([0, 1, 2, 3, 4], 5)
@@ -307,7 +311,7 @@ class TestSplitting:
         assert (offsets(second), second.next_offset) == ([5, 6, 7, 8, 9], 10)
         assert decode(data, decode_request(bytes_max=120, batches_max=4)).next_offset == 10
 
-    def test_going_on_forgets_no_marker(self, decode: Decode) -> None:
+    def test_continuing_keeps_markers(self, decode: Decode) -> None:
         def of_7(value: bytes, base_offset: int) -> bytes:
             return plain(
                 [value] * 2, base_offset=base_offset, producer_id=7, attributes=TRANSACTIONAL
@@ -319,10 +323,10 @@ class TestSplitting:
             + of_7(b"a", 3)
             + of_7(b"b", 5)
         )
-        asked: dict[str, Any] = {"aborted": [(7, 0)], "bytes_max": 1, "batches_max": 1}
-        first = decode(data, decode_request(**asked))
+        options: dict[str, Any] = {"aborted": [(7, 0)], "bytes_max": 1, "batches_max": 1}
+        first = decode(data, decode_request(**options))
         assert (values(first), first.next_offset) == ([b"a"] * 2, 5)
-        second = decode(data, decode_request(first.next_offset, **asked))
+        second = decode(data, decode_request(first.next_offset, **options))
         assert (values(second), second.next_offset) == ([b"b"] * 2, 7)
 
     def test_by_rows(self, decode: Decode) -> None:
@@ -330,7 +334,7 @@ class TestSplitting:
         assert [b.num_rows for b in found.batches] == [10, 10, 5]
         assert offsets(found) == list(range(25))
 
-    def test_only_wanted_bytes_count(self, decode: Decode) -> None:
+    def test_only_selected_columns_count(self, decode: Decode) -> None:
         data = batch([Row(key=b"k" * 10, value=b"v" * 100, headers=[(b"h", b"h")])] * 10)
         for columns, per_row in [(("offset",), 0), (("key",), 10), (("key", "headers"), 20)]:
             found = decode(data, decode_request(columns=columns, bytes_max=50))

@@ -245,19 +245,19 @@ class TestSequences:
     def test_sequences_of_a_partition_are_consecutive(self, encode: Encode) -> None:
         rows = rows_of([b""] * 9, partitions=[0, 1, 0, 1, 0, 1, 0, 1, 1])
         two_rows = HEADER_BYTES + 2 * EMPTY_BYTES
-        asked = encoding(producer=state({0: 5, 7: 9}), batch_bytes_max=two_rows)
-        found = encode(rows, asked)
+        options = encoding(producer=state({0: 5, 7: 9}), batch_bytes_max=two_rows)
+        found = encode(rows, options)
         assert [(b.partition, b.base_sequence, b.record_count) for b in found] == [
             (0, 5, 2), (1, 0, 2), (0, 7, 2), (1, 2, 2), (1, 4, 1),
         ]  # fmt: skip
         assert [header(b)["base_sequence"] for b in found] == [b.base_sequence for b in found]
-        assert asked.producer.next_sequences == {0: 5, 7: 9}
+        assert options.producer.next_sequences == {0: 5, 7: 9}
 
     @pytest.mark.parametrize(("first", "second"), [(SEQUENCE_MAX - 1, 0), (SEQUENCE_MAX, 1)])
     def test_sequences_wrap_to_0(self, encode: Encode, first: int, second: int) -> None:
         two_rows = HEADER_BYTES + 2 * EMPTY_BYTES
-        asked = encoding(producer=state({0: first}), batch_bytes_max=two_rows)
-        found = encode(rows_of([b""] * 4), asked)
+        options = encoding(producer=state({0: first}), batch_bytes_max=two_rows)
+        found = encode(rows_of([b""] * 4), options)
         assert [b.base_sequence for b in found] == [first, second]
 
     def test_no_sequences_without_idempotence(self, encode: Encode) -> None:
@@ -269,17 +269,17 @@ class TestSequences:
             assert found["base_sequence"] == -1
 
     def test_transactional(self, encode: Encode) -> None:
-        asked = encoding(producer=state({}, is_transactional=True), codec=Codec.ZSTD)
-        (batch,) = encode(rows_of([b""]), asked)
+        options = encoding(producer=state({}, is_transactional=True), codec=Codec.ZSTD)
+        (batch,) = encode(rows_of([b""]), options)
         assert header(batch)["attributes"] == 0x10 | Codec.ZSTD
 
 
 def test_referenced_batches_keep_their_memory(encode: Encode) -> None:
     """The kernel reuses only the memory of batches without references."""
-    asked = encoding(batch_bytes_max=200_000)
+    options = encoding(batch_bytes_max=200_000)
     held: list[tuple[memoryview, bytes]] = []
     for turn in range(30):
-        found = encode(rows_of([bytes([65 + turn]) * 50_000] * 15), asked)
+        found = encode(rows_of([bytes([65 + turn]) * 50_000] * 15), options)
         assert all(batch.data.readonly for batch in found)
         held += [(batch.data, bytes(batch.data)) for batch in found[turn % 2 :: 2]]
         del held[: turn % 4]

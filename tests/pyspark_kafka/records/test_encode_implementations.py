@@ -33,7 +33,7 @@ PARTITIONS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """A row, as Arrow has it."""
+    """The row for Arrow."""
 
     key: bytes | None
     value: bytes | None
@@ -42,7 +42,7 @@ class Given:
     headers: list[tuple[str, bytes | None]] | None
 
 
-# Around the edges of lengths in varints, and of the words that the kernel copies.
+# Sizes around the boundaries of varints, and of the words that the kernel copies.
 payloads = (
     st.none()
     | st.binary(max_size=70)
@@ -85,7 +85,7 @@ def settings_of(draw: st.DrawFn) -> Encoding:
 
 @st.composite
 def arrow(draw: st.DrawFn, rows: Sequence[Given], *, types: bool = True) -> pa.RecordBatch:
-    """The rows as a record batch that is a slice of a larger one, its headers again of theirs."""
+    """The rows as a slice of a larger batch, with headers that are a slice too."""
     before = draw(st.integers(0, 9))
     around = [Given(key=b"#", value=b"##", partition=9, timestamp=9, headers=[("#", None)])]
     padded = [*around * before, *rows, *around * draw(st.integers(0, 2))]
@@ -111,11 +111,11 @@ STAMPS = pa.timestamp("ms", tz="UTC")
 
 @needs_kernel
 @settings(max_examples=120, deadline=None)
-@given(rows=given_rows, asked=settings_of(), data=st.data())
-def test_the_same_bytes(rows: list[Given], asked: Encoding, data: st.DataObject) -> None:
+@given(rows=given_rows, options=settings_of(), data=st.data())
+def test_the_same_bytes(rows: list[Given], options: Encoding, data: st.DataObject) -> None:
     batch = data.draw(arrow(rows))
-    assert encoding_implementation("cython")(batch, asked) == encoding_implementation("pure")(
-        batch, asked
+    assert encoding_implementation("cython")(batch, options) == encoding_implementation("pure")(
+        batch, options
     )
 
 
@@ -141,9 +141,9 @@ def test_the_same_bytes_of_many_rows() -> None:
         ),
     )
     for bytes_max in (20_000, 1_000_000):
-        asked = encoding(partition_count=50, unkeyed=(3, 4), batch_bytes_max=bytes_max)
-        assert encoding_implementation("cython")(made, asked) == encoding_implementation("pure")(
-            made, asked
+        options = encoding(partition_count=50, unkeyed=(3, 4), batch_bytes_max=bytes_max)
+        assert encoding_implementation("cython")(made, options) == encoding_implementation("pure")(
+            made, options
         )
 
 
@@ -164,12 +164,12 @@ def test_the_same_errors(partitions: list[int | None]) -> None:
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 @settings(max_examples=60, deadline=None)
-@given(rows=given_rows, asked=settings_of(), data=st.data())
-def test_round_trip(name: str, rows: list[Given], asked: Encoding, data: st.DataObject) -> None:
-    batches = encoding_implementation(name)(data.draw(arrow(rows)), asked)
-    expected = placed(rows, asked)
+@given(rows=given_rows, options=settings_of(), data=st.data())
+def test_round_trip(name: str, rows: list[Given], options: Encoding, data: st.DataObject) -> None:
+    batches = encoding_implementation(name)(data.draw(arrow(rows)), options)
+    expected = placed(rows, options)
     assert [batch.partition for batch in batches] == [partition for partition, _ in expected]
-    sequences = dict(asked.producer.next_sequences)
+    sequences = dict(options.producer.next_sequences)
     for batch, (partition, its_rows) in zip(batches, expected, strict=True):
         assert records(batch) == [
             {
@@ -184,31 +184,31 @@ def test_round_trip(name: str, rows: list[Given], asked: Encoding, data: st.Data
         found = header(batch)
         stamps = [NOW if row.timestamp is None else row.timestamp for row in its_rows]
         assert (found["base_timestamp"], found["max_timestamp"]) == (stamps[0], max(stamps))
-        assert found["attributes"] == asked.codec | 16 * asked.producer.is_transactional
-        if asked.producer is not NO_PRODUCER:
+        assert found["attributes"] == options.codec | 16 * options.producer.is_transactional
+        if options.producer is not NO_PRODUCER:
             sequence = sequences.get(partition, 0)
             assert found["base_sequence"] == batch.base_sequence == sequence
             sequences[partition] = (sequence + len(its_rows)) % 2**31
 
 
-def placed(rows: Sequence[Given], asked: Encoding) -> list[tuple[int, list[Given]]]:
-    """Batches by the words of `Encoding`: the rows of each, sizes by adding up real records."""
+def placed(rows: Sequence[Given], options: Encoding) -> list[tuple[int, list[Given]]]:
+    """The rows of each batch by the rules of `Encoding`, with sizes of encoded records."""
     batches: list[tuple[int, list[Given]]] = []
     open_at: dict[int, int] = {}
     turn = 0
 
     def fits(partition: int, row: Given) -> bool:
         its_rows = [*batches[open_at[partition]][1], row] if partition in open_at else [row]
-        return len(its_rows) == 1 or plain_size(its_rows) <= asked.batch_bytes_max
+        return len(its_rows) == 1 or plain_size(its_rows) <= options.batch_bytes_max
 
     for row in rows:
         partition = row.partition
         if partition is None and row.key is not None:
             partition = (murmur2(row.key) & 0x7FFFFFFF) % PARTITIONS
         if partition is None:
-            if not fits(asked.unkeyed[turn % len(asked.unkeyed)], row):
+            if not fits(options.unkeyed[turn % len(options.unkeyed)], row):
                 turn += 1
-            partition = asked.unkeyed[turn % len(asked.unkeyed)]
+            partition = options.unkeyed[turn % len(options.unkeyed)]
         if partition not in open_at or not fits(partition, row):
             open_at[partition] = len(batches)
             batches.append((partition, []))

@@ -1,4 +1,4 @@
-"""The implementations against each other: same rows in the same batches, or the same error."""
+"""The implementations compared: the same rows and Arrow batches, or the same error."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tests.pyspark_kafka.records.implementations import needs_kernel, outcome
 pytestmark = needs_kernel
 
 
-def same(data: bytes, asked: DecodeRequest) -> None:
-    kernel, pure = outcome("cython", data, asked), outcome("pure", data, asked)
+def same(data: bytes, options: DecodeRequest) -> None:
+    kernel, pure = outcome("cython", data, options), outcome("pure", data, options)
     assert kernel == pure
     if isinstance(kernel, DecodeResult):
         assert isinstance(pure, DecodeResult)
@@ -56,7 +56,7 @@ sound_rows = st.builds(
 )
 
 
-# Most often usual ones, else where milliseconds end that Spark can hold, and where int64 does.
+# Mostly usual ones, else those around the limits of Spark and of int64.
 EDGE = 2**63 // 1000
 timestamps = st.just(1_700_000_000_000) | st.sampled_from(
     [-1, 0, EDGE - 2**20, EDGE, EDGE + 1, -EDGE + 2**20, -EDGE, -EDGE - 1, 2**63 - 1, -(2**63)]
@@ -65,7 +65,7 @@ timestamps = st.just(1_700_000_000_000) | st.sampled_from(
 
 @st.composite
 def logs(draw: st.DrawFn, rows: st.SearchStrategy[Row]) -> list[bytes]:
-    """Batches as a log has them: offsets go up, with gaps; some are of transactions."""
+    """Batches of a log: increasing offsets with gaps, some in transactions."""
     offset, made = draw(st.integers(0, 20)), []
     for _ in range(draw(st.integers(1, 5))):
         producer_id = draw(st.integers(1, 3))
@@ -93,7 +93,7 @@ def logs(draw: st.DrawFn, rows: st.SearchStrategy[Row]) -> list[bytes]:
 
 
 @st.composite
-def asked(draw: st.DrawFn) -> DecodeRequest:
+def options(draw: st.DrawFn) -> DecodeRequest:
     start = draw(st.integers(0, 25))
     aborted = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 40)), max_size=4)
     columns = st.lists(st.sampled_from(ALL_COLUMNS), min_size=1, unique=True)
@@ -110,28 +110,28 @@ def asked(draw: st.DrawFn) -> DecodeRequest:
 
 
 @settings(max_examples=120, deadline=None)
-@given(made=logs(sound_rows), asked=asked())
-def test_sound_logs(made: list[bytes], asked: DecodeRequest) -> None:
-    same(b"".join(made), asked)
+@given(made=logs(sound_rows), options=options())
+def test_valid_logs(made: list[bytes], options: DecodeRequest) -> None:
+    same(b"".join(made), options)
 
 
 @settings(max_examples=150, deadline=None)
-@given(made=logs(rows), asked=asked(), data=st.data())
-def test_cut_off_logs_and_rows_without_a_place(
-    made: list[bytes], asked: DecodeRequest, data: st.DataObject
+@given(made=logs(rows), options=options(), data=st.data())
+def test_truncated_logs_and_values_out_of_range(
+    made: list[bytes], options: DecodeRequest, data: st.DataObject
 ) -> None:
     joined = b"".join(made)
-    same(joined[: data.draw(st.integers(0, len(joined)))], asked)
+    same(joined[: data.draw(st.integers(0, len(joined)))], options)
 
 
 @st.composite
 def mutated(draw: st.DrawFn, data: bytes) -> bytes:
-    """Bits flipped, bytes replaced by numbers that hurt, parts cut out or doubled."""
+    """Flip bits, insert invalid numbers, remove or repeat parts."""
     damaged = bytearray(data)
     for _ in range(draw(st.integers(1, 3))):
         if not damaged:
             break
-        # Half of them in the header or in the first record, where the numbers are.
+        # Half of them in the header or in the first record, which have the numbers.
         near = st.integers(0, min(len(damaged), HEADER_BYTES + 16) - 1)
         at = draw(near | st.integers(0, len(damaged) - 1))
         how = draw(st.sampled_from(["flip", "replace", "cut", "double"]))
@@ -159,34 +159,34 @@ def mutated(draw: st.DrawFn, data: bytes) -> bytes:
 
 
 @settings(max_examples=150, deadline=None)
-@given(made=logs(sound_rows), asked=asked(), data=st.data())
-def test_mutated_logs(made: list[bytes], asked: DecodeRequest, data: st.DataObject) -> None:
-    same(data.draw(mutated(b"".join(made))), asked)
+@given(made=logs(sound_rows), options=options(), data=st.data())
+def test_mutated_logs(made: list[bytes], options: DecodeRequest, data: st.DataObject) -> None:
+    same(data.draw(mutated(b"".join(made))), options)
 
 
 @settings(max_examples=250, deadline=None)
-@given(made=logs(sound_rows), asked=asked(), data=st.data())
-def test_mutated_batches_with_a_fitting_crc(
-    made: list[bytes], asked: DecodeRequest, data: st.DataObject
+@given(made=logs(sound_rows), options=options(), data=st.data())
+def test_mutated_batches_with_a_valid_crc(
+    made: list[bytes], options: DecodeRequest, data: st.DataObject
 ) -> None:
-    """What a CRC does not find: as a broken or hostile producer would write it."""
+    """Corruption with a valid CRC, as a faulty or malicious producer writes it."""
     at = data.draw(st.integers(0, len(made) - 1))
     damaged = data.draw(mutated(made[at]))
     if data.draw(st.booleans()) and len(damaged) >= HEADER_BYTES:
         damaged = damaged[:8] + struct.pack(">i", len(damaged) - 12) + damaged[12:]
     if len(damaged) > CRC_POSITION + 4:
         damaged = with_crc(damaged)
-    same(b"".join([*made[:at], damaged, *made[at + 1 :]]), asked)
+    same(b"".join([*made[:at], damaged, *made[at + 1 :]]), options)
 
 
 @settings(max_examples=100, deadline=None)
-@given(data=st.binary(max_size=200), asked=asked())
-def test_garbage_as_records(data: bytes, asked: DecodeRequest) -> None:
+@given(data=st.binary(max_size=200), options=options())
+def test_garbage_as_records(data: bytes, options: DecodeRequest) -> None:
     for count in (1, 3):
         header = struct.pack(
             ">qiibIhiqqqhii", 0, HEADER_BYTES - 12 + len(data), 0, 2, 0, 0, 9, 0, 0, -1, 0, 0, count
         )
-        same(with_crc(header + data), asked)
+        same(with_crc(header + data), options)
 
 
 @given(key=st.none() | st.binary(max_size=6))
@@ -195,7 +195,7 @@ def test_keys_of_control_records(key: bytes | None) -> None:
 
 
 @given(keys=st.lists(st.binary(max_size=5), min_size=1, max_size=3))
-def test_what_utf8_is(keys: list[bytes]) -> None:
+def test_utf8_of_header_keys(keys: list[bytes]) -> None:
     same(batch([Row(headers=[(key, None) for key in keys])]), decode_request(columns=("headers",)))
 
 
@@ -220,20 +220,20 @@ common_rows = st.builds(
 
 
 @settings(max_examples=80, deadline=None)
-@given(made=st.lists(st.lists(common_rows, max_size=40), min_size=1, max_size=4), asked=asked())
-def test_runs_of_common_records(made: list[list[Row]], asked: DecodeRequest) -> None:
-    """As most logs are: the kernel's fast way, and all that makes it leave it and come back."""
+@given(made=st.lists(st.lists(common_rows, max_size=40), min_size=1, max_size=4), options=options())
+def test_runs_of_common_records(made: list[list[Row]], options: DecodeRequest) -> None:
+    """Common records, which use the kernel's fast path, mixed with others."""
     data, offset = [], 0
     for index, rows in enumerate(made):
         attributes = LOG_APPEND_TIME if index % 3 == 1 else 0
         data.append(batch(rows, base_offset=offset, attributes=attributes))
         offset += max(1, len(rows))
-    same(b"".join(data), asked)
+    same(b"".join(data), options)
 
 
 @pytest.mark.parametrize("behind", [0, 1, 31, 32, 33])
 def test_fields_of_every_size(behind: int) -> None:
-    """Copied by words, where there are words: nothing else may come with them."""
+    """The kernel copies whole words; the rows must have only the field's bytes."""
     rows = [Row(key=bytes([n % 251]) * n, value=bytes([n % 241]) * (300 - n)) for n in range(300)]
     same(batch([*rows, Row(value=b"b" * behind)]), decode_request(columns=ALL_COLUMNS[:7]))
 
@@ -248,7 +248,7 @@ def test_cuts_between_common_records(bytes_max: int, rows_max: int) -> None:
 
 
 def test_more_nulls_than_a_batch_has_rows() -> None:
-    """Values of headers, of which a row has many: none of them is there, in every row."""
+    """Every row has many headers with null values."""
     rows = [Row(value=None, headers=[(b"h", None)] * 501)] * 200
     same(batch(rows), decode_request(columns=("value", "headers")))
 

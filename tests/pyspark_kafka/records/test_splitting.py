@@ -29,8 +29,8 @@ ROWS = rows_of(
 def test_halves_equal_encoded_batches(codec: Codec) -> None:
     level = 2 if codec in (Codec.GZIP, Codec.ZSTD) else None
     producer = state({6: 2**31 - 100}, is_transactional=True)
-    asked = encoding(producer=producer, codec=codec, level=level)
-    (whole,) = encode(ROWS, asked)
+    options = encoding(producer=producer, codec=codec, level=level)
+    (whole,) = encode(ROWS, options)
     first, second = split(whole, level=level)
     assert records(first) + records(second) == records(whole)
     count = first.record_count
@@ -39,7 +39,7 @@ def test_halves_equal_encoded_batches(codec: Codec) -> None:
     rest = encoding(
         producer=state({6: count - 100}, is_transactional=True), codec=codec, level=level
     )
-    assert [first, second] == [*encode(ROWS[:count], asked), *encode(ROWS[count:], rest)]
+    assert [first, second] == [*encode(ROWS[:count], options), *encode(ROWS[count:], rest)]
 
 
 def test_splitting_down_to_single_records() -> None:

@@ -48,10 +48,10 @@ def version_asked(
 ) -> Callable[[Peer, ReceivedRequest], None]:
     """An answer that adds the request's version to `answers.received`."""
 
-    def answer(peer: Peer, asked: ReceivedRequest) -> None:
+    def answer(peer: Peer, request: ReceivedRequest) -> None:
         api = answers.received.pop()
-        answers.received.append(f"{api} v{asked.version}")
-        peer.answer(asked, api, **fields)
+        answers.received.append(f"{api} v{request.version}")
+        peer.answer(request, api, **fields)
 
     return answer
 
@@ -68,8 +68,8 @@ def closes(peer: Peer, _: ReceivedRequest) -> None:
     peer.close()
 
 
-def garbage(peer: Peer, asked: ReceivedRequest) -> None:
-    peer.send(frame(asked.correlation_id.to_bytes(4) + b"\xff" * 9))
+def garbage(peer: Peer, request: ReceivedRequest) -> None:
+    peer.send(frame(request.correlation_id.to_bytes(4) + b"\xff" * 9))
 
 
 def ended(error_code: int = 0) -> dict[str, Any]:
@@ -79,10 +79,10 @@ def ended(error_code: int = 0) -> dict[str, Any]:
 def find_all(answers: Answers, *names: str) -> None:
     """Make the broker the coordinator of all names."""
 
-    def answer(peer: Peer, asked: ReceivedRequest) -> None:
+    def answer(peer: Peer, request: ReceivedRequest) -> None:
         port = peer._socket.getsockname()[1]
-        requested = [name for name in names if string(name, flexible=True) in asked.rest]
-        peer.answer(asked, "find_coordinator", **coordinators(*requested, port=port))
+        requested = [name for name in names if string(name, flexible=True) in request.rest]
+        peer.answer(request, "find_coordinator", **coordinators(*requested, port=port))
 
     answers.answers["find_coordinator"] = [answer]
 

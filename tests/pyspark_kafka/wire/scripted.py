@@ -76,8 +76,8 @@ class Peer:
         features: Mapping[str, int] | None = None,
     ) -> None:
         """Answer the first request, ApiVersions; `features` are finalized ones."""
-        asked = self.read()
-        assert asked.api_key == 18, asked
+        request = self.read()
+        assert request.api_key == 18, request
         keys = [
             {"api_key": key, "min_version": first, "max_version": last}
             for key, (first, last) in ranges.items()
@@ -87,11 +87,11 @@ class Peer:
             for name, level in (features or {}).items()
         ]
         fields = {"finalized_features": finalized} if finalized else {}
-        self.answer(asked, "api_versions", api_keys=keys, **fields)
+        self.answer(request, "api_versions", api_keys=keys, **fields)
 
-    def answer(self, asked: ReceivedRequest, api: str, /, **fields: Any) -> None:
+    def answer(self, request: ReceivedRequest, api: str, /, **fields: Any) -> None:
         """Answer with kio's entity of the request's version."""
-        self.send(answer_frame(asked.correlation_id, api, asked.version, **fields))
+        self.send(answer_frame(request.correlation_id, api, request.version, **fields))
 
     def send(self, data: bytes) -> None:
         """Send any bytes."""
@@ -221,15 +221,15 @@ class Answers:
     def serve(self, peer: Peer) -> None:
         """Answer until the client closes."""
         while True:
-            asked = peer.read()
-            api = api_key_map[asked.api_key]
+            request = peer.read()
+            api = api_key_map[request.api_key]
             self.received.append(api)
             turns = self.answers[api]
             answer = turns.pop(0) if len(turns) > 1 else turns[0]
             if callable(answer):
-                answer(peer, asked)
+                answer(peer, request)
             else:
-                peer.answer(asked, api, **answer)
+                peer.answer(request, api, **answer)
 
     def count(self, api: str) -> int:
         return self.received.count(api)

@@ -73,8 +73,8 @@ def commits(*, group_error: int = 0, error_code: int = 0, offset: int = 3) -> Fi
     return {"groups": [{"group_id": G, "error_code": group_error, "topics": topics}]}
 
 
-def garbage(peer: Peer, asked: ReceivedRequest) -> None:
-    peer.send(frame(asked.correlation_id.to_bytes(4) + b"\xff" * 9))
+def garbage(peer: Peer, request: ReceivedRequest) -> None:
+    peer.send(frame(request.correlation_id.to_bytes(4) + b"\xff" * 9))
 
 
 def silence(peer: Peer, _: ReceivedRequest) -> None:
@@ -106,13 +106,13 @@ def run(ask: Ask, answers: Answers, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("code", "metadata_asked"), [(6, 2), (74, 2), (9, 2), (3, 2), (75, 1), (78, 1), (7, 1)]
+    ("code", "metadata_requests"), [(6, 2), (74, 2), (9, 2), (3, 2), (75, 1), (78, 1), (7, 1)]
 )
-def test_list_offsets_is_retried_while_the_leader_moves(code: int, metadata_asked: int) -> None:
+def test_list_offsets_is_retried_while_the_leader_moves(code: int, metadata_requests: int) -> None:
     answers = Answers(list_offsets=[offsets((code, -1)), offsets((0, 42))])
     assert run(ask_offsets, answers) == 42
     assert answers.count("list_offsets") == 2
-    assert answers.count("metadata") == metadata_asked
+    assert answers.count("metadata") == metadata_requests
 
 
 def test_only_failed_partitions_are_requested_again() -> None:

@@ -65,9 +65,9 @@ def large(size: int) -> Request[int]:
 
 
 def answer_metadata(
-    peer: Peer, asked: ReceivedRequest, cluster_id: str = "c", **fields: Any
+    peer: Peer, request: ReceivedRequest, cluster_id: str = "c", **fields: Any
 ) -> None:
-    peer.answer(asked, "metadata", cluster_id=cluster_id, **fields)
+    peer.answer(request, "metadata", cluster_id=cluster_id, **fields)
 
 
 def negotiated(script: Script) -> Script:
@@ -80,8 +80,8 @@ def negotiated(script: Script) -> Script:
 
 def test_requests_are_pipelined() -> None:
     def script(peer: Peer) -> None:
-        asked = [peer.read() for _ in range(3)]  # all three before the first answer
-        for index, one in enumerate(asked):
+        requests = [peer.read() for _ in range(3)]  # all three before the first answer
+        for index, one in enumerate(requests):
             answer_metadata(peer, one, cluster_id=f"c{index}")
         peer.hang()
 
@@ -112,14 +112,16 @@ def test_api_versions_falls_back_to_version_0() -> None:
     versions = []
 
     def script(peer: Peer) -> None:
-        asked = peer.read()
-        versions.append(asked.version)
+        request = peer.read()
+        versions.append(request.version)
         # As Kafka does: a response of version 0 to any version.
-        peer.send(answer_frame(asked.correlation_id, "api_versions", 0, error_code=35, api_keys=[]))
-        asked = peer.read()
-        versions.append(asked.version)
+        peer.send(
+            answer_frame(request.correlation_id, "api_versions", 0, error_code=35, api_keys=[])
+        )
+        request = peer.read()
+        versions.append(request.version)
         peer.answer(
-            asked,
+            request,
             "api_versions",
             api_keys=[{"api_key": 3, "min_version": 0, "max_version": 5}],
         )
@@ -231,8 +233,8 @@ def test_garbage_is_an_error_or_a_response(seed: int) -> None:
     data = random.Random(seed).randbytes(64)
 
     def script(peer: Peer) -> None:
-        asked = peer.read()
-        peer.send(frame(struct.pack(">i", asked.correlation_id) + data))
+        request = peer.read()
+        peer.send(frame(struct.pack(">i", request.correlation_id) + data))
         peer.hang()
 
     with ScriptedBroker(negotiated(script)) as broker:
@@ -266,9 +268,9 @@ def test_a_late_response_is_not_that_of_a_later_request() -> None:
     late = threading.Event()
 
     def script(peer: Peer) -> None:
-        asked = peer.read()
+        request = peer.read()
         late.wait()
-        answer_metadata(peer, asked)
+        answer_metadata(peer, request)
         peer.until_closed()
 
     with ScriptedBroker(negotiated(script)) as broker:
@@ -381,9 +383,9 @@ def test_wait_any_of_several_brokers() -> None:
     go_on = threading.Event()
 
     def slow(peer: Peer) -> None:
-        asked = peer.read()
+        request = peer.read()
         go_on.wait()
-        answer_metadata(peer, asked, cluster_id="slow")
+        answer_metadata(peer, request, cluster_id="slow")
         peer.hang()
 
     def fast(peer: Peer) -> None:
@@ -410,7 +412,7 @@ def test_wait_any_stops_at_a_complete_response() -> None:
 
     def script(peer: Peer) -> None:
         both = [peer.read(), peer.read()]
-        ids = [asked.correlation_id for asked in both]
+        ids = [request.correlation_id for request in both]
         peer.send(b"".join(answer_frame(one, "metadata", METADATA_VERSION) for one in ids))
         peer.hang()
 

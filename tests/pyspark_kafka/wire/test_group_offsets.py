@@ -47,9 +47,9 @@ def test_offsets_are_grouped_by_topic() -> None:
 def test_a_commit_has_no_member() -> None:
     seen: list[bytes] = []
 
-    def answer(peer: Peer, asked: ReceivedRequest) -> None:
-        seen.append(asked.rest)
-        peer.answer(asked, "offset_commit", **committed(0, 0, 0))
+    def answer(peer: Peer, request: ReceivedRequest) -> None:
+        seen.append(request.rest)
+        peer.answer(request, "offset_commit", **committed(0, 0, 0))
 
     answers = Answers(offset_commit=[answer])
     with coordinated(answers, "g", ranges={8: (2, 7)}) as one:
@@ -61,7 +61,7 @@ def test_a_commit_has_no_member() -> None:
 
 
 @pytest.mark.parametrize(
-    ("codes", "code", "where", "asked"),
+    ("codes", "code", "where", "lookups"),
     [
         ((0, 16, 0), 16, "t-1", 2),
         ((0, 0, 14), 14, "u-0", 1),
@@ -69,7 +69,7 @@ def test_a_commit_has_no_member() -> None:
         ((30, 30, 30), 30, "t-0", 1),
     ],
 )
-def test_errors_of_a_commit(codes: tuple[int, ...], code: int, where: str, asked: int) -> None:
+def test_errors_of_a_commit(codes: tuple[int, ...], code: int, where: str, lookups: int) -> None:
     answers = Answers(offset_commit=[committed(*codes), committed(0, 0, 0)])
     with coordinated(answers, "g") as one:
         with pytest.raises(ApiError) as caught:
@@ -82,7 +82,7 @@ def test_errors_of_a_commit(codes: tuple[int, ...], code: int, where: str, asked
             "group_id": "g",
         }
         commit(one)
-    assert answers.count("find_coordinator") == asked
+    assert answers.count("find_coordinator") == lookups
 
 
 @pytest.mark.parametrize(

@@ -213,8 +213,8 @@ def test_posted_requests_are_sent_while_waiting_for_others() -> None:
         first = peer.read()
         second = peer.read()
         assert (len(first.rest), len(second.rest)) > (size, size)
-        for asked in (first, second):
-            peer.answer(asked, "metadata", cluster_id="c")
+        for request in (first, second):
+            peer.answer(request, "metadata", cluster_id="c")
         peer.hang()
 
     def posted() -> Request[int]:

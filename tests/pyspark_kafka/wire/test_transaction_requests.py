@@ -336,8 +336,8 @@ def test_a_required_field_that_the_broker_does_not_support_is_an_error(
     assert answers.count("init_producer_id") == 0
 
 
-@pytest.mark.parametrize(("code", "asked"), [(16, 2), (15, 2), (14, 1), (51, 1), (53, 1)])
-def test_a_moved_coordinator_is_looked_up_again(code: int, asked: int) -> None:
+@pytest.mark.parametrize(("code", "lookups"), [(16, 2), (15, 2), (14, 1), (51, 1), (53, 1)])
+def test_a_moved_coordinator_is_looked_up_again(code: int, lookups: int) -> None:
     answers = Answers(init_producer_id=[initialised(code), initialised()])
     with coordinated(answers, "x") as one:
         with pytest.raises(ApiError, match="transactional id 'x'") as caught:
@@ -345,7 +345,7 @@ def test_a_moved_coordinator_is_looked_up_again(code: int, asked: int) -> None:
         assert caught.value.code == code
         assert caught.value.fields == {"transactional_id": "x"}
         assert init(one) == PRODUCER
-        assert answers.count("find_coordinator") == asked
+        assert answers.count("find_coordinator") == lookups
 
 
 @pytest.mark.parametrize(
@@ -365,8 +365,8 @@ def test_a_coordinator_that_does_not_respond_is_looked_up_again(
 def test_end_txn_requests_are_sent_in_parallel() -> None:
     held: list[ReceivedRequest] = []
 
-    def hold(peer: Peer, asked: ReceivedRequest) -> None:
-        held.append(asked)
+    def hold(peer: Peer, request: ReceivedRequest) -> None:
+        held.append(request)
         if len(held) == 3:
             for one, code in zip(held, (0, 51, 48), strict=True):
                 peer.answer(one, "end_txn", error_code=code)
@@ -420,11 +420,11 @@ def test_an_unreachable_coordinator_does_not_affect_others(dead: str) -> None:
 
 
 def test_describe_transactions_of_several_coordinators(dead: str) -> None:
-    def describe(peer: Peer, asked: ReceivedRequest) -> None:
+    def describe(peer: Peer, request: ReceivedRequest) -> None:
         missing = state("y", error_code=105, state_name="")
         refused = state("z", error_code=53, state_name="")
         data = described(state("x"), missing, refused)
-        peer.send(frame(asked.correlation_id.to_bytes(4) + b"\0" + data))
+        peer.send(frame(request.correlation_id.to_bytes(4) + b"\0" + data))
 
     answers = Answers(describe_transactions=[describe])
     with ScriptedBroker(answers) as broker, router(broker) as one:
