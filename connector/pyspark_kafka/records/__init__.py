@@ -1,8 +1,8 @@
 """Kafka's record batches to Arrow and back: `decode` and `encode`, in two implementations.
 
-Purpose: choose the implementation. `PYSPARK_KAFKA_RECORDS=cython` is the compiled kernel, `pure` the
-one in plain Python. If it is not set, the kernel is used where it was built. `checksums` has a third
-function. Invariant: both implementations return the same results; a selected one that cannot be
+Purpose: choose the implementation. `PYSPARK_KAFKA_RECORDS=cython` is the compiled kernel, `pure`
+the one in plain Python. If it is not set, the kernel is used where it was built. `checksums` has a
+third function. Invariant: both implementations return the same results; a selected one that cannot be
 loaded raises. What it must not know: connections, Spark.
 """
 
@@ -36,7 +36,7 @@ _MODULES: Final = {"cython": ("_kernel", "_kernel"), "pure": ("_pure", "_pure_en
 
 
 def _load(selected: str | None) -> tuple[str, Decode, Encode]:
-    """Return an implementation's name and functions. Raises `OptionError` if it cannot be loaded."""
+    """Return an implementation's name and functions. Raises `OptionError` if it cannot load."""
     if selected and selected not in _MODULES:
         raise OptionError(
             f"The environment variable {_VARIABLE} has the value {selected!r}.",
@@ -55,8 +55,8 @@ def _load(selected: str | None) -> tuple[str, Decode, Encode]:
                     f"The environment variable {_VARIABLE} has the value {selected!r}, but this "
                     f"implementation cannot be loaded ({error}).",
                     advice=(
-                        "Install pyspark-kafka with a C compiler or from a wheel for this platform, "
-                        f"or set {_VARIABLE} to 'pure'."
+                        "Install pyspark-kafka with a C compiler or from a wheel for this platform, or "
+                        f"set {_VARIABLE} to 'pure'."
                     ),
                     option=_VARIABLE,
                 ) from error

@@ -38,8 +38,8 @@ LEVELS: Final[Mapping[Codec, range]] = {
 }
 """The levels of Kafka's producer (KIP-390); empty for codecs without levels."""
 
-# The defaults of Kafka's Java producer, which differ from Arrow's. For LZ4 it is the fast compressor,
-# which is level 1 here.
+# The defaults of Kafka's Java producer, which differ from Arrow's. For LZ4 it is the fast
+# compressor, which is level 1 here.
 _DEFAULT_LEVELS: Final[Mapping[Codec, int | None]] = {
     Codec.GZIP: 6,
     Codec.SNAPPY: None,

@@ -123,8 +123,8 @@ def next_sequence(sequence: int, record_count: int) -> int:
 def too_large(encoding: Encoding, partition: int, size_bytes: int) -> RowError:
     """Return the error of a record that alone needs a batch of `size_bytes`."""
     return RowError(
-        f"A record for {encoding.topic}-{partition} needs a batch of {size_bytes} bytes, but Kafka's "
-        f"format allows {LENGTH_BYTES_MAX}.",
+        f"A record for {encoding.topic}-{partition} needs a batch of {size_bytes} bytes, but "
+        f"Kafka's format allows {LENGTH_BYTES_MAX}.",
         advice="Write smaller records.",
         topic=encoding.topic,
         partition=partition,

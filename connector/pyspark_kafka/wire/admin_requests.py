@@ -62,7 +62,8 @@ def create_topic(
     operation = f"creating topic {topic!r}"
     if [result.name for result in response.topics] != [topic]:
         raise ProtocolError(
-            f"{sentence(operation)} failed: the response of {connection.broker} is for other topics.",
+            f"{sentence(operation)} failed: the response of {connection.broker} is for other "
+            "topics.",
             topic=topic,
         )
     (result,) = response.topics

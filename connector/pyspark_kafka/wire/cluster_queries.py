@@ -241,8 +241,8 @@ def raise_if_missing(
         topic = metadata.topics.get(partition.topic)
         if topic is None:
             raise UnknownTopicOrPartitionError(
-                f"Topic {partition.topic!r} does not exist at {bootstrap_servers}, or the principal "
-                "may not describe it.",
+                f"Topic {partition.topic!r} does not exist at {bootstrap_servers}, or the "
+                "principal may not describe it.",
                 topic=partition.topic,
                 partition=partition.partition,
             )

@@ -91,7 +91,8 @@ class Reader:
         start = self.position
         if length < 0 or length > self._size - start:
             raise MalformedResponseError(
-                f"{what} has length {length} at byte {start}, but {self._size - start} bytes are left"
+                f"{what} has length {length} at byte {start}, but {self._size - start} bytes "
+                "are left"
             )
         self.position = start + length
         return self._data[start : self.position]

@@ -1,8 +1,8 @@
 """Bytes to and from one address, and waiting for several at once.
 
 Purpose: the only module with sockets. TLS will be another `Connect` with another `Transport`.
-Invariant: `send` and `receive_into` never wait; `connect` and `wait` end within their timeouts. What
-it must not know: Kafka.
+Invariant: `send` and `receive_into` never wait; `connect` and `wait` end within their timeouts.
+What it must not know: Kafka.
 
 A TLS transport may buffer bytes that its file descriptor does not show. Callers therefore wait for
 a transport only after `receive_into` has returned None.

@@ -127,8 +127,8 @@ class BrokerVersions:
         last = supported.last if at_most is None else min(supported.last, at_most)
         if api not in self.ranges:
             raise UnsupportedVersionError(
-                f"{sentence(self.broker)} does not support {api.title}; this client needs a version "
-                f"from {first} to {last}.",
+                f"{sentence(self.broker)} does not support {api.title}; this client needs a "
+                f"version from {first} to {last}.",
                 advice=(
                     f"Check that it is a Kafka broker, release {_SINCE.get(api, '0.11')} or later."
                 ),

@@ -1,6 +1,6 @@
 """Helpers of the encoding tests.
 
-Purpose: rows and settings with defaults, and batches read back by `decode`, which has its own tests.
+Purpose: rows and settings with defaults, and batches read back by `decode`.
 """
 
 from __future__ import annotations

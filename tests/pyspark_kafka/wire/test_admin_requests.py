@@ -57,7 +57,7 @@ def read(version: int, data: bytes) -> Any:
 def test_a_request_equals_kios(version: int) -> None:
     resource = {"resource_type": 2, "resource_name": "t", "configuration_keys": None}
     (body,) = describe_configs_request(version, 2, "t").body
-    # kio writes no null arrays, as that of the keys, whose length is the last field before the flags.
+    # kio writes no null arrays, so replace the length of the keys, the last field before the flags.
     expected = entity_bytes(
         raw.request("describe_configs", version, resources=[{**resource, "configuration_keys": ()}])
     )
