@@ -2,8 +2,8 @@
 
 Purpose: choose the implementation. `PYSPARK_KAFKA_RECORDS=cython` is the compiled kernel, `pure`
 the one in plain Python. If it is not set, the kernel is used where it was built. `checksums` has a
-third function. Invariant: both implementations return the same results; a selected one that cannot be
-loaded raises. What it must not know: connections, Spark.
+third function. Invariant: both implementations return the same results; a selected one that cannot
+be loaded raises. What it must not know: connections, Spark.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def _load(selected: str | None) -> tuple[str, Decode, Encode]:
                     f"The environment variable {_VARIABLE} has the value {selected!r}, but this "
                     f"implementation cannot be loaded ({error}).",
                     advice=(
-                        "Install pyspark-kafka with a C compiler or from a wheel for this platform, or "
-                        f"set {_VARIABLE} to 'pure'."
+                        "Install pyspark-kafka with a C compiler or from a wheel for this system, "
+                        f"or set {_VARIABLE} to 'pure'."
                     ),
                     option=_VARIABLE,
                 ) from error

@@ -99,7 +99,8 @@ class Decode(Protocol):
     `data` has record batches of format 2 (KIP-98); an incomplete batch at the end is ignored. The
     result has no control batches and no aborted transactions. Batches and records are checked in
     order, up to the end of the range. Raises `CorruptBatchError` for corrupt bytes, and
-    `KafkaError` for valid records that do not fit the columns. No input causes a read outside of `data`.
+    `KafkaError` for valid records that do not fit the columns. No input causes a read outside of
+    `data`.
     """
 
     def __call__(self, data: Buffer, request: DecodeRequest) -> DecodeResult: ...
