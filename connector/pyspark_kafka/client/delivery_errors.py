@@ -1,8 +1,7 @@
-"""What is said of a record that was not written, whichever engine wrote.
+"""The errors of records that were not written, the same for both engines.
 
-Purpose: the one place with the words for a failed delivery: which record, where to, who said what,
-and what to do. Invariant: every error names the topic, and none a setting's value that may be
-secret. What it must not know: how an engine sends.
+Invariant: every error names the topic, and the partition if it is known; no text contains a
+setting's value that may be secret. What it must not know: how an engine sends records.
 """
 
 from __future__ import annotations
@@ -11,21 +10,23 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark_kafka.errors import DeliveryError, ProducerFencedError, RowError
-from pyspark_kafka.kafka.topics import LEGAL_TOPIC_NAMES, is_topic_name
+from pyspark_kafka.kafka.topics import LEGAL_TOPIC_NAMES, TopicPartition, is_topic_name
 
 TIMEOUT_OPTION: Final = "kafka.delivery.timeout.ms"
-BAD_TIMESTAMP: Final = (
-    "the column 'timestamp' is outside of the topic's 'message.timestamp.before.max.ms' and "
-    "'message.timestamp.after.max.ms'"
+TIMESTAMP_ADVICE: Final = (
+    "Write timestamps within the topic's 'message.timestamp.before.max.ms' and "
+    "'message.timestamp.after.max.ms', or change these."
 )
-NO_SUCH_PARTITION: Final = (
-    "the topic has no such partition: correct the column 'partition', or leave it null for the "
-    "partitioner to choose"
+PARTITION_ADVICE: Final = (
+    "Correct the column 'partition', or leave it null for the partitioner to choose."
 )
-NOT_WRITTEN: Final = "the rows of this task count as not written; see the broker's log"
-_NEVER_SEEN: Final = (
-    "nothing that this attempt wrote will be seen by readers with read_committed; another attempt "
-    "of the task writes its rows anew, under an id of its own"
+SIZE_ADVICE: Final = (
+    "Raise the topic's 'max.message.bytes' (or the broker's 'message.max.bytes'), or write smaller "
+    "records."
+)
+_ROWS_ABORTED: Final = (
+    "Readers with read_committed will see no row of this attempt; another attempt of the task "
+    "writes its rows under its own transactional id."
 )
 
 
@@ -36,68 +37,107 @@ class DeliveryErrors:
     bootstrap_servers: str
     record_bytes_max: int
 
-    def not_written(self, where: str, said: str, remedy: str) -> DeliveryError:
-        """`where` is a topic or a partition, `said` what the broker answered, or what went on."""
-        return DeliveryError(f"a record for {where} was not written: {said}; {remedy}")
-
-    def not_in_transaction(self, failed: str, said: str, transactional_id: str) -> DeliveryError:
-        """For what is refused since the transaction of this id cannot go on."""
+    def not_written(
+        self, topic: str, partition: int | None, reason: str, *, advice: str | None = None
+    ) -> DeliveryError:
+        """`reason` is a clause: the broker's answer, or what happened."""
         return DeliveryError(
-            f"{failed}: {said} to transactional id "
-            f"{transactional_id!r}, whose transaction is over or has to be aborted, as after its "
-            f"timeout; {_NEVER_SEEN}, and if transactions time out, raise 'transactionTimeout'"
+            f"A record for {format_place(topic, partition)} was not written: {reason}.",
+            advice=advice,
+            topic=topic,
+            partition=partition,
         )
 
-    def fenced(self, failed: str, said: str, transactional_id: str) -> ProducerFencedError:
-        """For what is refused since this id has another owner, or another epoch."""
+    def unconfirmed(
+        self, topic: str, partition: int | None, last_failure: str | None
+    ) -> DeliveryError:
+        """For a record that was not acknowledged in time."""
+        return self.not_written(
+            topic,
+            partition,
+            f"{self.bootstrap_servers} did not acknowledge it within '{TIMEOUT_OPTION}' "
+            f"({last_failure or 'no error was seen'})",
+            advice="Check that the brokers run and can be reached, and that the partition has a "
+            "leader and 'min.insync.replicas' in-sync replicas. To wait longer, raise "
+            f"'{TIMEOUT_OPTION}'.",
+        )
+
+    def transaction_ended(
+        self,
+        what: str,
+        transactional_id: str,
+        *,
+        partition: TopicPartition | None = None,
+        group_id: str | None = None,
+    ) -> DeliveryError:
+        """For a request that is refused since the transaction cannot continue."""
+        return DeliveryError(
+            f"{what} The transaction of transactional id {transactional_id!r} has ended or must be "
+            f"aborted, for example after its timeout. {_ROWS_ABORTED}",
+            advice="If transactions time out, raise 'transactionTimeout'.",
+            topic=None if partition is None else partition.topic,
+            partition=None if partition is None else partition.partition,
+            group_id=group_id,
+            transactional_id=transactional_id,
+        )
+
+    def fenced(
+        self,
+        what: str,
+        transactional_id: str,
+        *,
+        partition: TopicPartition | None = None,
+        group_id: str | None = None,
+    ) -> ProducerFencedError:
+        """For a request that is refused since another producer, or epoch, owns the id."""
         return ProducerFencedError(
-            f"{failed}: {said} to transactional id "
-            f"{transactional_id!r}, which another producer has by now, or whose transaction was "
-            f"aborted by a newer run or by its timeout; {_NEVER_SEEN}: see that no other query "
-            "runs with this 'transactionalId', and if transactions time out, raise "
-            "'transactionTimeout'"
-        )
-
-    def unconfirmed_remedy(self, reason: str | None) -> str:
-        """For a record of which nothing was heard in time; `reason` is the latest trouble seen."""
-        return (
-            f"{self.bootstrap_servers} did not confirm it within '{TIMEOUT_OPTION}' "
-            f"({reason or 'no error was seen'}); check that the brokers run and are reached, and "
-            "the partition's leader and in-sync replicas against 'min.insync.replicas', or raise "
-            "that option to wait longer"
+            f"{what} Transactional id {transactional_id!r} is now owned by another producer, or "
+            f"its transaction was aborted by a newer run or its timeout. {_ROWS_ABORTED}",
+            topic=None if partition is None else partition.topic,
+            partition=None if partition is None else partition.partition,
+            group_id=group_id,
+            transactional_id=transactional_id,
         )
 
     def record_too_large(
-        self, where: str, *, value_bytes: int, key_bytes: int, header_bytes: int
+        self,
+        topic: str,
+        partition: int | None = None,
+        *,
+        value_bytes: int,
+        key_bytes: int,
+        header_bytes: int,
     ) -> RowError:
-        """For a record that may not even be sent."""
+        """For a record that is larger than a request may be."""
         return RowError(
-            f"a record for {where} is too large: its value has {value_bytes} bytes, its key "
-            f"{key_bytes} and its headers {header_bytes}, but 'kafka.max.request.size' is "
-            f"{self.record_bytes_max}; raise that, and 'max.message.bytes' of the topic, or write "
-            "smaller records"
+            f"A record for {format_place(topic, partition)} is too large: its value has {value_bytes} "
+            f"bytes, its key {key_bytes} and its headers {header_bytes}, but "
+            f"'kafka.max.request.size' is {self.record_bytes_max}.",
+            advice="Raise 'kafka.max.request.size' and the topic's 'max.message.bytes', or write "
+            "smaller records.",
+            topic=topic,
+            partition=partition,
         )
 
     def no_such_partition(self, topic: str, partition: int) -> RowError:
-        """For a row that names a partition which the topic has not."""
+        """For a row whose partition the topic does not have."""
         return RowError(
-            f"a record is for partition {partition} of topic {topic}, which has no such "
-            "partition: correct the column 'partition', or leave it null"
+            f"A record is for partition {partition} of topic {topic!r}, which has no such "
+            "partition.",
+            advice=PARTITION_ADVICE,
+            column="partition",
+            topic=topic,
+            partition=partition,
         )
 
 
-def too_large_remedy(what: str, size_bytes: int) -> str:
-    """For a record that the broker refuses; `what` of it has so many bytes."""
-    return (
-        f"{what} has {size_bytes} bytes: raise the topic's 'max.message.bytes' (or the broker's "
-        "'message.max.bytes'), or write smaller records"
-    )
-
-
-def topic_remedy(topic: str) -> str:
-    """For a topic that does not exist."""
+def missing_topic_advice(topic: str) -> str:
+    """Return the advice for a topic that does not exist."""
     if not is_topic_name(topic):
-        return f"it is no name for a topic, which has {LEGAL_TOPIC_NAMES}"
-    return (
-        "the topic does not exist and was not created by the broker: create it, or correct its name"
-    )
+        return f"Correct the topic's name: it is not {LEGAL_TOPIC_NAMES}."
+    return "Create the topic, which the broker did not create automatically, or correct its name."
+
+
+def format_place(topic: str, partition: int | None) -> str:
+    """Return `t-0`, or `topic 't'` without a partition."""
+    return f"topic {topic!r}" if partition is None else f"{topic}-{partition}"

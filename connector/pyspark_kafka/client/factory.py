@@ -1,8 +1,8 @@
-"""Which engine serves: from validated options to an open client.
+"""Chooses the engine and opens its client.
 
-Purpose: the one place that knows the engines, each imported only when it is used. Invariant: the
-choice depends on nothing but the options, what is installed and `PYSPARK_KAFKA_RECORDS`, so that it
-is the same wherever these are. What it must not know: what the client is for.
+Purpose: the only module that knows the engines; it imports each when it is used. Invariant: the
+choice depends only on the options, the installed packages and `PYSPARK_KAFKA_RECORDS`, so the driver
+and tasks choose the same. What it must not know: the use of the client.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ log = logging.getLogger(__name__)
 
 Engine = Literal["native", "librdkafka"]
 
-_DOING: Final = {"consumer": "reads", "producer": "writes"}
-_NOTHING_TO_JUDGE: Final = {"bootstrap.servers", "group.id", "isolation.level"}
-_TWIN: Final = "PYSPARK_KAFKA_RECORDS"
+_USE: Final = {"consumer": "reads", "producer": "writes"}
+_CHECKED_ELSEWHERE: Final = {"bootstrap.servers", "group.id", "isolation.level"}
+_IMPLEMENTATION_VARIABLE: Final = "PYSPARK_KAFKA_RECORDS"
 _RECORDS: Final = str(Path(__file__).parents[1] / "records")
-_INSTALL: Final = "install pyspark-kafka for this platform"
-_OR_OTHER_ENGINE: Final = ", or set option 'engine' to 'librdkafka'"
-_said: set[str] = set()
+_INSTALL: Final = "Install pyspark-kafka for this platform"
+_OR_LIBRDKAFKA: Final = ", or set option 'engine' to 'librdkafka'"
+_logged: set[str] = set()
 
 
 @overload
@@ -52,10 +52,10 @@ def open_client(
 def open_client(
     options: ClientOptions, *, role: Role = "consumer", is_checked: bool = False
 ) -> KafkaReads:
-    """Open a client for reading (`consumer`) or writing; it connects when it is first asked.
+    """Open a client for reading (`consumer`) or writing; it connects with the first request.
 
-    Whichever engine serves, librdkafka judges the values of the settings, unless `is_checked`: a
-    task need not repeat what the driver did. Raises `OptionError` for settings that are refused.
+    For both engines librdkafka checks the settings, unless the driver has done so (`is_checked`).
+    Raises `OptionError` for invalid settings.
     """
     engine = choose_engine(options, role) if is_checked else check_settings(options, role=role)
     if engine == "native":
@@ -67,57 +67,62 @@ def open_client(
 
 
 def open_transactional(options: ClientOptions) -> TransactionalClient:
-    """Open a client that writes exactly once; it connects when it is first asked.
+    """Open a client that writes exactly once; it connects with the first request.
 
-    Settings were judged by `check_transactional`. Raises `OptionError` where the engine `native`
-    cannot serve, for there is no other one.
+    `check_transactional` has checked the settings. Raises `OptionError` for options that the engine
+    `native` does not support.
     """
     from pyspark_kafka.client.native.producer_settings import ProducerSettings  # noqa: PLC0415
     from pyspark_kafka.client.native.transactional_client import (  # noqa: PLC0415
         NativeTransactionalClient,
     )
 
-    _refuse_other_engines(options)
+    _require_native(options)
     if options.engine == "auto":
-        _warn_without_kernel("producer", instead="")
+        _warn_without_kernel("producer", alternative="")
     settings = NativeSettings.of(options, "producer")
-    return NativeTransactionalClient.writing(settings, ProducerSettings.of(options.kafka, settings))
+    return NativeTransactionalClient.with_producers(
+        settings, ProducerSettings.of(options.kafka, settings)
+    )
 
 
 def check_transactional(options: ClientOptions) -> None:
-    """Have the settings judged, opening nothing; raises `OptionError`."""
-    _refuse_other_engines(options)
-    _judge(options, "native", "producer")
+    """Check the settings without opening a client; raises `OptionError`."""
+    _require_native(options)
+    _check_values(options, "native", "producer")
 
 
-def _refuse_other_engines(options: ClientOptions) -> None:
-    """librdkafka cannot take up a transaction that another process began."""
+def _require_native(options: ClientOptions) -> None:
+    """librdkafka cannot continue a transaction that another process began."""
     if options.engine == "librdkafka":
         raise OptionError(
-            "option 'transactionalId' needs the engine 'native', and option 'engine' has the value "
-            "'librdkafka': set it to 'native', or leave it at 'auto'"
+            "Option 'transactionalId' requires the engine 'native', but option 'engine' has the "
+            "value 'librdkafka'.",
+            advice="Set 'engine' to 'native' or 'auto'.",
+            option="engine",
         )
-    objected = unsupported_setting(options, "producer")
-    if objected is not None:
+    reason = unsupported_setting(options, "producer")
+    if reason is not None:
         raise OptionError(
-            f"option 'transactionalId' needs the engine 'native', but {objected}: remove that "
-            "option, or write without 'transactionalId', at least once"
+            f"Option 'transactionalId' requires the engine 'native', but {reason}.",
+            advice="Remove that option, or write without 'transactionalId' (at least once).",
+            option="transactionalId",
         )
 
 
 def check_settings(options: ClientOptions, *, role: Role) -> Engine:
-    """Choose the engine and have the settings judged, opening nothing; raises `OptionError`.
+    """Choose the engine and check the settings without opening a client; raises `OptionError`.
 
-    Loads no engine where there is nothing to judge: a streaming query writes its every micro-batch
-    by new processes, and loading takes longer than all else that they do.
+    Imports no engine if there are no settings to check: a streaming query writes each micro-batch
+    in new processes, and the import would take most of their time.
     """
     engine = choose_engine(options, role)
-    _judge(options, engine, role)
+    _check_values(options, engine, role)
     return engine
 
 
-def _judge(options: ClientOptions, engine: Engine, role: Role) -> None:
-    if options.kafka.keys() - _NOTHING_TO_JUDGE:
+def _check_values(options: ClientOptions, engine: Engine, role: Role) -> None:
+    if options.kafka.keys() - _CHECKED_ELSEWHERE:
         from pyspark_kafka.client.librdkafka.settings import LibrdkafkaSettings  # noqa: PLC0415
 
         LibrdkafkaSettings.of(options, role)
@@ -134,7 +139,7 @@ def _open_native(options: ClientOptions, role: Role) -> NativeReads:
     producing = _producer_settings(options, settings, role)
     if producing is None:
         return NativeReads.of(settings)
-    return NativeClient.writing(settings, producing)
+    return NativeClient.with_producers(settings, producing)
 
 
 def _producer_settings(
@@ -148,50 +153,55 @@ def _producer_settings(
 
 
 def choose_engine(options: ClientOptions, role: Role) -> Engine:
-    """The engine that is asked for; for `auto` the native one, unless something speaks against it.
+    """Return the engine of option 'engine'; for `auto` the native one if it supports the options.
 
-    Says once a process what `auto` chose, and why. Raises `OptionError` where `native` cannot be.
+    Logs once per process what `auto` chose, and why. Raises `OptionError` if the option is `native`
+    and another option is not supported.
     """
     if options.engine == "librdkafka":
         return "librdkafka"
-    objected = unsupported_setting(options, role)
+    reason = unsupported_setting(options, role)
     if options.engine == "native":
-        if objected is not None:
+        if reason is not None:
             raise OptionError(
-                f"option 'engine' has the value 'native', but {objected}: set 'engine' to "
-                "'librdkafka', or leave it at 'auto'"
+                f"Option 'engine' has the value 'native', but {reason}.",
+                advice="Set 'engine' to 'librdkafka' or 'auto'.",
+                option="engine",
             )
         return "native"
-    objected = objected or _missing_kernel()
-    engine: Engine = "native" if objected is None else "librdkafka"
-    text = f"engine {engine} {_DOING[role]}: {objected or 'nothing speaks against it'}"
-    _say_once(logging.INFO, f"{text} (option 'engine' is 'auto')")
+    reason = reason or _missing_kernel()
+    engine: Engine = "native" if reason is None else "librdkafka"
+    text = f"Engine {engine} {_USE[role]}: {reason or 'all settings are supported'}"
+    _log_once(logging.INFO, f"{text} (option 'engine' is 'auto').")
     return engine
 
 
-def _say_once(level: int, text: str) -> None:
-    if text not in _said:
-        _said.add(text)
+def _log_once(level: int, text: str) -> None:
+    if text not in _logged:
+        _logged.add(text)
         log.log(level, text)
 
 
-def _warn_without_kernel(role: Role, instead: str = _OR_OTHER_ENGINE) -> None:
-    """The kernel may be there and not load; a task must not choose anew what the driver chose."""
+def _warn_without_kernel(role: Role, alternative: str = _OR_LIBRDKAFKA) -> None:
+    """Warn if the kernel does not load; tasks keep the engine that the driver chose."""
     from pyspark_kafka.records import IMPLEMENTATION  # noqa: PLC0415
 
-    if IMPLEMENTATION == "pure" and not os.environ.get(_TWIN):
-        what = _missing_kernel()
-        if what is None:
-            what = "the compiled kernel of pyspark_kafka.records is installed, but does not load"
-        text = f"engine native {_DOING[role]} slowly: {what}; {_INSTALL}{instead}"
-        _say_once(logging.WARNING, text)
+    if IMPLEMENTATION == "pure" and not os.environ.get(_IMPLEMENTATION_VARIABLE):
+        reason = _missing_kernel()
+        if reason is None:
+            reason = "the compiled kernel of pyspark_kafka.records is installed, but does not load"
+        text = f"Engine native {_USE[role]} slowly: {reason}. {_INSTALL}{alternative}."
+        _log_once(logging.WARNING, text)
 
 
 def _missing_kernel() -> str | None:
-    """Without the compiled kernel librdkafka is faster; who asks for a implementation by name gets it.
+    """Return why librdkafka is faster: the kernel is missing, and no implementation is requested.
 
-    Only looks for the file: planning loads no engine.
+    Only looks for the file, since planning imports no engine.
     """
-    if not os.environ.get(_TWIN) and PathFinder.find_spec("_kernel", [_RECORDS]) is None:
+    if (
+        not os.environ.get(_IMPLEMENTATION_VARIABLE)
+        and PathFinder.find_spec("_kernel", [_RECORDS]) is None
+    ):
         return "the compiled kernel of pyspark_kafka.records is not installed"
     return None

@@ -1,8 +1,7 @@
-"""What is said of a range that cannot be read, whichever engine reads it.
+"""The errors of a range that cannot be read, the same for both engines.
 
-Purpose: the one place with the words for a fetch that finds nothing: what is wanted, what exists,
-and what to do. Invariant: every error names the partition and its offsets. What it must not know:
-how an engine fetches.
+Invariant: every error names the partition and the offset. What it must not know: how an engine
+fetches.
 """
 
 from __future__ import annotations
@@ -10,15 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_kafka.errors import FetchTimeoutError, KafkaError, OffsetOutOfRangeError
+from pyspark_kafka.errors import (
+    FetchTimeoutError,
+    KafkaError,
+    LeaderNotAvailableError,
+    OffsetOutOfRangeError,
+    reason_of,
+    sentence,
+)
 from pyspark_kafka.kafka.offsets import FetchRange, IsolationLevel
 
 TIMEOUT_OPTION: Final = "kafkaConsumer.pollTimeoutMs"
+WAIT_LONGER: Final = f"To wait longer, raise '{TIMEOUT_OPTION}'."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExistingOffsets:
-    """What exists now of a partition; the last two are where the two isolation levels end."""
+    """The offsets that a partition has now."""
 
     log_start_offset: int
     last_stable_offset: int
@@ -26,8 +33,8 @@ class ExistingOffsets:
 
     def __str__(self) -> str:
         return (
-            f"the log begins at {self.log_start_offset}, its last stable offset is "
-            f"{self.last_stable_offset} and its end {self.high_watermark}"
+            f"the log starts at {self.log_start_offset}, its last stable offset is "
+            f"{self.last_stable_offset} and its high watermark {self.high_watermark}"
         )
 
 
@@ -41,71 +48,82 @@ class FetchErrors:
     poll_timeout_ms: int
 
     @property
-    def waited_s(self) -> float:
-        """How long to wait without news."""
+    def timeout_s(self) -> float:
+        """How long to wait without progress."""
         return self.poll_timeout_ms / 1000
 
-    def doing(self, position: int) -> str:
-        """What is being done at an offset."""
+    def operation(self, position: int) -> str:
+        """Return the phrase for fetching at an offset."""
         return f"fetching {self.fetch_range.topic_partition} at offset {position}"
 
     def out_of_range(
-        self, position: int, existing: ExistingOffsets, cut_at: int | None = None
+        self, position: int, existing: ExistingOffsets, truncated_at: int | None = None
     ) -> OffsetOutOfRangeError:
-        """The broker does not have these offsets any more, or yet.
+        """For offsets that the log does not have.
 
-        `cut_at` is where another log begins than the one that was read up to `position`.
+        `truncated_at` is the offset from which the log differs from what was read up to `position`.
         """
-        wanted = self.fetch_range
-        reason = (
-            "records were deleted (retention, DeleteRecords), or the topic was recreated or cut "
-            "short"
-        )
-        if cut_at is not None:
+        partition = self.fetch_range.topic_partition
+        reason = "Records were deleted (retention, DeleteRecords), or the topic was recreated."
+        if truncated_at is not None:
             reason = (
-                f"the log was cut short at offset {cut_at} and written anew after it had been "
-                f"read up to {position}, as by an unclean leader election"
+                f"The log was truncated to offset {truncated_at} after it had been read up to "
+                f"{position}, for example by an unclean leader election."
             )
         return OffsetOutOfRangeError(
-            f"{wanted.topic_partition}: offsets {position} to {wanted.end_offset} "
-            f"(exclusive) are wanted, but {existing}; {reason}"
+            f"{partition} does not have the requested offsets {position} to "
+            f"{self.fetch_range.end_offset} (exclusive): {existing}. {reason}",
+            topic=partition.topic,
+            partition=partition.partition,
+            offset=position,
         )
 
     def no_leader(self, position: int, last: Exception | None = None) -> FetchTimeoutError:
-        """Nobody who could be asked led the partition until the time was over.
-
-        `last` is how the last try ended, where that is known.
-        """
-        return FetchTimeoutError(
-            f"{self.doing(position)}: nothing came for {self.waited_s:g} s, and no leader answers "
-            f"for the partition{_of_last(last)}; start a broker that has an in-sync replica of "
-            f"it, or raise '{TIMEOUT_OPTION}' to wait longer"
+        """For a partition without a leader; `last` is the error of the last try."""
+        return self._timeout(
+            position,
+            f"{sentence(self.operation(position))} failed: no data arrived for "
+            f"{self.timeout_s:g} s, and the partition has no leader that answers{_after(last)}.",
+            advice=f"{LeaderNotAvailableError.remedy} {WAIT_LONGER}",
         )
 
-    def nothing_came(
+    def no_data(
         self, position: int, existing: ExistingOffsets, last: Exception | None = None
     ) -> KafkaError:
-        """The leader is there, and what is wanted has not come until the time was over."""
-        wanted = self.fetch_range
-        if existing.high_watermark < wanted.end_offset:
+        """For a partition with a leader that returned no data in time."""
+        end_offset = self.fetch_range.end_offset
+        if existing.high_watermark < end_offset:
             return self.out_of_range(position, existing)
         if (
             self.isolation_level is IsolationLevel.READ_COMMITTED
-            and existing.last_stable_offset < wanted.end_offset
+            and existing.last_stable_offset < end_offset
         ):
-            return FetchTimeoutError(
-                f"{wanted.topic_partition}: the range ends at offset {wanted.end_offset}, but "
-                f"{existing}, and that has not changed for {self.waited_s:g} s: with "
-                "'kafka.isolation.level' read_committed reading ends at the last stable offset, "
-                "where the oldest open transaction begins. Wait until it is decided, end it with "
-                "kafka-transactions.sh, or read with read_uncommitted"
+            return self._timeout(
+                position,
+                f"{sentence(self.operation(position))} failed: the range ends at offset "
+                f"{end_offset}, but {existing}, and that has not changed for {self.timeout_s:g} s. "
+                "With 'kafka.isolation.level' read_committed a fetch ends at the last stable "
+                "offset, where the oldest open transaction begins.",
+                advice="Wait until that transaction ends, end it with kafka-transactions.sh, or "
+                "read with read_uncommitted.",
             )
+        return self._timeout(
+            position,
+            f"{sentence(self.operation(position))} failed: no data arrived from "
+            f"{self.bootstrap_servers} for {self.timeout_s:g} s, although the range ends at "
+            f"{end_offset} and {existing}{_after(last)}.",
+        )
+
+    def _timeout(self, position: int, what: str, advice: str | None = None) -> FetchTimeoutError:
+        partition = self.fetch_range.topic_partition
         return FetchTimeoutError(
-            f"{self.doing(position)}: nothing came from {self.bootstrap_servers} for "
-            f"{self.waited_s:g} s, though the range ends at {wanted.end_offset} and {existing}"
-            f"{_of_last(last)}; if the brokers are slow, raise '{TIMEOUT_OPTION}'"
+            what,
+            advice=advice,
+            topic=partition.topic,
+            partition=partition.partition,
+            offset=position,
         )
 
 
-def _of_last(last: Exception | None) -> str:
-    return "" if last is None else f" (the last try failed: {last})"
+def _after(last: Exception | None) -> str:
+    return "" if last is None else f" (the last try failed: {reason_of(last)})"

@@ -1,10 +1,9 @@
-"""`sasl.jaas.config` and Java's login handlers as librdkafka's SASL properties.
+"""Converts `sasl.jaas.config` and Java's login handlers to librdkafka's SASL properties.
 
-Purpose: what a Java user has in one string, split into librdkafka's properties. Invariant: no part
-of the string is ever in a message, since it holds the password. What it must not know: other
-settings than SASL's.
+Invariant: no error contains a part of the string, since it contains the password. What it must not
+know: settings other than SASL's.
 
-The form (JAAS, as Kafka's JaasConfig reads it): `CLASS FLAG key=value key="va\\"lue";`
+The syntax (JAAS, as in Kafka's JaasConfig): `CLASS FLAG key=value key="va\\"lue";`
 """
 
 from __future__ import annotations
@@ -25,20 +24,21 @@ _OAUTH_HANDLERS: Final = (
     "OAuthBearerUnsecuredLoginCallbackHandler",
 )
 _SUBJECT_CLAIM: Final = "unsecuredloginstringclaim_sub"
-_FORM: Final = (
-    "it must read like org.apache.kafka.common.security.plain.PlainLoginModule required "
+_OPTION: Final = "kafka.sasl.jaas.config"
+_SYNTAX_ADVICE: Final = (
+    "Write it like this: org.apache.kafka.common.security.plain.PlainLoginModule required "
     'username="..." password="...";'
 )
 
 
-def sasl_properties(given: Mapping[str, str]) -> dict[str, str]:
-    """librdkafka's properties for the Java SASL settings among these; raises `OptionError`."""
-    _check_handler(given.get("sasl.login.callback.handler.class"))
-    config = given.get("sasl.jaas.config")
+def sasl_properties(kafka: Mapping[str, str]) -> dict[str, str]:
+    """Return librdkafka's properties for the Java SASL settings; raises `OptionError`."""
+    _check_handler(kafka.get("sasl.login.callback.handler.class"))
+    config = kafka.get("sasl.jaas.config")
     if config is None:
         return {}
     module, options = _parse(config)
-    mechanism = given.get("sasl.mechanism", given.get("sasl.mechanisms", "")).upper()
+    mechanism = kafka.get("sasl.mechanism", kafka.get("sasl.mechanisms", "")).upper()
     name = module.rpartition(".")[2]
     if name in {"PlainLoginModule", "ScramLoginModule"}:
         _check_mechanism(name, mechanism)
@@ -51,23 +51,28 @@ def sasl_properties(given: Mapping[str, str]) -> dict[str, str]:
         return _oauthbearer(options)
     if name == "Krb5LoginModule":
         raise OptionError(
-            "option 'kafka.sasl.jaas.config' asks for Kerberos (GSSAPI), which is not in the "
-            "confluent-kafka wheels: use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER, or "
-            "librdkafka's 'kafka.sasl.kerberos.*' properties with a confluent-kafka that is built "
-            "from source with libsasl2"
+            f"Option '{_OPTION}' requires Kerberos (GSSAPI), which the confluent-kafka wheels do "
+            "not contain.",
+            advice="Use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER, or librdkafka's "
+            "'kafka.sasl.kerberos.*' properties with a confluent-kafka that is built from source "
+            "with libsasl2.",
+            option=_OPTION,
         )
     raise OptionError(
-        "option 'kafka.sasl.jaas.config' names a login module that only Java could load: use "
-        "PlainLoginModule, ScramLoginModule or OAuthBearerLoginModule"
+        f"Option '{_OPTION}' names a login module that only Java can load.",
+        advice="Use PlainLoginModule, ScramLoginModule or OAuthBearerLoginModule.",
+        option=_OPTION,
     )
 
 
 def _check_handler(handler: str | None) -> None:
     if handler is not None and handler.rpartition(".")[2] not in _OAUTH_HANDLERS:
         raise OptionError(
-            "option 'kafka.sasl.login.callback.handler.class' names a class that only Java could "
-            "load: for OAUTHBEARER use Kafka's OAuthBearerLoginCallbackHandler or librdkafka's "
-            "'kafka.sasl.oauthbearer.*' properties"
+            "Option 'kafka.sasl.login.callback.handler.class' names a class that only Java can "
+            "load.",
+            advice="For OAUTHBEARER use Kafka's OAuthBearerLoginCallbackHandler or librdkafka's "
+            "'kafka.sasl.oauthbearer.*' properties.",
+            option="kafka.sasl.login.callback.handler.class",
         )
 
 
@@ -81,15 +86,23 @@ _MECHANISMS: Final[Mapping[str, tuple[str, ...]]] = {
 def _check_mechanism(module: str, mechanism: str) -> None:
     if mechanism not in _MECHANISMS[module]:
         raise OptionError(
-            f"option 'kafka.sasl.jaas.config' is for {module}, but 'kafka.sasl.mechanism' is "
-            f"{mechanism or 'not set'}: set it to {' or '.join(_MECHANISMS[module])}"
+            f"Option '{_OPTION}' is for {module}, but 'kafka.sasl.mechanism' is "
+            f"{mechanism or 'not set'}.",
+            advice=f"Set 'kafka.sasl.mechanism' to {' or '.join(_MECHANISMS[module])}.",
+            option="kafka.sasl.mechanism",
         )
 
 
 def _required(options: Mapping[str, str], name: str) -> str:
     if name not in options:
-        raise OptionError(f"option 'kafka.sasl.jaas.config' has no {name}: {_FORM}")
+        raise OptionError(
+            f"Option '{_OPTION}' has no {name}.", advice=_SYNTAX_ADVICE, option=_OPTION
+        )
     return options[name]
+
+
+def _malformed() -> OptionError:
+    return OptionError(f"Option '{_OPTION}' is malformed.", advice=_SYNTAX_ADVICE, option=_OPTION)
 
 
 def _oauthbearer(options: Mapping[str, str]) -> dict[str, str]:
@@ -108,42 +121,44 @@ def _oauthbearer(options: Mapping[str, str]) -> dict[str, str]:
             "sasl.oauthbearer.config": f"principal={options[_SUBJECT_CLAIM]}",
         }
     raise OptionError(
-        "option 'kafka.sasl.jaas.config' for OAUTHBEARER needs clientId and clientSecret (and "
-        "'kafka.sasl.oauthbearer.token.endpoint.url' beside it), or "
-        "unsecuredLoginStringClaim_sub for a broker that takes unsecured tokens"
+        f"Option '{_OPTION}' has no credentials for OAUTHBEARER.",
+        advice="Add clientId and clientSecret, and set "
+        "'kafka.sasl.oauthbearer.token.endpoint.url'; or add unsecuredLoginStringClaim_sub for a "
+        "broker that accepts unsecured tokens.",
+        option=_OPTION,
     )
 
 
 def _parse(config: str) -> tuple[str, dict[str, str]]:
-    """The login module and its options, their names in lower case; exactly one entry."""
+    """Return the login module of the only entry, and its options with names in lower case."""
     tokens = _tokens(config)
     if len(tokens) < 3 or tokens[-1] != ";" or tokens[1].lower() not in _FLAGS:
-        raise OptionError(f"option 'kafka.sasl.jaas.config' is malformed: {_FORM}")
+        raise _malformed()
     options = {}
     rest = tokens[2:-1]
     while rest:
         if len(rest) < 3 or rest[1] != "=":
-            raise OptionError(f"option 'kafka.sasl.jaas.config' is malformed: {_FORM}")
-        options[rest[0].lower()] = _unmark(rest[2])
+            raise _malformed()
+        options[rest[0].lower()] = _unquote(rest[2])
         rest = rest[3:]
-    return _unmark(tokens[0]), options
+    return _unquote(tokens[0]), options
 
 
 _QUOTED: Final = '"'
 
 
-def _unmark(token: str) -> str:
+def _unquote(token: str) -> str:
     return token.removeprefix(_QUOTED)
 
 
 def _tokens(config: str) -> list[str]:
-    """Words, marks and quoted strings; the last begin with a quote, so that they are no marks."""
+    """Return words, marks and strings; strings begin with a quote to tell them from marks."""
     tokens = []
     position, text = 0, config.strip()
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
-            raise OptionError(f"option 'kafka.sasl.jaas.config' is malformed: {_FORM}")
+            raise _malformed()
         quoted = match["quoted"]
         if quoted is not None:
             tokens.append(_QUOTED + re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL))

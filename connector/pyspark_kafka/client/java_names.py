@@ -1,10 +1,10 @@
-"""`kafka.*` settings in the Java client's names or librdkafka's, made librdkafka properties.
+"""Translates `kafka.*` settings, with the Java client's names or librdkafka's, to librdkafka.
 
-Purpose: one table that says of every Java setting what becomes of it: taken over, renamed,
-refused with what to do instead, or left out with a warning where librdkafka has no such knob and
-does well without. Invariant: an unknown name is refused with the nearest known ones, two names for
-one property must agree, and no value that may be secret is ever in a message. What it must not
-know: librdkafka itself; it judges the values when a client is opened.
+Purpose: a table of all Java settings: used as they are, renamed, rejected with advice, or ignored
+with a warning because librdkafka needs no such setting. Invariant: an unknown name is rejected with
+the most similar known ones, two names for one property must agree, and no error contains a value
+that may be secret. What it must not know: librdkafka itself, which checks the values when a client
+is opened.
 
 Sources: Apache Kafka 4's ConsumerConfig, ProducerConfig, CommonClientConfigs, SslConfigs and
 SaslConfigs; librdkafka 2.16's CONFIGURATION.md.
@@ -23,17 +23,17 @@ from typing import Final, Literal
 from pyspark_kafka.client.jaas import sasl_properties
 from pyspark_kafka.client.librdkafka_names import BOTH, CONSUMER, PRODUCER
 from pyspark_kafka.client.tls import TLS_NAMES, tls_properties
-from pyspark_kafka.errors import OptionError
+from pyspark_kafka.errors import OptionError, sentence
 from pyspark_kafka.options.table import REFUSED_KAFKA
 
 log = logging.getLogger(__name__)
 
 Role = Literal["consumer", "producer", "admin"]
 
-_BY_OPTIONS: Final = frozenset(
+_READ_ELSEWHERE: Final = frozenset(
     {"bootstrap.servers", "default.api.timeout.ms", "group.id", "isolation.level"}
 )
-"""Read elsewhere, from the same settings."""
+"""Settings that other modules read."""
 
 
 def _same(value: str) -> str:
@@ -45,7 +45,7 @@ def _kibibytes(value: str) -> str:
 
 
 def _minus_one_is_zero(value: str) -> str:
-    """What -1 says in Java (the system's default, never) is 0 in librdkafka."""
+    """Java's -1 (the system's default, never) is 0 in librdkafka."""
     return "0" if value == "-1" else value
 
 
@@ -55,7 +55,7 @@ def _identification(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Renamed:
-    """The librdkafka properties that a Java setting becomes, and how its value is rewritten."""
+    """The librdkafka properties of a Java setting, and the conversion of its value."""
 
     properties: tuple[str, ...]
     value: Callable[[str], str] = _same
@@ -78,7 +78,7 @@ _RENAMED: Final[Mapping[str, _Renamed]] = MappingProxyType(
         "ssl.endpoint.identification.algorithm": _Renamed(
             ("ssl.endpoint.identification.algorithm",), _identification
         ),
-        # librdkafka's aliases, under one name so that a contradiction is noticed.
+        # librdkafka's aliases, under one name so that contradictions are detected.
         "compression.codec": _Renamed(("compression.type",)),
         "fetch.message.max.bytes": _Renamed(("max.partition.fetch.bytes",)),
         "max.in.flight": _Renamed(("max.in.flight.requests.per.connection",)),
@@ -103,32 +103,32 @@ _RANGES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         "topic.metadata.propagation.max.ms": (0, 3_600_000),
     }
 )
-"""librdkafka's ranges where Java's are wider and the nearest value does as well; others it refuses.
+"""librdkafka's ranges that are narrower than Java's; the nearest value is used.
 
-It does not refuse all by itself: a number of more than 32 bits is cut to those.
+librdkafka rejects other values outside of its ranges, but truncates numbers to 32 bits.
 """
 
-_NO_CLASSES = "remove it: no Java class can be loaded here"
+_NO_CLASSES: Final = "remove it, since Java classes cannot be loaded"
 _NO_KERBEROS = (
-    "Kerberos (GSSAPI) is not in the confluent-kafka wheels: use PLAIN, SCRAM-SHA-256, "
-    "SCRAM-SHA-512 or OAUTHBEARER, or set librdkafka's 'kafka.sasl.kerberos.*' properties with a "
+    "use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER, since the confluent-kafka wheels do "
+    "not contain Kerberos (GSSAPI), or set librdkafka's 'kafka.sasl.kerberos.*' properties with a "
     "confluent-kafka that is built from source with libsasl2"
 )
-_OURS = "remove it: the connector sets it itself"
+_SET_BY_CONNECTOR = "remove it, since the connector sets it"
 
 _REFUSED: Final[Mapping[str, str]] = MappingProxyType(
     {
         **REFUSED_KAFKA,
         "auto.commit.interval.ms": "remove it: Spark's checkpoint holds the offsets of a query",
         "config.providers": _NO_CLASSES,
-        "delivery.report.only.error": _OURS,
+        "delivery.report.only.error": _SET_BY_CONNECTOR,
         "enable.auto.offset.store": "remove it: Spark's checkpoint holds the offsets of a query",
-        "enable.partition.eof": _OURS,
-        "log.queue": _OURS,
+        "enable.partition.eof": _SET_BY_CONNECTOR,
+        "log.queue": _SET_BY_CONNECTOR,
         "metadata.broker.list": "use 'kafka.bootstrap.servers'",
-        "partitioner.class": "remove it: keys are partitioned by murmur2 as Java's default does; "
-        "compute the column 'partition' where that is not what you want",
-        "partitioner.ignore.keys": "give a null key, or compute the column 'partition'",
+        "partitioner.class": "remove it: keys are partitioned by murmur2 like Java's default; for "
+        "other partitions compute the column 'partition'",
+        "partitioner.ignore.keys": "write null keys, or compute the column 'partition'",
         "sasl.client.callback.handler.class": _NO_CLASSES,
         "sasl.kerberos.ticket.renew.jitter": _NO_KERBEROS,
         "sasl.kerberos.ticket.renew.window.factor": _NO_KERBEROS,
@@ -136,18 +136,18 @@ _REFUSED: Final[Mapping[str, str]] = MappingProxyType(
         "sasl.oauthbearer.jwks.endpoint.url": "remove it: it is a broker's setting",
         "security.providers": _NO_CLASSES,
         "ssl.engine.factory.class": _NO_CLASSES,
-        "ssl.provider": "remove it: TLS is OpenSSL's here; see librdkafka's 'ssl.providers'",
+        "ssl.provider": "remove it: OpenSSL implements TLS; see librdkafka's 'ssl.providers'",
     }
 )
 
-_LEFT_OUT: Final[Mapping[str, str]] = MappingProxyType(
+_WITHOUT_EFFECT: Final[Mapping[str, str]] = MappingProxyType(
     {
         **dict.fromkeys(
             ("auto.include.jmx.reporter", "metric.reporters", "metrics.num.samples"),
-            "there is no JMX here",
+            "the connector has no JMX",
         ),
         **dict.fromkeys(
-            ("metrics.recording.level", "metrics.sample.window.ms"), "there is no JMX here"
+            ("metrics.recording.level", "metrics.sample.window.ms"), "the connector has no JMX"
         ),
         **dict.fromkeys(
             (
@@ -156,7 +156,7 @@ _LEFT_OUT: Final[Mapping[str, str]] = MappingProxyType(
                 "partition.assignment.strategy",
                 "rebalance.timeout.ms",
             ),
-            "no group is joined; Spark assigns the partitions",
+            "consumers join no group; Spark assigns the partitions",
         ),
         "exclude.internal.topics": "internal topics are never matched by a pattern",
         "max.poll.records": "records are read in Arrow batches",
@@ -164,14 +164,14 @@ _LEFT_OUT: Final[Mapping[str, str]] = MappingProxyType(
         "partitioner.adaptive.partitioning.enable": "librdkafka's sticky partitioner is not "
         "adaptive",
         "partitioner.availability.timeout.ms": "librdkafka's sticky partitioner is not adaptive",
-        "socket.connection.setup.timeout.max.ms": "librdkafka does not lengthen "
+        "socket.connection.setup.timeout.max.ms": "librdkafka does not increase "
         "'socket.connection.setup.timeout.ms'",
-        "statistics.interval.ms": "the connector has its own interval, and keeps the statistics",
-        "ssl.enabled.protocols": "OpenSSL takes the newest protocol that both sides have",
-        "ssl.keymanager.algorithm": "TLS is OpenSSL's here",
-        "ssl.protocol": "OpenSSL takes the newest protocol that both sides have",
-        "ssl.secure.random.implementation": "TLS is OpenSSL's here",
-        "ssl.trustmanager.algorithm": "TLS is OpenSSL's here",
+        "statistics.interval.ms": "the connector sets its own interval",
+        "ssl.enabled.protocols": "OpenSSL uses the newest protocol that both sides support",
+        "ssl.keymanager.algorithm": "OpenSSL implements TLS",
+        "ssl.protocol": "OpenSSL uses the newest protocol that both sides support",
+        "ssl.secure.random.implementation": "OpenSSL implements TLS",
+        "ssl.trustmanager.algorithm": "OpenSSL implements TLS",
         **dict.fromkeys(
             (
                 "sasl.login.connect.timeout.ms",
@@ -185,7 +185,7 @@ _LEFT_OUT: Final[Mapping[str, str]] = MappingProxyType(
                 "sasl.oauthbearer.header.urlencode",
                 "sasl.oauthbearer.scope.claim.name",
             ),
-            "librdkafka refreshes tokens in its own rhythm",
+            "librdkafka refreshes tokens on its own schedule",
         ),
     }
 )
@@ -195,12 +195,12 @@ _KNOWN: Final = (
     BOTH
     | CONSUMER
     | PRODUCER
-    | _BY_OPTIONS
+    | _READ_ELSEWHERE
     | _SASL_NAMES
     | TLS_NAMES
     | _RENAMED.keys()
     | _REFUSED.keys()
-    | _LEFT_OUT.keys()
+    | _WITHOUT_EFFECT.keys()
 )
 _SECRET: Final = re.compile(
     r"password|passphrase|secret|jaas|token|sasl\.oauthbearer\.config|(^|\.)key($|\.pem)|key_pem"
@@ -213,7 +213,7 @@ _FIXED: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "allow.auto.create.topics": ("false", "reading never creates a topic"),
     }
 )
-"""Settings with one right value here: giving it is fine, another one is refused."""
+"""Settings with only one supported value."""
 
 _API_TIMEOUT_MS: Final = 60_000
 _RECEIVE_BYTES_DEFAULT: Final = 100_000_000
@@ -221,18 +221,18 @@ _FETCH_OVERHEAD_BYTES: Final = 512
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of this setting must never be shown."""
+    """Return whether the value of this setting must never be shown."""
     return _SECRET.search(name.lower()) is not None
 
 
 def librdkafka_properties(kafka: Mapping[str, str], *, role: Role) -> dict[str, str]:
     """Translate settings without their prefix `kafka.`; raises `OptionError`.
 
-    The answer lacks what `ClientOptions` carries in fields of its own (bootstrap servers, group,
-    isolation level). For `admin` it holds only what concerns the connection.
+    The result does not contain fields of `ClientOptions` (bootstrap servers, group, isolation
+    level). For `admin` it contains only the properties of connections.
     """
-    given = {name.lower(): value for name, value in kafka.items()}
-    for name in given:
+    settings = {name.lower(): value for name, value in kafka.items()}
+    for name in settings:
         _check_name(name)
     properties: dict[str, str] = {}
     origin: dict[str, str] = {}
@@ -240,27 +240,31 @@ def librdkafka_properties(kafka: Mapping[str, str], *, role: Role) -> dict[str, 
     def put(name: str, source: str, value: str) -> None:
         if properties.setdefault(name, value) != value:
             raise OptionError(
-                f"options 'kafka.{origin[name]}' and 'kafka.{source}' set the same property of the "
-                f"client ({name}) to different values: keep one"
+                f"Options 'kafka.{origin[name]}' and 'kafka.{source}' set the same property of the "
+                f"client ({name}) to different values.",
+                advice="Remove one of them.",
+                option=f"kafka.{source}",
             )
         origin.setdefault(name, source)
 
-    for name, value in given.items():
-        if name in _BY_OPTIONS or name in _SASL_NAMES or name in TLS_NAMES:
+    for name, value in settings.items():
+        if name in _READ_ELSEWHERE or name in _SASL_NAMES or name in TLS_NAMES:
             continue
-        reason = _no_effect(name, given)
+        reason = _no_effect(name, settings)
         if reason is not None:
-            log.warning("option 'kafka.%s' has no effect: %s", name, reason)
+            log.warning("Option 'kafka.%s' has no effect: %s.", name, reason)
             continue
         renamed = _RENAMED.get(name, _Renamed((name,)))
         for property_name in renamed.properties:
             nearest = _in_range(property_name, renamed.value(value))
             if nearest != renamed.value(value) and role != "admin":
-                log.warning("option 'kafka.%s' is %s here, the nearest possible", name, nearest)
+                log.warning(
+                    "Option 'kafka.%s' is set to %s, the nearest value in its range.", name, nearest
+                )
             put(property_name, name, nearest)
     for source, translated in (
-        ("sasl.jaas.config", sasl_properties(given)),
-        ("ssl.*", tls_properties(given)),
+        ("sasl.jaas.config", sasl_properties(settings)),
+        ("ssl.*", tls_properties(settings)),
     ):
         for name, value in translated.items():
             put(name, source, value)
@@ -269,25 +273,26 @@ def librdkafka_properties(kafka: Mapping[str, str], *, role: Role) -> dict[str, 
 
 
 def api_timeout_ms(kafka: Mapping[str, str]) -> int:
-    """`default.api.timeout.ms`, a name of Java's that librdkafka does not have, or its default.
-
-    Raises `OptionError`.
-    """
+    """Return Java's `default.api.timeout.ms`, which librdkafka lacks; raises `OptionError`."""
     name = "default.api.timeout.ms"
     return positive_milliseconds(name, kafka.get(name, str(_API_TIMEOUT_MS)))
 
 
 def positive_milliseconds(name: str, text: str) -> int:
-    """The number that a setting says; raises `OptionError` for what is none, and for 0."""
+    """Parse a positive number of milliseconds; raises `OptionError`."""
     if not text.isdecimal() or int(text) == 0:
-        raise OptionError(f"option 'kafka.{name}' is {text!r}: give milliseconds above 0")
+        raise OptionError(
+            f"Option 'kafka.{name}' has the value {text!r}.",
+            advice="Set it to a number of milliseconds above 0.",
+            option=f"kafka.{name}",
+        )
     return int(text)
 
 
 def setting_of(property_name: str, kafka: Mapping[str, str]) -> str | None:
-    """Which of these settings became this property of librdkafka, or an alias of it, if one did."""
-    wanted = _properties_of(property_name)
-    return next((name for name in kafka if _properties_of(name.lower()) == wanted), None)
+    """Return the setting that sets this property of librdkafka, or an alias of it, if any."""
+    properties = _properties_of(property_name)
+    return next((name for name in kafka if _properties_of(name.lower()) == properties), None)
 
 
 def _properties_of(name: str) -> tuple[str, ...]:
@@ -301,26 +306,34 @@ def _in_range(property_name: str, value: str) -> str:
     return str(min(max(int(value), smallest), largest))
 
 
-def _no_effect(name: str, given: Mapping[str, str]) -> str | None:
-    """Why a known setting is left out, or None."""
+def _no_effect(name: str, settings: Mapping[str, str]) -> str | None:
+    """Return why a known setting has no effect, or None."""
     level_of = _LEVEL.fullmatch(name)
-    codec = given.get("compression.type", given.get("compression.codec", "none"))
+    codec = settings.get("compression.type", settings.get("compression.codec", "none"))
     if level_of is not None and level_of[1] != codec:
         return f"'kafka.compression.type' is {codec}"
-    return _LEFT_OUT.get(name)
+    return _WITHOUT_EFFECT.get(name)
 
 
 def _check_name(name: str) -> None:
     if name in _REFUSED:
-        raise OptionError(f"option 'kafka.{name}' is refused: {_REFUSED[name]}")
+        raise OptionError(
+            f"Option 'kafka.{name}' is not supported.",
+            advice=f"{sentence(_REFUSED[name])}.",
+            option=f"kafka.{name}",
+        )
     if name not in _KNOWN:
         close = difflib.get_close_matches(name, sorted(_KNOWN), n=3, cutoff=0.6)
-        hint = (
-            f"did you mean {' or '.join(repr('kafka.' + c) for c in close)}?"
+        advice = (
+            f"Did you mean {' or '.join(repr('kafka.' + c) for c in close)}?"
             if close
-            else ("see the settings of the Java client or of librdkafka")
+            else "See the settings of the Java client or of librdkafka."
         )
-        raise OptionError(f"option 'kafka.{name}' is no setting of a Kafka client: {hint}")
+        raise OptionError(
+            f"Option 'kafka.{name}' is not a setting of a Kafka client.",
+            advice=advice,
+            option=f"kafka.{name}",
+        )
 
 
 def _check_fixed(properties: Mapping[str, str], origin: Mapping[str, str], role: Role) -> None:
@@ -329,8 +342,10 @@ def _check_fixed(properties: Mapping[str, str], origin: Mapping[str, str], role:
             continue
         if name in properties and properties[name].lower() != fixed:
             raise OptionError(
-                f"option 'kafka.{origin[name]}' is {properties[name]!r}, but can only be "
-                f"{fixed!r}: {reason}; remove it"
+                f"Option 'kafka.{origin[name]}' has the value {properties[name]!r}, but can only be "
+                f"{fixed!r}: {reason}.",
+                advice="Remove it.",
+                option=f"kafka.{origin[name]}",
             )
 
 
@@ -338,13 +353,13 @@ def _for_role(properties: dict[str, str], role: Role) -> dict[str, str]:
     unused = {"consumer": PRODUCER, "producer": CONSUMER, "admin": CONSUMER | PRODUCER}[role]
     for name in sorted(properties.keys() & unused):
         if role != "admin":
-            log.warning("option 'kafka.%s' has no effect for a %s", name, role)
+            log.warning("Option 'kafka.%s' has no effect for a %s.", name, role)
         del properties[name]
     if role != "producer":
         properties.pop("allow.auto.create.topics", None)
     fetch_bytes = properties.get("fetch.max.bytes", "0")
     if role == "consumer" and fetch_bytes.isdecimal():
-        # librdkafka refuses a fetch that is larger than what it would receive.
+        # librdkafka rejects a fetch size above its largest response.
         needed = int(fetch_bytes) + _FETCH_OVERHEAD_BYTES
         if needed > _RECEIVE_BYTES_DEFAULT:
             properties.setdefault("receive.message.max.bytes", str(needed))

@@ -1,6 +1,6 @@
-"""The properties of librdkafka 2.16 by who takes them, as in its CONFIGURATION.md.
+"""The properties of librdkafka 2.16 by role, from its CONFIGURATION.md.
 
-Callbacks, deprecated properties without effect and those of share consumers are left out.
+Not listed: callbacks, deprecated properties without effect, properties of share consumers.
 """
 
 from __future__ import annotations

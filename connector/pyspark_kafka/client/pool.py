@@ -1,8 +1,8 @@
-"""Clients kept open between tasks: Spark reuses Python workers, and connecting costs.
+"""A pool of idle clients: Spark reuses Python workers, and new connections take time.
 
-Purpose: lend a client to one task at a time and keep it for the next. Invariant: a client that
-saw an error is not lent again, and none is lent in another process than the one that opened it:
-Spark forks its Python workers. What it must not know: Spark, engines.
+Invariant: a client is lent to one task at a time; after an error it is closed; it is never lent in
+another process than the one that opened it, since Spark forks its Python workers. What it must not
+know: Spark, engines.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Client = TypeVar("_Client", bound=KafkaReads)
 
 
 class ClientPool(Generic[_Client]):
-    """Idle clients of one process, the longest idle first."""
+    """The idle clients of one process; the one that has been idle longest is first."""
 
     def __init__(self, open_client: Callable[[ClientOptions], _Client]) -> None:
         self._open_client = open_client
@@ -30,20 +30,21 @@ class ClientPool(Generic[_Client]):
 
     @property
     def _idle(self) -> dict[_Key, _Client]:
-        """This process's own. A parent's stay where they are: to close them would harm it."""
+        """The clients of this process. Those of a parent process must not be closed."""
         return self._idle_of.setdefault(os.getpid(), {})
 
     @contextmanager
     def lend(self, options: ClientOptions) -> Iterator[_Client]:
+        """Lend an idle client with the same settings, or open one."""
         key = _key(options)
         client = self._idle.pop(key, None) or self._open_client(options)
         try:
             yield client
         except GeneratorExit:
-            # The reader was closed early: the client is as good as before.
+            # The reader was closed early, without an error.
             self._keep(key, client)
             raise
-        except BaseException:  # an error, or an interruption in the middle of anything
+        except BaseException:  # an error, or an interruption in the middle of a request
             client.close()
             raise
         self._keep(key, client)
@@ -59,7 +60,7 @@ class ClientPool(Generic[_Client]):
 
 
 def _key(options: ClientOptions) -> _Key:
-    """All that makes clients differ; a made-up group id does not."""
+    """Return the settings that distinguish clients; a generated group id does not."""
     return (
         tuple(sorted(options.kafka.items())),
         options.engine,

@@ -1,9 +1,8 @@
-"""The port `KafkaClient`: all that the connector asks of a Kafka client.
+"""The port `KafkaClient`, which the engines `native` and `librdkafka` implement.
 
-Purpose: one seam between planning, reading and writing on this side and an engine on the other
-(`native`, `librdkafka`). Shapes are plain frozen values; record payloads cross only
-as Arrow. Invariant: every call is bounded in time and fails with an error of
-`pyspark_kafka.errors`. What it must not know: Spark.
+Purpose: separate planning, reading and writing from the engines. Arguments and results are frozen
+values; records are passed only as Arrow. Invariant: every call is bounded in time and fails with an
+error of `pyspark_kafka.errors`. What it must not know: Spark.
 """
 
 from __future__ import annotations
@@ -19,75 +18,71 @@ from pyspark_kafka.kafka.topics import TopicDescription, TopicPartition
 
 
 class Producer(Protocol):
-    """Idempotent, acks=all. Rows are confirmed when `flush` returns, and only then.
+    """An idempotent producer with acks=all. Rows are confirmed only when `flush` returns.
 
-    Its user ends with `close` after a `flush` that went well, and with `abort` after anything else.
+    Callers end with `close` after a successful `flush`, and with `abort` otherwise.
     """
 
     def send(self, batch: pa.RecordBatch) -> None:
-        """Queue rows with columns of `columns.PRODUCE_SCHEMA`, all validated.
+        """Queue validated rows with columns of `columns.PRODUCE_SCHEMA`.
 
-        `topic` and `value` must be there; other columns may be missing, which is as if they were
-        null. Blocks while the send buffer is full. Raises `RowError` for a record larger than the
-        client may send, `DeliveryError` as soon as a row is known to have failed, and
-        `AccessError` when the brokers refuse us.
+        The columns `topic` and `value` are required; a missing column counts as null. Blocks while
+        the send buffer is full. Raises `RowError` for a record that is too large to send,
+        `DeliveryError` when a row has failed, and `AccessError` if the brokers refuse the principal.
         """
 
     def flush(self) -> None:
-        """Wait until the brokers have confirmed every row sent.
+        """Wait until the brokers have confirmed all rows.
 
-        Raises `DeliveryError` naming topic, partition and what the broker said, or that it said
-        nothing within `kafka.delivery.timeout.ms`, and `AccessError`.
+        Raises `AccessError`, and `DeliveryError` with the topic, the partition and the broker's
+        error code or the timeout (`kafka.delivery.timeout.ms`).
         """
 
     def close(self) -> None:
-        """Give the producer back to its client, which may lend it again."""
+        """Return the producer to its client, which may lend it again."""
 
     def abort(self) -> None:
-        """Drop what is not sent yet, and give up the connection; never raises."""
+        """Drop unsent rows and close the connections; never raises."""
 
 
 class KafkaReads(Protocol):
-    """What reading asks of a cluster, made from validated options. Close it, or use `with`.
+    """The requests of reading. Close it, or use `with`.
 
-    A question about topics or offsets is asked until it is answered while leaders or coordinators
-    move and brokers restart, for `kafka.default.api.timeout.ms` in all; the caller need not. It
-    raises `LeaderNotAvailableError` or `BrokerUnreachableError` when that time is over. Any other error is
-    raised after `fetchOffset.numRetries` tries, unless another try cannot help.
+    Requests about topics and offsets are retried while leaders or coordinators move and brokers
+    restart, for `kafka.default.api.timeout.ms` in total; then they raise `LeaderNotAvailableError`
+    or `BrokerUnreachableError`. Other retriable errors are raised after `fetchOffset.numRetries`
+    tries.
     """
 
     def list_topics(self) -> Collection[str]:
-        """Names of all topics the principal may see, internal ones left out."""
+        """Return all topics that the principal may describe, without internal ones."""
 
     def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
-        """Describe these topics; one that does not exist is left out of the answer.
-
-        Must not auto-create anything.
-        """
+        """Describe the topics that exist, without creating any."""
 
     def list_offsets(
         self, queries: Mapping[TopicPartition, OffsetQuery], isolation_level: IsolationLevel
     ) -> Mapping[TopicPartition, int | None]:
-        """Resolve every query; None where no record is at or after the timestamp asked for.
+        """Resolve every query; None if no record is at or after the timestamp.
 
-        Raises `UnknownTopicOrPartitionError` naming the first partition that does not exist.
+        Raises `UnknownTopicOrPartitionError` for the first partition that does not exist.
         """
 
     def committed_offsets(
         self, group_id: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int | None]:
-        """A group's committed offsets; None where it has committed none."""
+        """Return a group's committed offsets; None for partitions without one."""
 
     def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit a group's offsets outside of any transaction, as a group without members.
+        """Commit a group's offsets without a transaction and without being a member.
 
-        Brokers refuse that while the group has members. Raises `AccessError` for a group
-        that we may not read.
+        Brokers reject this while the group has members. Raises `AccessError` without the ACL READ
+        on the group.
         """
 
     @property
     def pins_topic_ids(self) -> bool:
-        """Whether `fetch` heeds `topic_id`; where not, its caller looks before it fetches."""
+        """Whether `fetch` checks `topic_id`; if not, the caller checks it before."""
 
     def fetch(
         self,
@@ -99,12 +94,11 @@ class KafkaReads(Protocol):
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records of the range as Arrow batches with exactly these columns.
 
-        `columns` are names of `columns.SOURCE_SCHEMA` in the order wanted. Gaps
-        (control records, aborted transactions, compaction) are not errors. Ends when the range
-        is read to its end, even where its last offsets hold nothing visible. Raises
-        `OffsetOutOfRangeError` (with the range that exists), `UnknownTopicOrPartitionError` (also where
-        the topic of this name has another id than `topic_id`),
-        `FetchTimeoutError` when nothing arrives for `kafkaConsumer.pollTimeoutMs`, or
+        `columns` are names of `columns.SOURCE_SCHEMA`, in any order. Gaps (control records, aborted
+        transactions, compaction) are not errors; the last offsets of the range need not hold
+        visible records. Raises `OffsetOutOfRangeError` (with the range that exists),
+        `UnknownTopicOrPartitionError` (also if the topic has another id than `topic_id`),
+        `FetchTimeoutError` if no data arrives for `kafkaConsumer.pollTimeoutMs`, or
         `CorruptBatchError`.
         """
 
@@ -121,7 +115,7 @@ class KafkaReads(Protocol):
 
 
 class KafkaClient(KafkaReads, Protocol):
-    """An engine: what reading and writing ask of a cluster."""
+    """A client for reading and writing."""
 
     def producer(self) -> Producer:
-        """A producer with nothing queued; end it with `close` or `abort`."""
+        """Return a producer without queued rows; end it with `close` or `abort`."""

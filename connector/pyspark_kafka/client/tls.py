@@ -1,8 +1,8 @@
-"""Java's key stores and trust stores as librdkafka's TLS properties.
+"""Converts Java's settings of key stores and trust stores to librdkafka's TLS properties.
 
-Purpose: PEM stores are taken over, a PKCS#12 key store too; Java's own formats, which OpenSSL
-cannot read, are refused with the command that converts them. Invariant: no key, password or
-certificate is in a message. What it must not know: other settings than TLS's.
+PEM stores and PKCS#12 key stores are supported. OpenSSL cannot read Java's own formats; the error
+names the command that converts them. Invariant: no error contains a key, password or certificate.
+What it must not know: settings other than TLS's.
 """
 
 from __future__ import annotations
@@ -27,54 +27,62 @@ TLS_NAMES: Final = frozenset(
 )
 
 
-def tls_properties(given: Mapping[str, str]) -> dict[str, str]:
-    """librdkafka's properties for the Java store settings among these; raises `OptionError`."""
-    return {**_trust_store(given), **_key_store(given)}
+def tls_properties(kafka: Mapping[str, str]) -> dict[str, str]:
+    """Return librdkafka's properties for Java's store settings; raises `OptionError`."""
+    return {**_trust_store(kafka), **_key_store(kafka)}
 
 
-def _trust_store(given: Mapping[str, str]) -> dict[str, str]:
+def _trust_store(kafka: Mapping[str, str]) -> dict[str, str]:
     properties = {}
-    location = given.get("ssl.truststore.location")
-    kind = _kind(given.get("ssl.truststore.type"), location)
-    if "ssl.truststore.certificates" in given:
-        properties["ssl.ca.pem"] = given["ssl.truststore.certificates"]
+    location = kafka.get("ssl.truststore.location")
+    kind = _kind(kafka.get("ssl.truststore.type"), location)
+    if "ssl.truststore.certificates" in kafka:
+        properties["ssl.ca.pem"] = kafka["ssl.truststore.certificates"]
     if location is not None and kind != "PEM":
         raise OptionError(
-            f"option 'kafka.ssl.truststore.location' is a {kind} store, which OpenSSL cannot read "
-            "as one: export its certificates (keytool -list -rfc -keystore STORE > ca.pem) and "
-            "set 'kafka.ssl.ca.location' to that file, or set 'kafka.ssl.truststore.type' to PEM"
+            f"Option 'kafka.ssl.truststore.location' is a {kind} store, which OpenSSL cannot read "
+            "as a trust store.",
+            advice="Export its certificates (keytool -list -rfc -keystore STORE > ca.pem) and set "
+            "'kafka.ssl.ca.location' to that file, or set 'kafka.ssl.truststore.type' to PEM.",
+            option="kafka.ssl.truststore.location",
         )
     if location is not None:
         properties["ssl.ca.location"] = location
-    if "ssl.truststore.password" in given:
+    if "ssl.truststore.password" in kafka:
         raise OptionError(
-            "option 'kafka.ssl.truststore.password' is refused: a PEM trust store has no password"
+            "Option 'kafka.ssl.truststore.password' is not supported: a PEM trust store has no "
+            "password.",
+            advice="Remove it.",
+            option="kafka.ssl.truststore.password",
         )
     return properties
 
 
-def _key_store(given: Mapping[str, str]) -> dict[str, str]:
-    location = given.get("ssl.keystore.location")
-    password = given.get("ssl.keystore.password")
-    kind = _kind(given.get("ssl.keystore.type"), location, unknown="PKCS12")
+def _key_store(kafka: Mapping[str, str]) -> dict[str, str]:
+    location = kafka.get("ssl.keystore.location")
+    password = kafka.get("ssl.keystore.password")
+    kind = _kind(kafka.get("ssl.keystore.type"), location, unknown="PKCS12")
     properties = {}
-    if "ssl.keystore.key" in given:
-        properties["ssl.key.pem"] = given["ssl.keystore.key"]
-    if "ssl.keystore.certificate.chain" in given:
-        properties["ssl.certificate.pem"] = given["ssl.keystore.certificate.chain"]
+    if "ssl.keystore.key" in kafka:
+        properties["ssl.key.pem"] = kafka["ssl.keystore.key"]
+    if "ssl.keystore.certificate.chain" in kafka:
+        properties["ssl.certificate.pem"] = kafka["ssl.keystore.certificate.chain"]
     if location is None and password is not None:
         raise OptionError(
-            "option 'kafka.ssl.keystore.password' opens nothing without "
-            "'kafka.ssl.keystore.location': give that, or for a key given as PEM put its "
-            "passphrase into 'kafka.ssl.key.password'"
+            "Option 'kafka.ssl.keystore.password' has no effect without "
+            "'kafka.ssl.keystore.location'.",
+            advice="Set 'kafka.ssl.keystore.location', or for a PEM key set "
+            "'kafka.ssl.key.password' to its passphrase.",
+            option="kafka.ssl.keystore.password",
         )
     if location is None:
         return properties
     if kind == "PEM":
         if password is not None:
             raise OptionError(
-                "option 'kafka.ssl.keystore.password' is refused for a PEM key store: the key's "
-                "own passphrase goes into 'kafka.ssl.key.password'"
+                "Option 'kafka.ssl.keystore.password' is not supported for a PEM key store.",
+                advice="Set 'kafka.ssl.key.password' to the passphrase of the key.",
+                option="kafka.ssl.keystore.password",
             )
         return {
             **properties,
@@ -83,9 +91,10 @@ def _key_store(given: Mapping[str, str]) -> dict[str, str]:
         }
     if kind != "PKCS12":
         raise OptionError(
-            f"option 'kafka.ssl.keystore.location' is a {kind} store, which OpenSSL cannot read: "
-            "convert it (keytool -importkeystore -srckeystore STORE -destkeystore client.p12 "
-            "-deststoretype PKCS12) and set 'kafka.ssl.keystore.type' to PKCS12"
+            f"Option 'kafka.ssl.keystore.location' is a {kind} store, which OpenSSL cannot read.",
+            advice="Convert it (keytool -importkeystore -srckeystore STORE -destkeystore "
+            "client.p12 -deststoretype PKCS12) and set 'kafka.ssl.keystore.type' to PKCS12.",
+            option="kafka.ssl.keystore.location",
         )
     properties["ssl.keystore.location"] = location
     if password is not None:
@@ -93,10 +102,10 @@ def _key_store(given: Mapping[str, str]) -> dict[str, str]:
     return properties
 
 
-def _kind(given: str | None, location: str | None, *, unknown: str = "JKS") -> str:
-    """The store's type: as given, else by the file's name, else what that store mostly is."""
-    if given is not None:
-        return given.upper()
+def _kind(store_type: str | None, location: str | None, *, unknown: str = "JKS") -> str:
+    """Return the store's type: the configured one, else by the file's suffix, else `unknown`."""
+    if store_type is not None:
+        return store_type.upper()
     suffix = (location or "").rpartition(".")[2].lower()
     by_suffix = {
         "jks": "JKS",

@@ -1,11 +1,10 @@
-"""The port `TransactionalClient`: all that writing exactly once asks of a Kafka client.
+"""The port `TransactionalClient`, which only the engine `native` implements.
 
-Purpose: one seam between the protocol (`sink.exactly_once`) and the engine `native`; librdkafka
-cannot take up a producer id that another process began with, so there is no second engine. What
-may pass by itself (coordinators that move or load, brokers that restart, transactions whose markers
-are still being written) is tried again in here until `kafka.default.api.timeout.ms` is over.
-Invariant: every call is bounded in time; an answer that leaves open whether something was done is
-told as such, never taken for success or failure. What it must not know: Spark, the protocol.
+Purpose: separate the commit protocol (`sink.exactly_once`) from the engine. librdkafka cannot
+continue with a producer id that another process initialized. Retriable errors (coordinators that
+move or load, brokers that restart, transactions whose markers are being written) are retried here
+for `kafka.default.api.timeout.ms`. Invariant: every call is bounded in time; an unknown outcome is
+returned as unknown, never as success or failure. What it must not know: Spark, the commit protocol.
 """
 
 from __future__ import annotations
@@ -28,25 +27,24 @@ from pyspark_kafka.kafka.transactions import (
 
 
 class TransactionalProducer(Producer, Protocol):
-    """Writes in one transaction, which begins with its first row and which it never ends.
+    """Writes in one transaction, which begins with the first row and which it never ends.
 
-    Also raises `ProducerFencedError` where brokers say that another one has its id by now. `abort` only
-    gives it up: the transaction stays as it is.
+    Also raises `ProducerFencedError`. `abort` only closes the producer, not the transaction.
     """
 
     @property
     def last_offsets(self) -> Mapping[TopicPartition, int]:
-        """After `flush`: the offset of the last record in every partition that was written to."""
+        """After `flush`: the offset of the last record written, by partition."""
 
     def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit a group's offsets with this transaction (AddOffsetsToTxn, TxnOffsetCommit)."""
 
 
 class TransactionalClient(KafkaClient, Protocol):
-    """What the protocol asks. Refusals of the principal are `AccessError` everywhere."""
+    """The requests of the commit protocol. All raise `AccessError` without the required ACL."""
 
     def transaction_version(self) -> TransactionVersion:
-        """Of the cluster, as its brokers' finalized features say."""
+        """Return the cluster's finalized feature `transaction.version`, 1 or 2."""
 
     def init_producer_id(
         self,
@@ -56,31 +54,31 @@ class TransactionalClient(KafkaClient, Protocol):
         expected: ProducerIdAndEpoch | None = None,
         two_phase_commit: bool = False,
     ) -> ProducerIdAndEpoch:
-        """Take the id: fences who had it, and waits until its transaction is ended.
+        """Fence the id's other producers, and end its transaction; InitProducerId.
 
-        Returns only when the markers of that are written. With `expected` (KIP-360) raises
-        `ProducerFencedError` where somebody else has it by now; in transactions of version 1 also where
-        its transaction was open, which is aborted then. Raises `OptionError` for a timeout above
-        the brokers' limit (INVALID_TRANSACTION_TIMEOUT) and for `two_phase_commit` where the
-        cluster has none.
+        Returns only when the markers of that transaction are written. With `expected` (KIP-360)
+        raises `ProducerFencedError` if another producer owns the id, and in transactions of version
+        1 also if its transaction was open, which is then aborted. Raises `OptionError` for a timeout
+        above the brokers' limit (INVALID_TRANSACTION_TIMEOUT), and for `two_phase_commit` if the
+        cluster does not support it.
         """
 
     def end_transactions(self, ends: Collection[EndTransaction]) -> Mapping[str, ErrorCode | None]:
-        """EndTxn of every one, side by side: the last answer by transactional id.
+        """Send EndTxn for all ids in parallel; return the final error codes by transactional id.
 
-        Asked again while it may pass (CONCURRENT_TRANSACTIONS, coordinators); NONE and codes that
-        are final are handed over; None where no final answer came in time: not known.
+        Retriable codes (CONCURRENT_TRANSACTIONS, coordinators) are retried. None means that the
+        outcome is unknown: no final answer arrived in time.
         """
 
     def describe_transactions(
         self, transactional_ids: Collection[str]
     ) -> Mapping[str, TransactionDescription]:
-        """Those that exist; an id that no coordinator knows is left out of the answer."""
+        """Describe the transactions of the ids that coordinators know."""
 
     def list_transactions(self, id_prefix: str) -> Sequence[TransactionListing]:
-        """The transactions of all ids that begin so, of all brokers that answer.
+        """List the transactions of all ids with this prefix, from all brokers that answer.
 
-        Ids for which the principal lacks DESCRIBE are left out by the brokers without a word.
+        Brokers silently omit ids for which the principal lacks DESCRIBE.
         """
 
     def transactional_producer(
@@ -89,16 +87,16 @@ class TransactionalClient(KafkaClient, Protocol):
         producer: ProducerIdAndEpoch,
         version: TransactionVersion,
     ) -> TransactionalProducer:
-        """A producer for one transaction of an id that was initialised."""
+        """Return a producer for one transaction of an initialized id."""
 
     def read_log(
         self, partition: TopicPartition, start_offset: int, end_offset: int
     ) -> Iterator[LogBatch]:
-        """Every batch that overlaps `start_offset <= offset < end_offset`, control batches too.
+        """Yield all batches from `start_offset` to `end_offset` (exclusive), also control batches.
 
-        From the leader, read_uncommitted and up to `end_offset`, which has to lie below the high
-        watermark: else it waits for `kafkaConsumer.pollTimeoutMs`. Starts at the log start offset
-        where that is higher. Raises what `KafkaReads.fetch` raises.
+        Reads read_uncommitted from the leader, from the log start offset if that is higher. Waits
+        for `kafkaConsumer.pollTimeoutMs` if `end_offset` is above the high watermark. Raises what
+        `KafkaReads.fetch` raises.
         """
 
     def create_topic(
@@ -109,16 +107,16 @@ class TransactionalClient(KafkaClient, Protocol):
         replication_factor: int,
         config: Mapping[str, str],
     ) -> bool:
-        """Create a topic and wait until it can be written; False where it exists already."""
+        """Create a topic and wait for its leaders; return False if it exists."""
 
     def topic_config(self, topic: str) -> Mapping[str, str]:
-        """DescribeConfigs of a topic: every setting that is in force."""
+        """Return the effective configuration of a topic (DescribeConfigs)."""
 
     def broker_config(self) -> Mapping[str, str] | None:
-        """DescribeConfigs of one broker; None where the principal may not ask."""
+        """Return the configuration of one broker; None without the ACL DESCRIBE_CONFIGS."""
 
     def replication_of(self, topic: str) -> int:
-        """The fewest replicas that a partition of the topic has."""
+        """Return the smallest number of replicas of the topic's partitions."""
 
     def broker_count(self) -> int:
-        """Brokers that are there now."""
+        """Return the number of live brokers."""

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from pyspark_kafka.client import base
+from pyspark_kafka.client import port
 from pyspark_kafka.client.factory import open_client
+from pyspark_kafka.client.native.producer_pool import ProducerPool
 from pyspark_kafka.client.native.producer_settings import ProducerSettings
-from pyspark_kafka.client.native.producers import NativeProducers
 from pyspark_kafka.client.native.settings import NativeSettings
 from pyspark_kafka.client.port import KafkaReads
 from pyspark_kafka.columns import PRODUCE_SCHEMA
@@ -64,14 +64,14 @@ def reading(bootstrap_servers: str, *, poll_timeout_ms: int = 30_000, **kafka: s
 class Writes(Protocol):
     """The writing half of `KafkaClient`."""
 
-    def producer(self) -> base.Producer: ...
+    def producer(self) -> port.Producer: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _NativeWrites:
-    producers: NativeProducers
+    producers: ProducerPool
 
-    def producer(self) -> base.Producer:
+    def producer(self) -> port.Producer:
         return self.producers.lend()
 
 
@@ -96,9 +96,7 @@ def writing(
     opening = Dialer(client_id="tests", clock=clock or Clock(), connect=connect_via)
     router = Router(bootstrap, opening)
     settings = ProducerSettings.of(wanted.kafka, NativeSettings.of(wanted, "producer"))
-    producers = NativeProducers(
-        router=router, settings=settings, bootstrap_servers=bootstrap_servers
-    )
+    producers = ProducerPool(router=router, settings=settings, bootstrap_servers=bootstrap_servers)
     try:
         yield _NativeWrites(producers)
     finally:

@@ -143,7 +143,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> type[Scripted]:
 
 def reader(**changed: Any) -> RangeReader:
     fields: dict[str, Any] = {
-        "faults": FetchErrors(
+        "errors": FetchErrors(
             fetch_range=fetch_range("t", 3, 7),
             isolation_level=IsolationLevel.READ_COMMITTED,
             bootstrap_servers="broker:9092",

@@ -556,20 +556,20 @@ def test_addresses_of_another_family_are_not_tried(family: str) -> None:
 
 def test_a_fetch_asks_for_what_is_likely_and_no_more_than_allowed() -> None:
     sizes = FetchSizes()
-    assert sizes.ask(10) < 100_000
-    assert sizes.ask(10_000_000) == FETCH_BYTES_MAX
-    sizes.came(1_000_000, 10_000)
-    assert 100_000 < sizes.ask(1_000) < 250_000
-    sizes.decoded(100_000_000, 1_000_000)
-    assert sizes.ask(10_000_000) == DECODED_BYTES_MAX // 100
-    assert FetchSizes(bytes_max=1_000).ask(10_000_000) == 1_000
+    assert sizes.next_size(10) < 100_000
+    assert sizes.next_size(10_000_000) == FETCH_BYTES_MAX
+    sizes.note_answer(1_000_000, 10_000)
+    assert 100_000 < sizes.next_size(1_000) < 250_000
+    sizes.note_decoded(100_000_000, 1_000_000)
+    assert sizes.next_size(10_000_000) == DECODED_BYTES_MAX // 100
+    assert FetchSizes(bytes_max=1_000).next_size(10_000_000) == 1_000
 
 
 def test_a_fetch_grows_to_a_whole_batch_and_shrinks_to_what_comes_in_time() -> None:
     sizes = FetchSizes(bytes_max=1_000)
-    assert sizes.held_no_batch(1_000)
-    assert sizes.ask(10) == 2_000
-    assert not sizes.held_no_batch(WHOLE_BATCH_BYTES_MAX)
+    assert sizes.grow_for_batch(1_000)
+    assert sizes.next_size(10) == 2_000
+    assert not sizes.grow_for_batch(WHOLE_BATCH_BYTES_MAX)
     slow = FetchSizes()
-    slow.took_too_long(slow.ask(10_000_000))
-    assert slow.ask(10_000_000) == FETCH_BYTES_MAX // 4
+    slow.shrink(slow.next_size(10_000_000))
+    assert slow.next_size(10_000_000) == FETCH_BYTES_MAX // 4

@@ -14,7 +14,7 @@ from kio.index import load_request_schema
 from kio.serial import entity_reader
 
 from pyspark_kafka.client.native import producer as producer_module
-from pyspark_kafka.client.native.in_flight import InFlight
+from pyspark_kafka.client.native.batch_queues import BatchQueues
 from pyspark_kafka.client.native.producer import NativeProducer
 from pyspark_kafka.errors import AccessError, DeliveryError
 from pyspark_kafka.wire.retry import Clock
@@ -474,7 +474,7 @@ def test_sequences_go_on_where_a_producer_is_used_again() -> None:
 def test_a_topic_created_anew_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     distrusted: list[str] = []
     found = []
-    monkeypatch.setattr(InFlight, "distrust", lambda _, topic: distrusted.append(topic))
+    monkeypatch.setattr(BatchQueues, "distrust", lambda _, topic: distrusted.append(topic))
     clock = SkippingClock()
     brokers = Brokers(_hang)
     with writing_to(brokers, clock=Clock(now=clock.now), batch_size="1") as client:

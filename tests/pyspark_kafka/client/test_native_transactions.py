@@ -201,11 +201,11 @@ def test_taking_an_id_waits_for_the_markers_of_what_was_ended(
     *,
     is_commit: bool,
 ) -> None:
-    verdict = TransactionResult.COMMIT if is_commit else TransactionResult.ABORT
+    reaction = TransactionResult.COMMIT if is_commit else TransactionResult.ABORT
     name = unique_name()
     for round_ in range(1, 6):
         owner = init(client, name)
-        assert verdicts(client, topic) == [verdict] * (round_ - 1)
+        assert verdicts(client, topic) == [reaction] * (round_ - 1)
         write(client, name, owner, topic, b"%d" % round_)
         ended = client.end_transactions([end(name, owner, version, is_commit=is_commit)])
         assert ended == {name: NONE}

@@ -13,7 +13,7 @@ from pyspark_kafka.client.librdkafka_names import BOTH, PRODUCER
 from pyspark_kafka.client.native.producer_settings import (
     PRODUCER_PROPERTIES,
     ProducerSettings,
-    why_not_native,
+    unsupported_reason,
 )
 from pyspark_kafka.client.native.settings import NativeSettings
 from pyspark_kafka.client.native.supported_properties import KNOWN
@@ -47,7 +47,7 @@ def settings_of(kafka: Mapping[str, Any]) -> ProducerSettings:
 def test_java_names_are_understood() -> None:
     properties = librdkafka_properties(JAVA, role="producer")
     assert properties.keys() <= PRODUCER_PROPERTIES | KNOWN.keys()
-    assert why_not_native(properties) is None
+    assert unsupported_reason(properties) is None
     assert settings_of(JAVA) == ProducerSettings(
         codec=Codec.ZSTD,
         level=7,
@@ -125,16 +125,16 @@ def test_values_are_read_as_librdkafka_reads_them() -> None:
 
 def test_a_level_that_the_codec_does_not_have() -> None:
     properties = {"compression.type": "gzip", "compression.level": "11"}
-    assert "'compression.level' is '11'" in str(why_not_native(properties))
+    assert "'compression.level' is '11'" in str(unsupported_reason(properties))
     with pytest.raises(OptionError, match=r"'kafka.compression.level' is '11': gzip has 1 to 9"):
         settings_of(properties)
     for level in ("-1", "9"):
         good = {**properties, "compression.level": level}
-        assert why_not_native(good) is None
+        assert unsupported_reason(good) is None
         assert settings_of(good).level == (None if level == "-1" else 9)
 
 
 @pytest.mark.parametrize("partitioner", ["random", "consistent", "murmur2", "fnv1a_random"])
 def test_other_partitioners_are_not_native(partitioner: str) -> None:
-    assert partitioner in str(why_not_native({"partitioner": partitioner}))
-    assert why_not_native({"partitioner": "murmur2_random"}) is None
+    assert partitioner in str(unsupported_reason({"partitioner": partitioner}))
+    assert unsupported_reason({"partitioner": "murmur2_random"}) is None

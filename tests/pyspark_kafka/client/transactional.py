@@ -15,8 +15,8 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.client.native.client import NativeReads
+from pyspark_kafka.client.native.producer_pool import ProducerPool
 from pyspark_kafka.client.native.producer_settings import ProducerSettings
-from pyspark_kafka.client.native.producers import NativeProducers
 from pyspark_kafka.client.native.settings import NativeSettings
 from pyspark_kafka.client.native.transactional_client import NativeTransactionalClient
 from pyspark_kafka.client.native.transactional_producer import NativeTransactionalProducer
@@ -127,9 +127,7 @@ def transactions(
     settings = NativeSettings.of(wanted, "producer")
     producing = ProducerSettings.of(wanted.kafka, settings)
     reads = NativeReads.of(settings, clock)
-    producers = NativeProducers(
-        router=reads.router, settings=producing, bootstrap_servers=bootstrap
-    )
+    producers = ProducerPool(router=reads.router, settings=producing, bootstrap_servers=bootstrap)
     with NativeTransactionalClient(
         router=reads.router, queries=reads.queries, settings=settings, producers=producers
     ) as client:

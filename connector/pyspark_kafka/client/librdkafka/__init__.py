@@ -1,8 +1,8 @@
-"""The engine `librdkafka`: the port of `client.port` over confluent-kafka.
+"""The engine `librdkafka`: the port `client.port` over confluent-kafka.
 
-Only this package imports `confluent_kafka`. It keeps librdkafka's own ways (global error events,
-logs on stderr, endless retries) inside: what leaves is an answer, or one error of
-`pyspark_kafka.errors`, in bounded time.
+Only this package imports `confluent_kafka`. It hides librdkafka's global error events, its logs on
+stderr and its endless retries: every call returns a result or raises an error of
+`pyspark_kafka.errors` in bounded time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""`KafkaClient` over confluent-kafka: metadata, offsets, and the makers of readers and producers.
+"""`KafkaClient` over confluent-kafka: metadata and offsets; creates readers and producers.
 
-Purpose: the port's answers out of librdkafka's futures. Invariant: nothing is ever created on the
-cluster by asking. What it must not know: Spark, how its answers are used, and how often it has to
-ask (that is `asking`).
+Invariant: requests never create topics. What it must not know: Spark, how its answers are used, and
+retries (`retry_loop`).
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ from pyspark_kafka.kafka.offsets import (
 from pyspark_kafka.kafka.topics import TopicDescription, TopicPartition
 
 _NO_OFFSET: Final = -1
-_EXPLAINING_S: Final = 5.0
-"""How long to ask for what an error is going to say."""
+_DIAGNOSIS_TIMEOUT_S: Final = 5.0
+"""Timeout of requests that only improve an error's text."""
 _RD_ISOLATION_LEVEL: Final = {
     IsolationLevel.READ_UNCOMMITTED: RdIsolationLevel.READ_UNCOMMITTED,
     IsolationLevel.READ_COMMITTED: RdIsolationLevel.READ_COMMITTED,
@@ -47,9 +46,9 @@ _RD_ISOLATION_LEVEL: Final = {
 
 
 class LibrdkafkaClient:
-    """See `KafkaClient`. Holds one connection for metadata; readers and producers make their own.
+    """See `KafkaClient`. Has one admin handle; readers and producers have handles of their own.
 
-    Raises `OptionError` when librdkafka refuses the settings.
+    Raises `OptionError` if librdkafka rejects the settings.
     """
 
     pins_topic_ids: ClassVar[bool] = False
@@ -63,21 +62,21 @@ class LibrdkafkaClient:
         with opening(settings.admin):
             configuration: dict[str, Any] = {**settings.admin, "error_cb": self._events}
             self._admin = AdminClient(configuration, logger=LOG)
-        self._asking = RetryLoop(handle=self._admin, events=self._events, settings=settings)
+        self._requests = RetryLoop(handle=self._admin, events=self._events, settings=settings)
 
     def list_topics(self) -> Collection[str]:
-        metadata = self._asking.until_answered(
-            lambda try_s: self._asking.metadata("listing topics", try_s=try_s)
+        metadata = self._requests.retry(
+            lambda try_s: self._requests.metadata("listing topics", try_s=try_s)
         )
         names = [
             name
             for name, topic in metadata.topics.items()
             if topic.error is None or error_class(topic.error) is not UnknownTopicOrPartitionError
         ]
-        # Only DescribeTopics tells which topics are internal, and all of Kafka's begin so.
-        suspects = [name for name in names if name.startswith("__")]
+        # Only DescribeTopics returns `is_internal`; the names of Kafka's internal topics begin so.
+        candidates = [name for name in names if name.startswith("__")]
         internal = {
-            name for name, topic in self.describe_topics(suspects).items() if topic.is_internal
+            name for name, topic in self.describe_topics(candidates).items() if topic.is_internal
         }
         return sorted(set(names) - internal)
 
@@ -96,9 +95,9 @@ class LibrdkafkaClient:
             )
             described = {}
             for name, future in futures.items():
-                doing = f"describing topic {name}"
+                operation = f"describing topic {name!r}"
                 try:
-                    answer: Any = self._asking.answer(future, doing, try_s=try_s)
+                    answer: Any = self._requests.answer(future, operation, try_s=try_s, topic=name)
                 except UnansweredError as unanswered:
                     if error_class(unanswered.error) is UnknownTopicOrPartitionError:
                         continue
@@ -111,7 +110,7 @@ class LibrdkafkaClient:
                 )
             return described
 
-        return self._asking.until_answered(ask, timeout_s=timeout_s)
+        return self._requests.retry(ask, timeout_s=timeout_s)
 
     def list_offsets(
         self, queries: Mapping[TopicPartition, OffsetQuery], isolation_level: IsolationLevel
@@ -137,16 +136,24 @@ class LibrdkafkaClient:
             offsets: dict[TopicPartition, int | None] = {}
             for rd_partition, future in futures.items():
                 partition = TopicPartition(rd_partition.topic, rd_partition.partition)
-                doing = f"listing offsets of {partition}"
-                answer: Any = self._asking.answer(future, doing, try_s=try_s)
+                operation = f"listing offsets of {partition}"
+                answer: Any = self._requests.answer(
+                    future,
+                    operation,
+                    try_s=try_s,
+                    topic=partition.topic,
+                    partition=partition.partition,
+                )
                 if answer.offset < _NO_OFFSET:
-                    # How librdkafka says that the leader's request failed, while others' did not.
-                    said = Code(Code.LEADER_NOT_AVAILABLE, "its leader does not answer")
-                    raise UnansweredError(said, doing)
+                    # librdkafka's result if only the request to this leader failed.
+                    error = Code(Code.LEADER_NOT_AVAILABLE, "its leader does not answer")
+                    raise UnansweredError(
+                        error, operation, topic=partition.topic, partition=partition.partition
+                    )
                 offsets[partition] = None if answer.offset == _NO_OFFSET else answer.offset
             return offsets
 
-        return self._asking.until_answered(
+        return self._requests.retry(
             ask,
             timeout_s=timeout_s,
             check_existence=lambda left_s: self._raise_missing(queries, timeout_s=left_s),
@@ -182,7 +189,7 @@ class LibrdkafkaClient:
         topic_id: str | None = None,  # noqa: ARG002, see `pins_topic_ids`
     ) -> Iterator[pa.RecordBatch]:
         return RangeReader(
-            faults=FetchErrors(
+            errors=FetchErrors(
                 fetch_range=fetch_range,
                 isolation_level=isolation_level,
                 bootstrap_servers=self._settings.bootstrap_servers,
@@ -199,7 +206,7 @@ class LibrdkafkaClient:
         return self._producers.lend()
 
     def close(self) -> None:
-        """Ends the idle producer; librdkafka's admin handle ends with its last reference."""
+        """Close the idle producer; the admin handle closes with its last reference."""
         self._producers.close()
 
     def __enter__(self) -> Self:
@@ -216,20 +223,24 @@ class LibrdkafkaClient:
     def _raise_missing(
         self, partitions: Collection[TopicPartition], *, timeout_s: float | None = None
     ) -> None:
-        """Raises `UnknownTopicOrPartitionError` for the first one that is not there, if any."""
+        """Raise `UnknownTopicOrPartitionError` for the first partition that does not exist."""
         topics = self._describe_topics({p.topic for p in partitions}, timeout_s=timeout_s)
         for partition in sorted(partitions):
             topic = topics.get(partition.topic)
             if topic is None:
                 raise UnknownTopicOrPartitionError(
-                    f"topic {partition.topic!r} does not exist at "
-                    f"{self._settings.bootstrap_servers}, or may not be seen: create it, correct "
-                    "its name, or grant DESCRIBE"
+                    f"Topic {partition.topic!r} does not exist at "
+                    f"{self._settings.bootstrap_servers}, or the principal may not describe it.",
+                    topic=partition.topic,
+                    partition=partition.partition,
                 )
             if partition.partition not in topic.partitions:
                 raise UnknownTopicOrPartitionError(
-                    f"topic {partition.topic!r} has {len(topic.partitions)} partitions, and no "
-                    f"partition {partition.partition}"
+                    f"Topic {partition.topic!r} has {len(topic.partitions)} partitions, and no "
+                    f"partition {partition.partition}.",
+                    advice="Correct the partition.",
+                    topic=partition.topic,
+                    partition=partition.partition,
                 )
 
     def _existing_offsets(self, partition: TopicPartition) -> ExistingOffsets:
@@ -237,9 +248,9 @@ class LibrdkafkaClient:
             offset = self._list_offsets(
                 {partition: query},
                 isolation_level,
-                timeout_s=min(_EXPLAINING_S, self._settings.api_timeout_s),
+                timeout_s=min(_DIAGNOSIS_TIMEOUT_S, self._settings.api_timeout_s),
             )[partition]
-            assert offset is not None  # only a timestamp can have no offset
+            assert offset is not None  # Only a timestamp can have no offset.
             return offset
 
         return ExistingOffsets(
@@ -262,10 +273,10 @@ def _offset_spec(query: OffsetQuery) -> Any:
             return spec.earliest()
         case int() if query == LATEST:
             return spec.latest()
-    raise ValueError(f"no offset query: {query!r}")
+    raise ValueError(f"not an offset query: {query!r}")
 
 
 def _topic_id(uuid: object) -> str | None:
-    """A topic id as Kafka prints it; brokers before 2.8 send none, which is all zeros."""
+    """Return a topic id in Kafka's text form; None for all zeros (brokers before 2.8)."""
     text = str(uuid) if uuid is not None else ""
     return text if text.strip("A=") else None

@@ -1,8 +1,8 @@
-"""librdkafka's messages as Arrow record batches.
+"""Converts librdkafka's messages to Arrow record batches.
 
-Purpose: build only the columns that are wanted, a column at a time. Invariant: the batches have
-the types of `columns.SOURCE_SCHEMA` and no binary column comes near Arrow's 2 GiB of 32-bit
-offsets. What it must not know: where messages come from.
+Purpose: build only the required columns, one column at a time. Invariant: the batches have the
+types of `columns.SOURCE_SCHEMA`, and binary columns stay far below Arrow's limit of 2 GiB. What it
+must not know: the source of the messages.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _TIMESTAMP: Final = SOURCE_SCHEMA.field("timestamp").type
 def record_batch(
     messages: list[Message], columns: tuple[str, ...], *, bytes_max: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages, all of one topic partition, in as many batches as their bytes ask for.
+    """Yield the messages of one topic partition as batches.
 
-    A batch is cut in two while its wanted payload is above `bytes_max` and it has two rows.
+    Batches with more than `bytes_max` of payload are halved, down to single rows.
     """
     if len(messages) > 1 and _payload_bytes(messages, columns) > bytes_max:
         middle = len(messages) // 2
@@ -74,9 +74,9 @@ def _offsets(messages: list[Message]) -> Any:
 
 
 def _timestamps(messages: list[Message]) -> Any:
-    """Milliseconds become Arrow's microseconds; a record without a timestamp is at -1, as Spark's.
+    """Convert milliseconds to microseconds; -1 ms for a record without a timestamp, as in Spark.
 
-    Raises `KafkaError` where a timestamp, in milliseconds, is no time that Spark could hold.
+    Raises `KafkaError` for a timestamp outside of Spark's range.
     """
     stamps = [m.timestamp() for m in messages]
     milliseconds = pa.array([at if kind else -1 for kind, at in stamps], pa.int64())
@@ -85,15 +85,19 @@ def _timestamps(messages: list[Message]) -> Any:
     except pa.ArrowInvalid:
         worst = max(messages, key=lambda m: abs(m.timestamp()[1]))
         raise KafkaError(
-            f"{worst.topic()}-{worst.partition()}: the record at offset {worst.offset()} has the "
-            f"timestamp {worst.timestamp()[1]}, which as milliseconds is beyond what Spark can "
-            "hold; its producer probably wrote another unit. Read it with a schema that leaves "
-            "the column 'timestamp' out"
+            f"The record at offset {worst.offset()} of {worst.topic()}-{worst.partition()} has the "
+            f"timestamp {worst.timestamp()[1]}, which in milliseconds is outside of Spark's range; "
+            "its producer probably used another unit.",
+            advice="Read it with a schema without the column 'timestamp'.",
+            column="timestamp",
+            topic=worst.topic(),
+            partition=worst.partition(),
+            offset=worst.offset(),
         ) from None
 
 
 def _timestamp_types(messages: list[Message]) -> Any:
-    """Spark's numbers, which are Kafka's ids: -1 none, 0 CreateTime, 1 LogAppendTime."""
+    """Return Kafka's ids, which Spark uses: -1 none, 0 CreateTime, 1 LogAppendTime."""
     return pa.array([m.timestamp()[0] - 1 for m in messages], pa.int32())
 
 
@@ -102,22 +106,26 @@ def _headers(messages: list[Message]) -> Any:
 
 
 def _header_lists(messages: list[Message]) -> list[list[tuple[str, bytes | None]] | None]:
-    """Each record's headers in their order, repeated keys kept; None where there are none.
+    """Return each record's headers in order, with repeated keys; None without headers.
 
-    Raises `KafkaError` naming the record with a header key that is not UTF-8. confluent-kafka then
-    returns a broken list with an exception set. `map` calls in a way that notices; a plain call
-    in the interpreter's fast path does not, and crashes (seen with 2.16 on Python 3.11).
+    Raises `KafkaError` for a header key that is not UTF-8. confluent-kafka then returns a broken
+    list with an exception set. `map` detects that; a plain call in the interpreter's fast path does
+    not, and crashes (confluent-kafka 2.16, Python 3.11).
     """
     lists: list[Any] = []
     try:
         for headers in map(Message.headers, messages):
-            lists.append(headers or None)  # noqa: PERF401, their number tells which one failed
+            lists.append(headers or None)  # noqa: PERF401, the length shows which one failed
     except (SystemError, UnicodeDecodeError):
         failed = messages[len(lists)]
         raise KafkaError(
-            f"{failed.topic()}-{failed.partition()}: the record at offset {failed.offset()} has a "
-            "header whose key is not UTF-8, which this engine cannot decode; read it without "
-            "'includeHeaders'"
+            f"The record at offset {failed.offset()} of {failed.topic()}-{failed.partition()} has a "
+            "header whose key is not UTF-8, which the engine librdkafka cannot decode.",
+            advice="Read it without 'includeHeaders'.",
+            column="headers",
+            topic=failed.topic(),
+            partition=failed.partition(),
+            offset=failed.offset(),
         ) from None
     return lists
 

@@ -1,8 +1,7 @@
-"""librdkafka's errors in our words.
+"""Converts librdkafka's errors to those of `pyspark_kafka.errors`.
 
-Purpose: one table from error code to our class, and the one place that phrases a message.
-Invariant: a message names what was asked of whom, and never a setting's value. What it must not
-know: what the caller does about it.
+Purpose: the table from error code to class, and the texts. Invariant: a text names the operation
+and the servers, and never a setting's value. What it must not know: how callers handle errors.
 """
 
 from __future__ import annotations
@@ -28,8 +27,10 @@ from pyspark_kafka.errors import (
 )
 
 LOG: Final = logging.getLogger("pyspark_kafka.librdkafka")
-"""Where librdkafka's own log lines go, instead of stderr."""
-LOG.addHandler(logging.NullHandler())  # else warnings without a configured handler go to stderr
+"""Gets librdkafka's log lines, which would otherwise go to stderr."""
+LOG.addHandler(
+    logging.NullHandler()
+)  # Otherwise warnings go to stderr without a configured handler.
 
 _CODES_BY_CLASS: Final[Mapping[type[KafkaError], Iterable[int]]] = {
     BrokerUnreachableError: (
@@ -72,25 +73,51 @@ ERROR_BY_CODE: Final[Mapping[int, type[KafkaError]]] = {
 
 
 def error_class(error: Code) -> type[KafkaError]:
-    """The class for an error of librdkafka or of the broker."""
+    """Return the class for an error of librdkafka or of the broker."""
     return ERROR_BY_CODE.get(error.code(), KafkaError)
 
 
-def translate(error: Code, *, doing: str, bootstrap_servers: str) -> KafkaError:
-    """Return our error for librdkafka's; `doing` is a phrase such as `fetching t-0 at offset 5`."""
+def translate(
+    error: Code,
+    *,
+    operation: str,
+    bootstrap_servers: str,
+    topic: str | None = None,
+    partition: int | None = None,
+    offset: int | None = None,
+    group_id: str | None = None,
+) -> KafkaError:
+    """Return the connector's error; `operation` is a phrase like `fetching t-0 at offset 5`."""
     return error_class(error)(
-        f"{sentence(doing)} failed at {bootstrap_servers}: {describe(error)}."
+        f"{sentence(operation)} failed at {bootstrap_servers}: {describe(error)}.",
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        group_id=group_id,
     )
 
 
 def unreachable(
-    doing: str, *, bootstrap_servers: str, waited_s: float, reason: str, option: str
+    operation: str,
+    *,
+    bootstrap_servers: str,
+    timeout_s: float,
+    reason: str,
+    option: str,
+    topic: str | None = None,
+    partition: int | None = None,
+    offset: int | None = None,
+    group_id: str | None = None,
 ) -> KafkaError:
     """Return the error for a timeout that `option` sets; `reason` is librdkafka's last error."""
     return BrokerUnreachableError(
-        f"{sentence(doing)} failed: {bootstrap_servers} did not answer within {waited_s:g} s "
+        f"{sentence(operation)} failed: {bootstrap_servers} did not answer within {timeout_s:g} s "
         f"({reason}).",
         advice=f"{BrokerUnreachableError.remedy} To wait longer, raise '{option}'.",
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        group_id=group_id,
     )
 
 
@@ -100,42 +127,44 @@ def describe(error: Code) -> str:
 
 
 def code_of(exception: KafkaException) -> Code:
-    """The error inside librdkafka's exception, which carries it as its only argument."""
+    """Return the error of librdkafka's exception, which is its only argument."""
     error = exception.args[0]
     return error if isinstance(error, Code) else Code(Code._FAIL, str(exception))
 
 
 @dataclass(slots=True)
 class ErrorEvents:
-    """What one librdkafka handle has said about brokers and logins, outside of any answer.
+    """The global errors of one librdkafka handle, about brokers and logins.
 
-    `refused` is the first refusal of our credentials or certificates since `forget`: librdkafka
-    would retry it until the time is up, but mostly it does not get better. `last` is the latest
-    trouble of any kind, to be told when a wait runs out. Neither outlives the question it was met
-    in: one broker may refuse once, at a restart say, and a handle lives for days.
+    `unauthorized` is the first error about credentials or certificates since `forget`. librdkafka
+    retries these until the timeout, mostly without success. `last` is the latest error of any kind,
+    for the text of a timeout. Both are forgotten before the next request: a handle lives for days,
+    and a broker may reject a login once, for example during a restart.
     """
 
     bootstrap_servers: str
-    refused: Code | None = field(default=None)
+    unauthorized: Code | None = field(default=None)
     last: Code | None = field(default=None)
 
     def __call__(self, error: Code) -> None:
         """The `error_cb` of a handle."""
         self.last = error
-        if self.refused is None and issubclass(error_class(error), AccessError):
-            self.refused = error
+        if self.unauthorized is None and issubclass(error_class(error), AccessError):
+            self.unauthorized = error
 
     def forget(self) -> None:
-        """Begin anew. The handle's events must have been served before, or old ones come late."""
-        self.refused = self.last = None
+        """Forget all errors. Poll the handle before, since it may have queued old ones."""
+        self.unauthorized = self.last = None
 
-    def raise_if_refused(self, doing: str) -> None:
-        """Raises `AccessError` if the brokers refused who we are."""
-        if self.refused is not None:
-            raise translate(self.refused, doing=doing, bootstrap_servers=self.bootstrap_servers)
+    def raise_if_unauthorized(self, operation: str) -> None:
+        """Raise `AccessError` if the brokers refused the principal."""
+        if self.unauthorized is not None:
+            raise translate(
+                self.unauthorized, operation=operation, bootstrap_servers=self.bootstrap_servers
+            )
 
     def unreachable(self) -> str | None:
-        """Why no broker answers, if that is the latest news of this handle."""
+        """Return why no broker answers, if that is the latest error."""
         if self.last is not None and error_class(self.last) is BrokerUnreachableError:
             return str(self.last.str())
         return None

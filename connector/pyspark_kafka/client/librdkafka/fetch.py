@@ -1,18 +1,16 @@
-"""Reading one range of one topic partition as Arrow batches.
+"""Reads one range of one topic partition as Arrow batches.
 
-Purpose: a consumer that is assigned an explicit offset and never joins a group, read until the
-range is covered. Invariant: what is yielded are the visible records of the range, each once and
-in order; every wait ends after `poll_timeout_ms` without news. What it must not know: Spark,
-and how ranges are planned.
+Purpose: assign an explicit offset to a consumer, without a group, and read until the range is
+covered. Invariant: the visible records of the range are yielded once and in order; every wait ends
+after `poll_timeout_ms` without progress. What it must not know: Spark, and how ranges are planned.
 
-How the end is found. The offsets at the end of a range need not hold a visible record (control
-records, aborted transactions, compaction), so the range is read to its end when the first of
-these is seen: a record at its last offset or beyond, or librdkafka's "end of partition" event
-at its end or beyond. The event below the end means that the log, or under read_committed the last
-stable offset, has not come so far yet; it is waited for.
+The end of a range. The last offsets need not hold visible records (control records, aborted
+transactions, compaction). The range is complete after a record at its last offset or later, or
+after librdkafka's "end of partition" event at its end or later. An event below the end means that
+the high watermark (last stable offset with read_committed) is lower; the reader waits for it.
 
-Nor does an aborted transaction hand anything over while it is read past, however large it is. That
-bytes flow is told by librdkafka's statistics, whose `next_offset` moves with every fetch response.
+Progress. An aborted transaction yields no messages while it is skipped, whatever its size. The field
+`next_offset` of librdkafka's statistics still shows every fetch response.
 """
 
 from __future__ import annotations
@@ -43,6 +41,8 @@ from pyspark_kafka.errors import (
     LeaderNotAvailableError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
+    reason_of,
+    sentence,
 )
 from pyspark_kafka.kafka.offsets import FetchRange
 from pyspark_kafka.kafka.topics import TopicPartition
@@ -54,15 +54,15 @@ _WAIT_SLICE_S: Final = 0.2
 _STATISTICS_MS_MAX: Final = 1_000
 
 CONSUMER_DEFAULTS: Final[Mapping[str, str]] = {
-    # Without this, librdkafka pauses a second whenever its queue has filled up: 4 times slower.
+    # The default pauses for a second when the queue is full: 4 times slower.
     "fetch.queue.backoff.ms": "5",
-    # The end of a range is often told by an empty fetch; half a second would be the default.
+    # The end of a range is often an empty fetch; the default is half a second.
     "fetch.wait.max.ms": "25",
     "queued.min.messages": "50000",
     "queued.max.messages.kbytes": "32768",
     "check.crcs": "true",
 }
-"""Ours where the user says nothing; measured with 100-byte values on a local broker."""
+"""Our defaults, measured with values of 100 bytes on a local broker."""
 
 CONSUMER_OWNED: Final[Mapping[str, str]] = {
     "enable.auto.commit": "false",
@@ -71,12 +71,12 @@ CONSUMER_OWNED: Final[Mapping[str, str]] = {
     "auto.offset.reset": "error",
     "allow.auto.create.topics": "false",
 }
-"""What reading exactly one range relies on; not the user's to set."""
+"""Required for reading exactly one range; users cannot set these."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """How far a range is read. `position` is one beyond the last record seen."""
+    """How far a range has been read. `position` is the offset after the last record."""
 
     fetch_range: FetchRange
     position: int
@@ -85,17 +85,17 @@ class Progress:
     done: bool = False
 
     @property
-    def doing(self) -> str:
+    def operation(self) -> str:
         return f"fetching {self.fetch_range.topic_partition} at offset {self.position}"
 
     def failure(self) -> Code | None:
-        """What went wrong before the end; what is wrong behind it is none of ours."""
+        """Return the error before the end of the range; later ones do not matter."""
         return None if self.done else self.failed
 
     def take(self, messages: list[Message]) -> list[Message]:
-        """The records of the range among what came; notes events and the end.
+        """Return the messages of the range; note events and the end.
 
-        What comes behind a failure is not taken: librdkafka goes on after a damaged batch.
+        Messages after an error are dropped: librdkafka continues after a corrupt batch.
         """
         if all(message.error() is None for message in messages):
             return self._in_range(messages)
@@ -107,8 +107,8 @@ class Progress:
             elif error.code() == Code._PARTITION_EOF:
                 self.end_of_partition = message.offset()
             elif error_class(error) is BrokerUnreachableError:
-                LOG.info("%s: %s", self.fetch_range.topic_partition, error.str())
-            elif error.code() != Code.GROUP_AUTHORIZATION_FAILED:  # no group is ever joined
+                LOG.info("Fetching %s: %s", self.fetch_range.topic_partition, error.str())
+            elif error.code() != Code.GROUP_AUTHORIZATION_FAILED:  # The consumer joins no group.
                 self.failed = error
                 break
         in_range = self._in_range(records)
@@ -130,7 +130,7 @@ class Progress:
 
 @dataclass(slots=True)
 class _Pending:
-    """Records seen and not yet yielded: a bounded number of rows and of bytes."""
+    """Messages that are not yielded yet, with a limit of rows and bytes."""
 
     columns: tuple[str, ...]
     messages: list[Message] = field(default_factory=list)
@@ -152,7 +152,7 @@ class _Pending:
 
 @dataclass(slots=True)
 class _Fetched:
-    """How far librdkafka itself has fetched, aborted transactions included."""
+    """How far librdkafka has fetched, including aborted transactions."""
 
     partition: TopicPartition
     next_offset: int | None = None
@@ -168,11 +168,11 @@ class _Fetched:
 class RangeReader:
     """Reads one range, once.
 
-    `existing_offsets` is asked only to phrase an error. `check_existence` raises
-    `UnknownTopicOrPartitionError` where that is certain.
+    `existing_offsets` is called only for the text of an error. `check_existence` raises
+    `UnknownTopicOrPartitionError` if the partition certainly does not exist.
     """
 
-    faults: FetchErrors
+    errors: FetchErrors
     columns: tuple[str, ...]
     properties: Mapping[str, str] = field(repr=False)
     events: ErrorEvents
@@ -181,8 +181,8 @@ class RangeReader:
 
     @property
     def fetch_range(self) -> FetchRange:
-        """What is wanted."""
-        return self.faults.fetch_range
+        """The range to read."""
+        return self.errors.fetch_range
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """See `KafkaClient.fetch`."""
@@ -194,21 +194,21 @@ class RangeReader:
             **self.properties,
             **CONSUMER_OWNED,
             "statistics.interval.ms": min(
-                _STATISTICS_MS_MAX, max(1, self.faults.poll_timeout_ms // 4)
+                _STATISTICS_MS_MAX, max(1, self.errors.poll_timeout_ms // 4)
             ),
             "stats_cb": fetched,
-            "isolation.level": self.faults.isolation_level.name.lower(),
+            "isolation.level": self.errors.isolation_level.name.lower(),
             "error_cb": self.events,
         }
         consumer = Consumer(configuration, logger=LOG)
         try:
-            self._begin_at(consumer, self.fetch_range.start_offset)
+            self._seek(consumer, self.fetch_range.start_offset)
             yield from self._read(consumer, fetched)
         finally:
             consumer.close()
 
-    def _begin_at(self, consumer: Consumer, offset: int) -> None:
-        """Have the consumer hand over what is at `offset` next, and nothing fetched before."""
+    def _seek(self, consumer: Consumer, offset: int) -> None:
+        """Continue at `offset`, without messages that were fetched before."""
         partition = self.fetch_range.topic_partition
         consumer.assign([Assignment(partition.topic, partition.partition, offset)])
 
@@ -217,62 +217,72 @@ class RangeReader:
         pending = _Pending(self.columns)
         deadline = self._deadline()
         while not progress.done:
-            # Take what is there without waiting; only when nothing is, wait for one. Asking for
-            # many with a timeout would wait for the last of them at the end of every range.
+            # Take available messages; wait only if there are none, and for one. Waiting for many
+            # would last until the timeout at the end of every range.
             before = (progress.position, progress.end_of_partition, fetched.next_offset)
             messages = consumer.consume(_MESSAGES_PER_CALL, 0)
             messages = messages or consumer.consume(1, _WAIT_SLICE_S)
             pending.add(progress.take(messages))
             after = (progress.position, progress.end_of_partition, fetched.next_offset)
-            is_news = before != after
+            has_progress = before != after
             failed = progress.failure()
             if pending.is_full or (failed is not None and pending.messages):
                 yield from pending.drain()
-                is_news = True  # What Spark does with a batch is none of the brokers' time.
-            if is_news:
+                has_progress = True  # Spark's time does not count.
+            if has_progress:
                 deadline = self._deadline()
             if failed is not None:
-                self._raise_unless_unheard_of(progress, failed)
-                self._begin_at(consumer, progress.position)  # Records came behind it, not taken.
+                self._raise_unless_new_partition(progress, failed)
+                self._seek(consumer, progress.position)  # `take` dropped later messages.
             if not messages:
-                self.events.raise_if_refused(progress.doing)
+                self.events.raise_if_unauthorized(progress.operation)
             if time.monotonic() >= deadline:
                 yield from pending.drain()
                 raise self._timeout(progress)
         yield from pending.drain()
 
     def _deadline(self) -> float:
-        return time.monotonic() + self.faults.waited_s
+        return time.monotonic() + self.errors.timeout_s
 
-    def _raise_unless_unheard_of(self, progress: Progress, error: Code) -> None:
-        """A broker may not have heard yet of a partition that is new; librdkafka asks others."""
+    def _raise_unless_new_partition(self, progress: Progress, error: Code) -> None:
+        """Ignore an unknown partition that exists: a new one takes a moment to reach all brokers."""
         if error_class(error) is not UnknownTopicOrPartitionError:
             raise self._failure(progress, error)
         self.check_existence()
-        LOG.info("%s: %s; it is there by now", progress.doing, error.str())
+        LOG.info("%s: %s; the partition now exists.", sentence(progress.operation), error.str())
         progress.failed = None
 
     def _failure(self, progress: Progress, error: Code) -> KafkaError:
         if error_class(error) is not OffsetOutOfRangeError:
             servers = self.events.bootstrap_servers
-            return translate(error, doing=progress.doing, bootstrap_servers=servers)
-        return self.faults.out_of_range(progress.position, self.existing_offsets())
+            return translate(
+                error,
+                operation=progress.operation,
+                bootstrap_servers=servers,
+                topic=self.fetch_range.topic_partition.topic,
+                partition=self.fetch_range.topic_partition.partition,
+                offset=progress.position,
+            )
+        return self.errors.out_of_range(progress.position, self.existing_offsets())
 
     def _timeout(self, progress: Progress) -> KafkaError:
-        """Why nothing came for so long, as well as can be told.
+        """Return the error for a timeout.
 
-        Raises `UnknownTopicOrPartitionError` where the topic is gone.
+        Raises `UnknownTopicOrPartitionError` if the topic does not exist.
         """
         try:
             existing = self.existing_offsets()
         except BrokerUnreachableError as error:
             return unreachable(
-                progress.doing,
-                bootstrap_servers=self.faults.bootstrap_servers,
-                waited_s=self.faults.waited_s,
-                reason=self.events.unreachable() or str(error),
+                progress.operation,
+                bootstrap_servers=self.errors.bootstrap_servers,
+                timeout_s=self.errors.timeout_s,
+                reason=self.events.unreachable() or reason_of(error),
                 option=TIMEOUT_OPTION,
+                topic=self.fetch_range.topic_partition.topic,
+                partition=self.fetch_range.topic_partition.partition,
+                offset=progress.position,
             )
         except LeaderNotAvailableError:
-            return self.faults.no_leader(progress.position)
-        return self.faults.nothing_came(progress.position, existing)
+            return self.errors.no_leader(progress.position)
+        return self.errors.no_data(progress.position, existing)

@@ -1,10 +1,9 @@
-"""A group's committed offsets, by a consumer of confluent-kafka that joins nothing.
+"""Reads and commits a group's offsets with a consumer that does not join the group.
 
-Purpose: read and write them as a group without members. Invariant: every wait is bounded. What it
-must not know: whose offsets these are.
+Invariant: every wait is bounded. What it must not know: the use of the offsets.
 
-By a consumer, since librdkafka's admin call ends the process when the coordinator goes away while
-it asks (confluentinc/librdkafka#5397).
+librdkafka's admin call is not used: it crashes the process if the coordinator stops during the
+request (confluentinc/librdkafka#5397).
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from pyspark_kafka.kafka.topics import TopicPartition
 _POLL_S: Final = 0.1
 _OWNED: Final[Mapping[str, str]] = {
     **CONSUMER_OWNED,
-    # For so long a commit waits for a coordinator, and closing the consumer for that.
+    # How long a commit waits for a coordinator, and `close` for the commit.
     "session.timeout.ms": "2000",
-    "group.protocol": "classic",  # the other one has no such setting
+    "group.protocol": "classic",  # The protocol `consumer` has no such setting.
 }
 
 
 class GroupOffsets:
-    """The offsets of one group; made for a question or two and then closed."""
+    """The offsets of one group; closed after one or two requests."""
 
     def __init__(self, settings: LibrdkafkaSettings, group_id: str) -> None:
         self._group_id = group_id
@@ -49,12 +48,12 @@ class GroupOffsets:
         }
         with opening(configuration):
             self._consumer = Consumer(configuration, logger=LOG)
-        self._asking = RetryLoop(handle=self._consumer, events=events, settings=settings)
+        self._requests = RetryLoop(handle=self._consumer, events=events, settings=settings)
 
     @classmethod
     @contextmanager
     def of(cls, settings: LibrdkafkaSettings, group_id: str) -> Iterator[GroupOffsets]:
-        """Closes its consumer at the end."""
+        """Open, and close the consumer at the end."""
         group = cls(settings, group_id)
         try:
             yield group
@@ -68,7 +67,7 @@ class GroupOffsets:
         check_existence: Callable[[float], None],
     ) -> Mapping[TopicPartition, int | None]:
         """See `KafkaReads.committed_offsets`."""
-        return self._asking.until_answered(
+        return self._requests.retry(
             lambda try_s: self._read(partitions, try_s), check_existence=check_existence
         )
 
@@ -79,31 +78,37 @@ class GroupOffsets:
         check_existence: Callable[[float], None],
     ) -> None:
         """See `KafkaReads.commit_offsets`."""
-        self._asking.until_answered(
+        self._requests.retry(
             lambda try_s: self._write(offsets, try_s), check_existence=check_existence
         )
 
     def _read(
         self, partitions: Collection[TopicPartition], try_s: float
     ) -> dict[TopicPartition, int | None]:
-        doing = f"reading the committed offsets of group {self._group_id!r}"
+        operation = f"reading the committed offsets of group {self._group_id!r}"
         try:
             found = self._consumer.committed([_rd(p) for p in sorted(partitions)], timeout=try_s)
         except KafkaException as exception:
             error = code_of(exception)
-            self._asking.raise_if_refused(doing, error)
-            raise UnansweredError(error, doing) from None
+            self._requests.raise_if_unauthorized(operation, error)
+            raise UnansweredError(error, operation, group_id=self._group_id) from None
         committed: dict[TopicPartition, int | None] = {}
         for rd_partition in found:
             partition = TopicPartition(rd_partition.topic, rd_partition.partition)
             if rd_partition.error is not None:
-                raise UnansweredError(rd_partition.error, f"{doing}, {partition},")
+                raise UnansweredError(
+                    rd_partition.error,
+                    f"{operation} for {partition}",
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    group_id=self._group_id,
+                )
             committed[partition] = rd_partition.offset if rd_partition.offset >= 0 else None
         return committed
 
     def _write(self, offsets: Mapping[TopicPartition, int], try_s: float) -> None:
-        """Asynchronously, for a call that waits has no limit to its time."""
-        doing = f"committing offsets of group {self._group_id!r}"
+        """Commit asynchronously, since the synchronous call has no timeout."""
+        operation = f"committing offsets of group {self._group_id!r}"
         self._answers.clear()
         self._consumer.commit(
             offsets=[RdTopicPartition(p.topic, p.partition, o) for p, o in sorted(offsets.items())],
@@ -112,17 +117,22 @@ class GroupOffsets:
         deadline = time.monotonic() + try_s
         while not self._answers:
             self._consumer.poll(_POLL_S)
-            self._asking.raise_if_refused(doing)
+            self._requests.raise_if_unauthorized(operation)
             if time.monotonic() >= deadline:
-                raise UnansweredError(Code(Code._TIMED_OUT), doing)
+                raise UnansweredError(Code(Code._TIMED_OUT), operation, group_id=self._group_id)
         error, partitions = self._answers.pop()
         if error is not None:
-            self._asking.raise_if_refused(doing, error)
-            raise UnansweredError(error, doing)
-        for partition in partitions:
-            if partition.error is not None:
+            self._requests.raise_if_unauthorized(operation, error)
+            raise UnansweredError(error, operation, group_id=self._group_id)
+        for rd_partition in partitions:
+            if rd_partition.error is not None:
+                partition = TopicPartition(rd_partition.topic, rd_partition.partition)
                 raise UnansweredError(
-                    partition.error, f"{doing}, {partition.topic}-{partition.partition},"
+                    rd_partition.error,
+                    f"{operation} for {partition}",
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    group_id=self._group_id,
                 )
 
 

@@ -1,14 +1,13 @@
-"""Writing rows over librdkafka's idempotent producer.
+"""Writes rows with librdkafka's idempotent producer.
 
-Purpose: Arrow columns to librdkafka's queue with as little Python per row as can be, and the
-certainty that every row was confirmed. Invariant: `flush` returns only when no row is
-outstanding and none has failed; no wait is longer than `delivery.timeout.ms`. What it must not
-know: Spark.
+Purpose: put Arrow columns into librdkafka's queue with little Python per row, and confirm every
+row. Invariant: `flush` returns only when no row is outstanding and none has failed; no wait is
+longer than `delivery.timeout.ms`. What it must not know: Spark.
 
-How rows are confirmed. Successful deliveries are silent (`delivery.report.only.error`): librdkafka
-counts a message as outstanding from `produce` until its broker has acknowledged it or its failure
-has been reported to `_Deliveries`. Nothing outstanding and nothing reported is thus every row
-confirmed, without a call into Python for each.
+How rows are confirmed. Only failures are reported (`delivery.report.only.error`): librdkafka counts
+a message as outstanding from `produce` until the broker acknowledges it or its failure is reported
+to `_Deliveries`. If nothing is outstanding and nothing was reported, all rows are confirmed,
+without a call into Python for each row.
 """
 
 from __future__ import annotations
@@ -27,14 +26,22 @@ from confluent_kafka import KafkaException, Message
 from confluent_kafka import Producer as RdProducer
 
 from pyspark_kafka.client.delivery_errors import (
-    BAD_TIMESTAMP,
-    NO_SUCH_PARTITION,
-    NOT_WRITTEN,
+    PARTITION_ADVICE,
+    SIZE_ADVICE,
+    TIMEOUT_OPTION,
+    TIMESTAMP_ADVICE,
     DeliveryErrors,
-    too_large_remedy,
-    topic_remedy,
+    format_place,
+    missing_topic_advice,
 )
-from pyspark_kafka.client.librdkafka.errors import LOG, ErrorEvents, code_of, error_class, translate
+from pyspark_kafka.client.librdkafka.errors import (
+    LOG,
+    ErrorEvents,
+    code_of,
+    describe,
+    error_class,
+    translate,
+)
 from pyspark_kafka.errors import AccessError, DeliveryError, KafkaError, RowError
 
 PRODUCER_DEFAULTS: Final[Mapping[str, str]] = {
@@ -42,27 +49,27 @@ PRODUCER_DEFAULTS: Final[Mapping[str, str]] = {
     "delivery.timeout.ms": "120000",
     "message.max.bytes": "1048576",
     "partitioner": "murmur2_random",
-    # A task's last rows do not wait for this: flushing sends at once. So batches may fill up.
+    # Lets batches fill; `flush` sends a task's last rows at once.
     "linger.ms": "50",
     "queue.buffering.max.messages": "200000",
     "queue.buffering.max.kbytes": "65536",
 }
-"""Ours where the user says nothing; measured with 100-byte values on a local broker."""
+"""Our defaults, measured with values of 100 bytes on a local broker."""
 
 PRODUCER_OWNED: Final[Mapping[str, str | bool]] = {
     "enable.idempotence": "true",
     "acks": "all",
     "delivery.report.only.error": True,
 }
-"""What "confirmed" relies on; not the user's to set."""
+"""Required for confirmation; users cannot set these."""
 
 _PARTITIONER_CHOOSES: Final = -1
 _NOW: Final = 0
 _WAIT_SLICE_S: Final = 0.1
-_LOOKS: Final = 3
-_LOOK_S: Final = 5.0
+_PARTITION_CHECKS: Final = 3
+_METADATA_TIMEOUT_S: Final = 5.0
 _GRACE_S: Final = 5.0
-"""Beyond `delivery.timeout.ms`, for librdkafka to notice and tell."""
+"""Added to `delivery.timeout.ms`, for librdkafka to report failures."""
 _IDLE_S_MAX: Final = 300.0
 _ABORT_S: Final = 5.0
 _NO_SUCH_TOPIC: Final = (Code._UNKNOWN_TOPIC, Code.UNKNOWN_TOPIC_OR_PART, Code.TOPIC_EXCEPTION)
@@ -70,10 +77,10 @@ _NO_SUCH_TOPIC: Final = (Code._UNKNOWN_TOPIC, Code.UNKNOWN_TOPIC_OR_PART, Code.T
 
 @dataclass(slots=True)
 class _Deliveries:
-    """The first failed delivery, as text: librdkafka's message does not outlive its callback."""
+    """The first failed delivery, as an error: librdkafka's message is valid only in the callback."""
 
     events: ErrorEvents
-    faults: DeliveryErrors
+    errors: DeliveryErrors
     failed: KafkaError | None = None
 
     def __call__(self, error: Code | None, message: Message) -> None:
@@ -83,19 +90,29 @@ class _Deliveries:
         self.failed = self._failure(error, message)
 
     def _failure(self, error: Code, message: Message) -> KafkaError:
-        partition = message.partition()
-        where = f"{message.topic()}-{partition}" if partition is not None else f"{message.topic()}"
+        topic, partition = message.topic() or "", message.partition()
+        if partition is not None and partition < 0:
+            partition = None
         if issubclass(error_class(error), AccessError):
-            servers = self.events.bootstrap_servers
-            return translate(error, doing=f"writing to {where}", bootstrap_servers=servers)
-        remedy = {
-            Code.MSG_SIZE_TOO_LARGE: too_large_remedy("the value", len(message)),
-            Code._MSG_TIMED_OUT: self.faults.unconfirmed_remedy(self.events.unreachable()),
-            **dict.fromkeys(_NO_SUCH_TOPIC, topic_remedy(message.topic() or "")),
-            Code._UNKNOWN_PARTITION: NO_SUCH_PARTITION,
-            Code.INVALID_TIMESTAMP: BAD_TIMESTAMP,
-        }.get(error.code(), NOT_WRITTEN)
-        return self.faults.not_written(where, f"{error.str()} ({error.name()})", remedy)
+            return translate(
+                error,
+                operation=f"writing to {format_place(topic, partition)}",
+                bootstrap_servers=self.events.bootstrap_servers,
+                topic=topic,
+                partition=partition,
+            )
+        code, reason = error.code(), describe(error)
+        if code == Code._MSG_TIMED_OUT:
+            return self.errors.unconfirmed(topic, partition, self.events.unreachable())
+        if code == Code.MSG_SIZE_TOO_LARGE:
+            reason += f"; its value has {len(message)} bytes"
+        advice = {
+            Code.MSG_SIZE_TOO_LARGE: SIZE_ADVICE,
+            **dict.fromkeys(_NO_SUCH_TOPIC, missing_topic_advice(topic)),
+            Code._UNKNOWN_PARTITION: PARTITION_ADVICE,
+            Code.INVALID_TIMESTAMP: TIMESTAMP_ADVICE,
+        }.get(code)
+        return self.errors.not_written(topic, partition, reason, advice=advice)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,7 +135,7 @@ class LibrdkafkaProducer:
             except BufferError:
                 self._send_when_there_is_room(row)
             except KafkaException as error:
-                self._queue_if_grown(row, code_of(error))
+                self._queue_for_new_partition(row, code_of(error))
         self._rd.poll(0)
         self._raise_if_failed()
 
@@ -127,8 +144,8 @@ class LibrdkafkaProducer:
         while self._rd.flush(_WAIT_SLICE_S) > 0:
             self._raise_if_failed()
             if time.monotonic() >= deadline:
-                raise self._unconfirmed(f"{len(self._rd)} records")
-        # All is answered: what a broker refused meanwhile, another one has taken.
+                raise self._unconfirmed(len(self._rd))
+        # All rows have an outcome; `error_cb` no longer matters.
         if self._deliveries.failed is not None:
             raise self._deliveries.failed
 
@@ -136,18 +153,18 @@ class LibrdkafkaProducer:
         self._give_back(self)
 
     def abort(self) -> None:
-        # Purging reports every message as failed, so nothing is outstanding any more, and closing
-        # (which waits for what is) returns.
+        # Purging reports every message as failed, so that `close`, which waits for outstanding
+        # messages, returns.
         self._rd.purge(in_queue=True, in_flight=True, blocking=True)
         if self._rd.flush(_ABORT_S) == 0:
             self._rd.close()
 
     def end(self) -> None:
-        """Close for good; only with nothing outstanding."""
+        """Close the handle; requires that no message is outstanding."""
         self._rd.close()
 
-    def forget_trouble(self) -> None:
-        """What the brokers' connections went through before belongs to another task."""
+    def forget_failures(self) -> None:
+        """Forget the failures of the task before."""
         self._rd.poll(0)
         self._events.forget()
 
@@ -161,22 +178,22 @@ class LibrdkafkaProducer:
                 return
             except BufferError:
                 if time.monotonic() >= deadline:
-                    raise self._unconfirmed("the send buffer is full, and no record") from None
+                    raise self._unconfirmed(len(self._rd)) from None
             except KafkaException as error:
-                self._queue_if_grown(row, code_of(error))
+                self._queue_for_new_partition(row, code_of(error))
                 return
 
-    def _queue_if_grown(self, row: tuple[Any, ...], error: Code) -> None:
-        """Queue a row for a partition that the topic has got since librdkafka looked last.
+    def _queue_for_new_partition(self, row: tuple[Any, ...], error: Code) -> None:
+        """Queue a row for a partition that librdkafka does not know yet.
 
-        It looks every five minutes, and refuses what it does not know. Raises what `_not_queued`
-        says where the partition stays unknown, and for every other error.
+        librdkafka refreshes metadata every five minutes and rejects unknown partitions. Raises the
+        error of `_not_queued` if the partition stays unknown, and for any other error.
         """
-        for _ in range(_LOOKS):
+        for _ in range(_PARTITION_CHECKS):
             if error.code() != Code._UNKNOWN_PARTITION:
                 break
-            with suppress(KafkaException):  # what it does not find, the next look may
-                self._rd.list_topics(row[0], timeout=_LOOK_S)
+            with suppress(KafkaException):  # the next try may find it
+                self._rd.list_topics(row[0], timeout=_METADATA_TIMEOUT_S)
             try:
                 self._rd.produce(*row)
             except BufferError:
@@ -184,7 +201,7 @@ class LibrdkafkaProducer:
                 return
             except KafkaException as exception:
                 error = code_of(exception)
-                self._rd.poll(_WAIT_SLICE_S)  # the broker asked may not have heard of it yet
+                self._rd.poll(_WAIT_SLICE_S)  # new partitions take a moment to reach all brokers
             else:
                 return
         raise self._not_queued(error, row)
@@ -195,41 +212,41 @@ class LibrdkafkaProducer:
     def _raise_if_failed(self) -> None:
         if self._deliveries.failed is not None:
             raise self._deliveries.failed
-        self._events.raise_if_refused("writing")
+        self._events.raise_if_unauthorized("writing")
 
-    def _unconfirmed(self, what: str) -> KafkaError:
-        reason = self._events.unreachable()
+    def _unconfirmed(self, count: int) -> KafkaError:
+        reason = self._events.unreachable() or "no error was seen"
         return DeliveryError(
-            f"{what} could be confirmed by {self._events.bootstrap_servers} within "
-            f"{self._delivery_timeout_s + _GRACE_S:g} s"
-            + (f" ({reason})" if reason else "")
-            + "; check that the brokers run and are reached, or raise 'kafka.delivery.timeout.ms'"
+            f"{count} records were not written: {self._events.bootstrap_servers} did not "
+            f"acknowledge them within {self._delivery_timeout_s + _GRACE_S:g} s ({reason}).",
+            advice="Check that the brokers run and can be reached. To wait longer, raise "
+            f"'{TIMEOUT_OPTION}'.",
         )
 
     def _not_queued(self, error: Code, row: tuple[Any, ...]) -> Exception:
-        """librdkafka would not take the record at all."""
+        """Return the error for a record that librdkafka did not queue."""
         topic, value, key = row[:3]
-        partition = row[3] if len(row) > 3 else _PARTITIONER_CHOOSES
+        partition = row[3] if len(row) > 3 and row[3] != _PARTITIONER_CHOOSES else None
         headers = row[7] if len(row) > 7 else None
-        where = topic if partition == _PARTITIONER_CHOOSES else f"{topic}-{partition}"
-        faults = self._deliveries.faults
+        errors = self._deliveries.errors
         if error.code() == Code.MSG_SIZE_TOO_LARGE:
-            return faults.record_too_large(
-                where,
+            return errors.record_too_large(
+                topic,
+                partition,
                 value_bytes=len(value or b""),
                 key_bytes=len(key or b""),
                 header_bytes=sum(len(name.encode()) + len(v or b"") for name, v in headers or ()),
             )
-        if error.code() == Code._UNKNOWN_PARTITION:
-            return faults.no_such_partition(topic, partition)
-        remedy = topic_remedy(topic) if error.code() in _NO_SUCH_TOPIC else NOT_WRITTEN
-        return faults.not_written(where, f"{error.str()} ({error.name()})", remedy)
+        if error.code() == Code._UNKNOWN_PARTITION and partition is not None:
+            return errors.no_such_partition(topic, partition)
+        advice = missing_topic_advice(topic) if error.code() in _NO_SUCH_TOPIC else None
+        return errors.not_written(topic, partition, describe(error), advice=advice)
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    """Arguments of librdkafka's `produce`, by position: a column at a time becomes Python's.
+    """Yield positional arguments of librdkafka's `produce`, converted column by column.
 
-    Absent columns at the end are left out, since each argument costs.
+    Absent columns at the end are omitted, since each argument takes time.
     """
     names = set(batch.schema.names)
 
@@ -245,7 +262,7 @@ def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
             else repeat(_PARTITIONER_CHOOSES)
         )
     if has_times or has_headers:
-        columns += [repeat(None), repeat(None)]  # `callback` and `on_delivery` of its own: none
+        columns += [repeat(None), repeat(None)]  # `callback` and `on_delivery`
         columns.append(
             batch.column("timestamp").cast(pa.int64()).fill_null(_NOW).to_pylist()
             if has_times
@@ -267,21 +284,23 @@ def _headers(headers: list[dict[str, Any]] | None) -> list[tuple[str, bytes | No
 
 
 def _check_times(batch: pa.RecordBatch) -> None:
-    """Raises `RowError` for the one time that librdkafka cannot send."""
+    """Raise `RowError` for the one timestamp that librdkafka cannot send."""
     if "timestamp" not in batch.schema.names:
         return
     if pc.any(pc.equal(batch.column("timestamp").cast(pa.int64()), _NOW)).as_py():
         raise RowError(
-            "a row has the timestamp 1970-01-01T00:00:00.000Z, which librdkafka takes for "
-            '"now": make it null if that is meant, or move it by a millisecond'
+            "A row has the timestamp 1970-01-01T00:00:00.000Z, which librdkafka replaces by the "
+            "current time.",
+            advice="Write null for the current time, or add a millisecond.",
+            column="timestamp",
         )
 
 
 @dataclass(slots=True, kw_only=True)
 class IdleProducer:
-    """Keeps the one producer that was given back, since a new one needs half a second to start.
+    """Keeps the producer that was returned last, since a new one takes half a second to start.
 
-    An idempotent producer must ask the brokers for its id, and librdkafka asks on a timer.
+    An idempotent producer requests its id from the brokers, which librdkafka does on a timer.
     """
 
     properties: Mapping[str, str] = field(repr=False)
@@ -289,16 +308,17 @@ class IdleProducer:
     _idle: LibrdkafkaProducer | None = None
 
     def lend(self) -> LibrdkafkaProducer:
-        """The idle producer if it is fresh, else a new one."""
+        """Return the idle producer if it is fresh, else a new one."""
         idle, self._idle = self._idle, None
         if idle is not None and time.monotonic() - idle.idle_since < _IDLE_S_MAX:
-            idle.forget_trouble()
+            idle.forget_failures()
             return idle
         if idle is not None:
             idle.end()
         return self._open()
 
     def close(self) -> None:
+        """Close the idle producer."""
         idle, self._idle = self._idle, None
         if idle is not None:
             idle.end()
@@ -306,11 +326,11 @@ class IdleProducer:
     def _open(self) -> LibrdkafkaProducer:
         properties = {**PRODUCER_DEFAULTS, **self.properties}
         events = ErrorEvents(self.bootstrap_servers)
-        faults = DeliveryErrors(
+        errors = DeliveryErrors(
             bootstrap_servers=self.bootstrap_servers,
             record_bytes_max=int(properties["message.max.bytes"]),
         )
-        deliveries = _Deliveries(events, faults)
+        deliveries = _Deliveries(events, errors)
         configuration: dict[str, Any] = {
             **properties,
             **PRODUCER_OWNED,

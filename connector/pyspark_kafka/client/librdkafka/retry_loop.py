@@ -1,13 +1,12 @@
-"""One question to the cluster, asked until it is answered or its time is over.
+"""Retries requests until they are answered or time out.
 
-Purpose: what a cluster says while it moves leaders and coordinators is no answer, and a broker that
-has died gives none: the question is asked again, of whoever is named by then. Invariant: every
-question ends within its timeout, with an answer or an error of `pyspark_kafka.errors`. What it
-must not know: what is asked.
+Purpose: retry while leaders or coordinators move and brokers restart. Invariant: every request ends
+within its timeout, with an answer or an error of `pyspark_kafka.errors`. What it must not know: the
+requests.
 
-Why in short tries. librdkafka sends a question to the broker that its metadata names, keeps to it
-for as long as the request may take, and does not look for another one meanwhile. A killed broker
-would so take all of the time. Between two tries the metadata is asked for anew.
+Why short tries: librdkafka sends a request to the broker in its metadata and does not look for
+another one until the request times out, so a killed broker would take the whole timeout. Metadata
+is refreshed between two tries.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from pyspark_kafka.client.librdkafka.errors import (
     LOG,
     ErrorEvents,
     code_of,
+    describe,
     error_class,
     translate,
     unreachable,
@@ -37,6 +37,7 @@ from pyspark_kafka.errors import (
     KafkaError,
     LeaderNotAvailableError,
     UnknownTopicOrPartitionError,
+    sentence,
 )
 
 T = TypeVar("T")
@@ -44,11 +45,11 @@ T = TypeVar("T")
 _POLL_S: Final = 0.1
 _FIRST_TRY_S: Final = 2.0
 _TRY_GROWTH: Final = 1.5
-"""A slow cluster gets longer and longer tries; the default timeout has eight of them."""
+"""Each try is longer, for slow clusters; the default timeout allows eight."""
 _PAUSE_S_MIN: Final = 0.02
 _TIMEOUT_OPTION: Final = "kafka.default.api.timeout.ms"
 _LOCAL_CODES_END: Final = -100
-"""RD_KAFKA_RESP_ERR__END: codes below are librdkafka's own, the others a broker's answer."""
+"""RD_KAFKA_RESP_ERR__END: lower codes are librdkafka's own, the others a broker's."""
 
 _LEADERLESS: Final = frozenset(
     {
@@ -63,8 +64,8 @@ _LEADERLESS: Final = frozenset(
         Code.UNKNOWN_LEADER_EPOCH,
     }
 )
-"""What is said of a partition while its leader moves."""
-_ELSEWHERE: Final = frozenset(
+"""Error codes of a partition while its leader moves."""
+_COORDINATOR_MOVED: Final = frozenset(
     {
         Code._WAIT_COORD,
         Code.COORDINATOR_LOAD_IN_PROGRESS,
@@ -73,24 +74,35 @@ _ELSEWHERE: Final = frozenset(
         Code.NOT_COORDINATOR,
     }
 )
-"""What is said while another broker takes over a group, or the cluster."""
+"""Error codes while the coordinator of a group, or the controller, moves."""
 
 
 class UnansweredError(Exception):
-    """One try that brought no answer; never leaves this package."""
+    """A try failed; never leaves this package. The fields name the object of the request."""
 
-    def __init__(self, error: Code, doing: str) -> None:
-        super().__init__(error, doing)
+    def __init__(
+        self,
+        error: Code,
+        operation: str,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        group_id: str | None = None,
+    ) -> None:
+        super().__init__(error, operation)
         self.error = error
-        self.doing = doing
+        self.operation = operation
+        self.topic = topic
+        self.partition = partition
+        self.group_id = group_id
 
     @property
-    def may_pass(self) -> bool:
-        """Whether the same question may be answered in a while.
+    def is_retriable(self) -> bool:
+        """Whether a later try may succeed.
 
-        A broker that says "unknown" may not have heard yet of what is new.
+        "Unknown" is retriable, since new topics take a moment to reach all brokers.
         """
-        return self.error.code() in _LEADERLESS | _ELSEWHERE or error_class(self.error) in (
+        return self.error.code() in _LEADERLESS | _COORDINATOR_MOVED or error_class(self.error) in (
             BrokerUnreachableError,
             UnknownTopicOrPartitionError,
         )
@@ -98,88 +110,101 @@ class UnansweredError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class RetryLoop:
-    """The questions of one handle, admin or consumer; `events` is its `error_cb`."""
+    """The requests of one handle, admin or consumer; `events` is its `error_cb`."""
 
     handle: Any
     events: ErrorEvents
     settings: LibrdkafkaSettings
     _is_unreachable: bool = field(default=False)
 
-    def until_answered(
+    def retry(
         self,
         ask: Callable[[float], T],
         *,
         timeout_s: float | None = None,
         check_existence: Callable[[float], None] | None = None,
     ) -> T:
-        """Call `ask` with the seconds it may take until it does not raise `UnansweredError`.
+        """Call `ask(timeout of one try)` until it does not raise `UnansweredError`.
 
-        All tries take `timeout_s`, or `kafka.default.api.timeout.ms`, together. When
-        `fetchOffset.numRetries` tries have found no such partition, or no leader of it (librdkafka
-        says the same of both), `check_existence` is called with the seconds left, and raises where
-        it knows better than to go on. An error that does not pass by itself is raised after as
-        many tries. Raises `KafkaError`s.
+        All tries together take `timeout_s`, by default `kafka.default.api.timeout.ms`. After
+        `fetchOffset.numRetries` tries without the partition or its leader (librdkafka does not
+        distinguish these), `check_existence` is called with the seconds left; it may raise. An
+        error that is not retriable is raised after as many tries. Raises `KafkaError`s.
         """
         timeout_s = self.settings.api_timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + timeout_s
         try_s = _FIRST_TRY_S
         tries = 0
         while True:
-            self._forget_trouble()
+            self._forget_failures()
             try:
                 return ask(_bounded(try_s, deadline))
             except UnansweredError as unanswered:
                 failed = unanswered
             tries += 1
-            LOG.warning("try %d: %s: %s", tries, failed.doing, failed.error.str())
-            if not failed.may_pass:
-                self._raise_lasting(failed, tries)
-            elif check_existence is not None and self._ask_existence(failed, tries):
+            LOG.warning(
+                "%s failed, try %d: %s", sentence(failed.operation), tries, failed.error.str()
+            )
+            if not failed.is_retriable:
+                self._raise_persistent(failed, tries)
+            elif check_existence is not None and self._should_check_existence(failed, tries):
                 check_existence(_bounded(timeout_s, deadline))
             self._pause(deadline)
             if time.monotonic() >= deadline:
-                raise self._out_of_time(failed, timeout_s)
-            self._look_around(failed.doing, _bounded(try_s, deadline))
+                raise self._timed_out(failed, timeout_s)
+            self._refresh_metadata(failed.operation, _bounded(try_s, deadline))
             try_s *= _TRY_GROWTH
 
-    def answer(self, future: Future[T], doing: str, *, try_s: float) -> T:
-        """Wait for librdkafka, noticing a refused login early; raises `UnansweredError`."""
+    def answer(
+        self,
+        future: Future[T],
+        operation: str,
+        *,
+        try_s: float,
+        topic: str | None = None,
+        partition: int | None = None,
+    ) -> T:
+        """Wait for a future, and detect a refused login early; raises `UnansweredError`."""
         deadline = time.monotonic() + try_s + _POLL_S
         while True:
             try:
                 return future.result(timeout=_POLL_S)
             except FutureTimeoutError:
-                self.raise_if_refused(doing)
+                self.raise_if_unauthorized(operation)
                 if time.monotonic() >= deadline:
-                    raise UnansweredError(Code(Code._TIMED_OUT), doing) from None
+                    raise UnansweredError(
+                        Code(Code._TIMED_OUT), operation, topic=topic, partition=partition
+                    ) from None
             except KafkaException as error:
-                self.raise_if_refused(doing, code_of(error))
-                raise UnansweredError(code_of(error), doing) from None
+                self.raise_if_unauthorized(operation, code_of(error))
+                raise UnansweredError(
+                    code_of(error), operation, topic=topic, partition=partition
+                ) from None
 
-    def metadata(self, doing: str, *, try_s: float) -> Any:
-        """All topics and brokers, which librdkafka then goes by; raises `UnansweredError`."""
+    def metadata(self, operation: str, *, try_s: float) -> Any:
+        """Refresh librdkafka's metadata of all topics and brokers; raises `UnansweredError`."""
         deadline = time.monotonic() + try_s
         while True:
             try:
-                # Asked in slices, so that a refused login is noticed at once.
+                # Short requests, so that a refused login is detected early.
                 found = self.handle.list_topics(timeout=_bounded(1.0, deadline))
             except KafkaException as error:
-                self.raise_if_refused(doing, code_of(error))
+                self.raise_if_unauthorized(operation, code_of(error))
                 if time.monotonic() >= deadline:
                     self._is_unreachable = True
-                    raise UnansweredError(code_of(error), doing) from None
+                    raise UnansweredError(code_of(error), operation) from None
             else:
                 self._is_unreachable = False
                 return found
 
-    def raise_if_refused(self, doing: str, error: Code | None = None) -> None:
-        """Where an `error` is a broker's own answer, that answer counts and no other one's."""
+    def raise_if_unauthorized(self, operation: str, error: Code | None = None) -> None:
+        """Raise `AccessError` after a refused login, unless `error` is a broker's answer."""
         self.handle.poll(0)
         if error is None or error.code() < _LOCAL_CODES_END:
-            self.events.raise_if_refused(doing)
+            self.events.raise_if_unauthorized(operation)
 
-    def _forget_trouble(self) -> None:
-        """Before every try: this handle lives as long as a query, and refusals pass."""
+    def _forget_failures(self) -> None:
+        """Forget earlier errors: the handle lives as long as a query."""
         self.handle.poll(0)
         self.events.forget()
 
@@ -187,46 +212,57 @@ class RetryLoop:
         pause_s = max(_PAUSE_S_MIN, self.settings.fetch_offset_retry_interval_ms / 1000)
         time.sleep(max(0.0, min(pause_s, deadline - time.monotonic())))
 
-    def _look_around(self, doing: str, try_s: float) -> None:
-        """Learn who leads what by now; failing that, the next try goes by what was known."""
+    def _refresh_metadata(self, operation: str, try_s: float) -> None:
+        """Refresh metadata; if that fails, the next try uses the old metadata."""
         try:
-            self.metadata(doing, try_s=try_s)
+            self.metadata(operation, try_s=try_s)
         except UnansweredError as unanswered:
-            LOG.warning("%s: no metadata: %s", doing, unanswered.error.str())
+            LOG.warning(
+                "%s: refreshing metadata failed: %s", sentence(operation), unanswered.error.str()
+            )
 
-    def _ask_existence(self, failed: UnansweredError, tries: int) -> bool:
+    def _should_check_existence(self, failed: UnansweredError, tries: int) -> bool:
         if self._is_unreachable or tries != self.settings.fetch_offset_num_retries:
             return False
         is_unknown = error_class(failed.error) is UnknownTopicOrPartitionError
         return is_unknown or failed.error.code() == Code._NOENT
 
-    def _raise_lasting(self, failed: UnansweredError, tries: int) -> None:
+    def _raise_persistent(self, failed: UnansweredError, tries: int) -> None:
         error = translate(
-            failed.error, doing=failed.doing, bootstrap_servers=self.settings.bootstrap_servers
+            failed.error,
+            operation=failed.operation,
+            bootstrap_servers=self.settings.bootstrap_servers,
+            topic=failed.topic,
+            partition=failed.partition,
+            group_id=failed.group_id,
         )
         if isinstance(error, AccessError) or (tries >= self.settings.fetch_offset_num_retries):
             raise error
 
-    def _out_of_time(self, failed: UnansweredError, waited_s: float) -> KafkaError:
-        code, said = failed.error.code(), f"{failed.error.str()} ({failed.error.name()})"
+    def _timed_out(self, failed: UnansweredError, timeout_s: float) -> KafkaError:
+        reason = describe(failed.error)
         if self._is_unreachable or error_class(failed.error) is BrokerUnreachableError:
             return unreachable(
-                failed.doing,
+                failed.operation,
                 bootstrap_servers=self.settings.bootstrap_servers,
-                waited_s=waited_s,
-                reason=self.events.unreachable() or said,
+                timeout_s=timeout_s,
+                reason=self.events.unreachable() or reason,
                 option=_TIMEOUT_OPTION,
+                topic=failed.topic,
+                partition=failed.partition,
+                group_id=failed.group_id,
             )
-        if code in _LEADERLESS:
-            return LeaderNotAvailableError(
-                f"{failed.doing} failed: no leader answered for it within {waited_s:g} s ({said}); "
-                "start a broker that has an in-sync replica of it, or raise "
-                f"'{_TIMEOUT_OPTION}' to wait longer"
-            )
-        kind = error_class(failed.error)
+        is_leaderless = failed.error.code() in _LEADERLESS
+        kind = LeaderNotAvailableError if is_leaderless else error_class(failed.error)
+        cause = f"no leader answered within {timeout_s:g} s ({reason})"
+        if not is_leaderless:
+            cause = f"every answer within {timeout_s:g} s was {reason}"
         return kind(
-            f"{failed.doing} failed: {said} was all the answer within {waited_s:g} s; see the "
-            f"brokers' logs, or raise '{_TIMEOUT_OPTION}' to wait longer"
+            f"{sentence(failed.operation)} failed: {cause}.",
+            advice=f"{kind.remedy} To wait longer, raise '{_TIMEOUT_OPTION}'.",
+            topic=failed.topic,
+            partition=failed.partition,
+            group_id=failed.group_id,
         )
 
 

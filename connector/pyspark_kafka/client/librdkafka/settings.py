@@ -1,8 +1,7 @@
-"""What the librdkafka adapter is opened with: properties by role, and times.
+"""The settings of the engine `librdkafka`: properties by role, and timeouts.
 
-Purpose: translate `ClientOptions` once, and have librdkafka itself check the result, so that no
-bad setting is found in a task. Invariant: no setting's value is in a message. What it must not
-know: what the settings mean (that is `client.java_names`).
+Purpose: translate `ClientOptions`, and let librdkafka check the result on the driver. Invariant: no
+error contains a secret. What it must not know: the meaning of settings (`client.java_names`).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from pyspark_kafka.errors import OptionError
 from pyspark_kafka.options.values import ClientOptions
 
 _PROPERTY: Final = re.compile(r'property "([^"]+)"|`([a-z._]+)` must|: ([a-z._]+) failed')
-"""Where librdkafka's messages name the property that they are about."""
+"""Finds the property in librdkafka's error texts."""
 _NO_GSSAPI: Final = "No provider for SASL mechanism GSSAPI"
 
 
@@ -50,10 +49,10 @@ class LibrdkafkaSettings:
 
     @classmethod
     def of(cls, options: ClientOptions, role: Role) -> Self:
-        """Translate and check; raises `OptionError` naming the setting that is refused.
+        """Translate and check the options; raises `OptionError` for an invalid setting.
 
-        `role` is what the options were given for, reading or writing; the other one's properties
-        stay without settings of its own.
+        `role` is the purpose of the options; the properties of the other role get only settings of
+        connections.
         """
         fixed = {"bootstrap.servers": options.bootstrap_servers}
         admin = {**librdkafka_properties(options.kafka, role="admin"), **fixed}
@@ -73,13 +72,13 @@ class LibrdkafkaSettings:
 
 
 def _check(settings: LibrdkafkaSettings, role: Role, kafka: Mapping[str, str]) -> None:
-    """Let librdkafka judge the settings now, without bootstrap servers, so without connecting."""
+    """Let librdkafka check the settings; without bootstrap servers it does not connect."""
     given = settings.consumer if role == "consumer" else settings.producer
     properties: dict[str, Any] = {
         name: value for name, value in given.items() if name != "bootstrap.servers"
     }
     if role == "producer":
-        # For librdkafka 0 is "for ever", and no task may wait that long.
+        # librdkafka's 0 is no timeout at all.
         name = "delivery.timeout.ms"
         positive_milliseconds(name, properties.get(name, PRODUCER_DEFAULTS[name]))
         properties = {**PRODUCER_DEFAULTS, **properties, **PRODUCER_OWNED}
@@ -93,31 +92,37 @@ def _check(settings: LibrdkafkaSettings, role: Role, kafka: Mapping[str, str]) -
 def opening(
     properties: Mapping[str, Any], kafka: Mapping[str, str] | None = None
 ) -> Iterator[None]:
-    """Turn librdkafka's refusal of a property into `OptionError`, secrets struck out.
+    """Raise `OptionError`, with secrets removed, if librdkafka rejects a property.
 
-    `kafka` are the settings that the properties were made from, by the names the user gave them.
+    `kafka` are the user's settings from which the properties were made.
     """
     try:
         yield
     except (KafkaException, TypeError, ValueError) as error:
-        said = str(code_of(error).str() if isinstance(error, KafkaException) else error).strip()
+        text = str(code_of(error).str() if isinstance(error, KafkaException) else error).strip()
         for name, value in properties.items():
             if is_secret(name) and isinstance(value, str) and value:
-                said = said.replace(value, "***")
-        if _NO_GSSAPI in said:
-            said = (
-                "Kerberos (GSSAPI) is not in the confluent-kafka wheels: install librdkafka with "
-                "libsasl2 and confluent-kafka built from source against it, or use PLAIN, "
-                "SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER ('kafka.sasl.mechanism')"
-            )
-        raise OptionError(_refusal(said, kafka or {})) from None
+                text = text.replace(value, "***")
+        raise _invalid(text.removesuffix("."), kafka or {}) from None
 
 
-def _refusal(said: str, kafka: Mapping[str, str]) -> str:
-    """Names the option behind the property that librdkafka names, where one was given."""
-    found = _PROPERTY.search(said)
+def _invalid(text: str, kafka: Mapping[str, str]) -> OptionError:
+    """Return the error for librdkafka's text, with the option of the property if it is known."""
+    if _NO_GSSAPI in text:
+        return OptionError(
+            "The confluent-kafka wheels do not contain Kerberos (GSSAPI).",
+            advice="Set 'kafka.sasl.mechanism' to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or "
+            "OAUTHBEARER, or install librdkafka with libsasl2 and confluent-kafka built from "
+            "source against it.",
+            option="kafka.sasl.mechanism",
+        )
+    found = _PROPERTY.search(text)
     name = setting_of(next(filter(None, found.groups())), kafka) if found else None
     if name is None:
-        return f"the 'kafka.*' options are refused: {said}"
-    value = "" if is_secret(name) else f" {kafka[name]!r} and"
-    return f"option 'kafka.{name}' is{value} refused by librdkafka: {said}; change or remove it"
+        return OptionError(f"librdkafka rejects the 'kafka.*' options: {text}.")
+    value = "" if is_secret(name) else f" with the value {kafka[name]!r}"
+    return OptionError(
+        f"librdkafka rejects option 'kafka.{name}'{value}: {text}.",
+        advice="Correct or remove it.",
+        option=f"kafka.{name}",
+    )

@@ -1,8 +1,7 @@
-"""`KafkaClient` over the wire client: questions, ranges and producers.
+"""`KafkaClient` over the wire client, with one connection to each broker.
 
-Purpose: the port's answers, one connection for each broker. Invariant: nothing is ever created on
-the cluster by asking; only a producer may have a topic created. What it must not know: Spark, and
-how its answers are used.
+Invariant: reads never create topics; only a producer may. What it must not know: Spark, and how
+its answers are used.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ import pyarrow as pa
 from pyspark_kafka.client.fetch_errors import FetchErrors
 from pyspark_kafka.client.native.fetch import RangeReader
 from pyspark_kafka.client.native.fetch_sizes import FetchSizes
+from pyspark_kafka.client.native.producer_pool import ProducerPool
 from pyspark_kafka.client.native.producer_settings import ProducerSettings
-from pyspark_kafka.client.native.producers import NativeProducers
 from pyspark_kafka.client.native.settings import NativeSettings
 from pyspark_kafka.errors import UnknownTopicOrPartitionError
 from pyspark_kafka.kafka.offsets import FetchRange, IsolationLevel, OffsetQuery
@@ -35,8 +34,8 @@ from pyspark_kafka.wire.transport import Address, connect
 if TYPE_CHECKING:
     from pyspark_kafka.client.native.producer import NativeProducer
 
-_EXPLAINING_S: Final = 5.0
-"""How long to ask for what an error is going to say."""
+_DIAGNOSIS_TIMEOUT_S: Final = 5.0
+"""Timeout of requests that only improve an error's text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +49,9 @@ class NativeReads:
 
     @classmethod
     def of(cls, settings: NativeSettings, clock: Clock | None = None) -> Self:
-        """Open nothing yet: brokers are connected to when they are asked."""
+        """Create a client; it connects with the first request."""
         bootstrap = [Address.parse(each) for each in settings.bootstrap_servers.split(",")]
-        opening = Dialer(
+        dialer = Dialer(
             client_id=settings.client_id,
             clock=clock or Clock(),
             connect=partial(connect, family=settings.address_family),
@@ -61,7 +60,7 @@ class NativeReads:
         )
         router = Router(
             bootstrap,
-            opening,
+            dialer,
             metadata_age_s_max=settings.metadata_age_s_max,
             idle_s_max=settings.idle_s_max,
         )
@@ -106,7 +105,7 @@ class NativeReads:
         partition = fetch_range.topic_partition
         settings = self.settings
         return RangeReader(
-            faults=FetchErrors(
+            errors=FetchErrors(
                 fetch_range=fetch_range,
                 isolation_level=isolation_level,
                 bootstrap_servers=settings.bootstrap_servers,
@@ -140,25 +139,28 @@ class NativeReads:
         self.close()
 
     def _check_existence(self, partition: TopicPartition, pinned_id: UUID | None) -> None:
-        deadline = self.router.clock.now() + _EXPLAINING_S
+        deadline = self.router.clock.now() + _DIAGNOSIS_TIMEOUT_S
         metadata = self.router.refresh([partition.topic], deadline=deadline)
         raise_if_missing(metadata, [partition], self.settings.bootstrap_servers)
         found = metadata.topics[partition.topic]
         if pinned_id is not None and found.topic_id not in (None, pinned_id):
             raise UnknownTopicOrPartitionError(
-                f"topic {partition.topic!r} was deleted and created again while it was read: its "
-                f"id was {topic_id_text(pinned_id)} and is {topic_id_text(found.topic_id)}"
+                f"Topic {partition.topic!r} was deleted and created again while it was read: its "
+                f"id was {topic_id_text(pinned_id)} and is {topic_id_text(found.topic_id)}.",
+                advice="Start the query again.",
+                topic=partition.topic,
+                partition=partition.partition,
             )
 
     def _offset_of(
         self, partition: TopicPartition, query: int, isolation_level: IsolationLevel
     ) -> int:
-        """Where the log has this, asked for a short while only."""
+        """Resolve a special offset, with a short timeout."""
         queries = replace(
-            self.queries, api_timeout_s=min(_EXPLAINING_S, self.queries.api_timeout_s)
+            self.queries, api_timeout_s=min(_DIAGNOSIS_TIMEOUT_S, self.queries.api_timeout_s)
         )
         offset = queries.list_offsets({partition: query}, isolation_level)[partition]
-        assert offset is not None  # only a timestamp can have no offset
+        assert offset is not None  # Only a timestamp can have no offset.
         return offset
 
 
@@ -166,17 +168,17 @@ class NativeReads:
 class NativeClient(NativeReads):
     """All of `KafkaClient`. One thread, one process."""
 
-    producers: NativeProducers
+    producers: ProducerPool
 
     @classmethod
-    def writing(cls, settings: NativeSettings, producing: ProducerSettings) -> Self:
-        """Open nothing yet, as `of`."""
+    def with_producers(cls, settings: NativeSettings, producing: ProducerSettings) -> Self:
+        """Create a client; it connects with the first request."""
         reads = NativeReads.of(settings)
         return cls(
             router=reads.router,
             queries=reads.queries,
             settings=settings,
-            producers=NativeProducers(
+            producers=ProducerPool(
                 router=reads.router,
                 settings=producing,
                 bootstrap_servers=settings.bootstrap_servers,

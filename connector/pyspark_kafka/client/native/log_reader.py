@@ -1,9 +1,9 @@
-"""Reading a partition's log as it is: every batch, open and aborted transactions' too.
+"""Reads all batches of a partition's log, including open and aborted transactions.
 
-Purpose: `TransactionalClient.read_log`: raw batches up to an offset, whatever read_committed
-readers may see, since another writer's open transaction may hold those back. Invariant: batches
-come in the order of their offsets, none is left out but those below the log start offset when
-reading begins. What it must not know: what the records mean.
+Purpose: `TransactionalClient.read_log`. It does not stop at the last stable offset, which another
+writer's open transaction may hold back. Invariant: batches are yielded in the order of their
+offsets; none is omitted except those below the log start offset when reading begins. What it must
+not know: what the records mean.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _KEY_AND_VALUE = ("key", "value")
 
 @dataclass(slots=True, kw_only=True)
 class LogReader(PartitionReader[LogBatch]):
-    """As the batches of the log."""
+    """Reads the batches of the log."""
 
-    def _rows(
+    def _decode(
         self, position: int, following: int, fetched: FetchedPartition
     ) -> Generator[LogBatch, None, int]:
         partition = self.fetch_range.topic_partition
@@ -49,10 +49,10 @@ def read_from_log_start(
     read: Callable[[int], Iterator[LogBatch]],
     offset_of: Callable[[int], int],
 ) -> Iterator[LogBatch]:
-    """Read from `start_offset`, or from the log start offset where that is higher by now.
+    """Read from `start_offset`, or from the log start offset if that is higher.
 
-    `read` reads from an offset; `offset_of` asks where the log has one of Kafka's special offsets.
-    What is deleted while it is read is an error: nothing is left out in the middle.
+    `read` reads from an offset; `offset_of` resolves a special offset with ListOffsets. Records
+    deleted during reading are an error.
     """
     while start_offset < end_offset:
         batches = read(start_offset)

@@ -1,8 +1,7 @@
-"""What brokers answer to a producer, as errors of ours.
+"""The error codes that brokers answer to a producer, as errors of `pyspark_kafka.errors`.
 
-Purpose: codes, and what brokers add to them, to the words of `delivery_faults`. Invariant: a
-message names the partition, who said what, and what to do. What it must not know: which answers are
-final (`in_flight`).
+Invariant: an error names the partition, the broker and its error code. What it must not know: which
+error codes are retried (`batch_queues`).
 """
 
 from __future__ import annotations
@@ -13,38 +12,35 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.client.delivery_errors import (
-    BAD_TIMESTAMP,
-    NOT_WRITTEN,
+    SIZE_ADVICE,
+    TIMESTAMP_ADVICE,
     DeliveryErrors,
-    too_large_remedy,
-    topic_remedy,
+    missing_topic_advice,
 )
-from pyspark_kafka.client.native.in_flight import VERDICTS, Batch, Verdict
-from pyspark_kafka.errors import AccessError, DeliveryError, KafkaError
+from pyspark_kafka.client.native.batch_queues import (
+    PRODUCE_REACTIONS,
+    ProducerBatch,
+    ProduceReaction,
+)
+from pyspark_kafka.errors import AccessError, DeliveryError, KafkaError, sentence
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.wire.error_codes import error_class, format_code
 from pyspark_kafka.wire.produce import ProducedPartition
 from pyspark_kafka.wire.router import ApiError
 
-_ANEW: Final = (
-    "the rows of this task count as not written; another try of the task writes them with a "
-    "producer id of its own"
-)
+_NEW_ID_ADVICE: Final = "Run the task again: it writes its rows with a new producer id."
 _NO_TOPIC: Final = (
     ErrorCode.invalid_topic_exception,
     ErrorCode.unknown_topic_id,
     ErrorCode.unknown_topic_or_partition,
 )
-_REMEDIES: Final[Mapping[ErrorCode, str]] = {
-    ErrorCode.invalid_producer_epoch: _ANEW,
-    ErrorCode.invalid_timestamp: BAD_TIMESTAMP,
-    ErrorCode.out_of_order_sequence_number: "records written before it are gone, as after the "
-    f"election of a leader that was not in sync; {_ANEW}",
-    ErrorCode.producer_fenced: _ANEW,
-    ErrorCode.unknown_producer_id: _ANEW,
+_ADVICE: Final[Mapping[ErrorCode, str]] = {
+    ErrorCode.invalid_producer_epoch: _NEW_ID_ADVICE,
+    ErrorCode.invalid_timestamp: TIMESTAMP_ADVICE,
+    ErrorCode.out_of_order_sequence_number: _NEW_ID_ADVICE,
+    ErrorCode.producer_fenced: _NEW_ID_ADVICE,
+    ErrorCode.unknown_producer_id: _NEW_ID_ADVICE,
 }
-
-
 _FENCED: Final = frozenset(
     {
         ErrorCode.invalid_producer_epoch,
@@ -52,104 +48,144 @@ _FENCED: Final = frozenset(
         ErrorCode.producer_fenced,
     }
 )
-_TRANSACTION_OVER: Final = frozenset({ErrorCode.invalid_txn_state, ErrorCode.transaction_abortable})
+_TRANSACTION_ENDED: Final = frozenset(
+    {ErrorCode.invalid_txn_state, ErrorCode.transaction_abortable}
+)
 
 
-def refused(
-    faults: DeliveryErrors,
+def batch_rejected(
+    errors: DeliveryErrors,
     answer: ProducedPartition,
     *,
-    who: str,
-    batch: Batch,
+    broker: str,
+    batch: ProducerBatch,
     transactional_id: str | None = None,
 ) -> KafkaError:
-    """For a batch that a broker will not take, now or later."""
+    """For a batch that a broker rejects with an error code that is not retried."""
     partition, code = batch.topic_partition, answer.error_code
-    words = format_code(code) + _details(answer)
+    reason = f"{broker} answered {format_code(code)}{_details(answer)}"
     if transactional_id is not None:
-        failed = f"a record for {partition} was not written"
-        over = _transaction_over(faults, failed, code, f"{who} said {words}", transactional_id)
-        if over is not None:
-            return over
+        ended = _transaction_ended(
+            errors, _not_written(partition, reason), code, transactional_id, partition=partition
+        )
+        if ended is not None:
+            return ended
     if issubclass(error_class(code), AccessError):
-        return not_asked(faults, ApiError(code, _writing(partition, transactional_id)))
-    advice = _REMEDIES.get(code, NOT_WRITTEN)
+        return _writing_refused(errors, code, partition, transactional_id)
+    advice = _ADVICE.get(code)
     if code in _NO_TOPIC:
-        advice = topic_remedy(partition.topic)
-    elif VERDICTS[code] is Verdict.TOO_LARGE:
-        advice = too_large_remedy("as a batch of its own it", batch.size)
-        words = f"it is too large, {words}"
-    return faults.not_written(str(partition), f"{who} said {words}", advice)
+        advice = missing_topic_advice(partition.topic)
+    elif code is ErrorCode.out_of_order_sequence_number:
+        reason += "; records before it are lost, for example by an unclean leader election"
+    elif PRODUCE_REACTIONS[code] is ProduceReaction.TOO_LARGE:
+        reason += f"; as a batch of its own it has {batch.size} bytes"
+        advice = SIZE_ADVICE
+    return errors.not_written(partition.topic, partition.partition, reason, advice=advice)
 
 
-def not_added(
-    faults: DeliveryErrors, partition: TopicPartition, code: ErrorCode, *, transactional_id: str
+def partition_not_added(
+    errors: DeliveryErrors, partition: TopicPartition, code: ErrorCode, *, transactional_id: str
 ) -> KafkaError:
-    """For a partition that the coordinator will not add to the transaction."""
-    failed = f"a record for {partition} was not written"
-    words = f"the coordinator said {format_code(code)}"
-    over = _transaction_over(faults, failed, code, words, transactional_id)
-    if over is not None:
-        return over
+    """For a partition that the coordinator does not add to the transaction."""
+    reason = (
+        "the coordinator did not add the partition to the transaction of "
+        f"{transactional_id!r}: {format_code(code)}"
+    )
+    ended = _transaction_ended(
+        errors, _not_written(partition, reason), code, transactional_id, partition=partition
+    )
+    if ended is not None:
+        return ended
     if issubclass(error_class(code), AccessError):
-        return not_asked(faults, ApiError(code, _writing(partition, transactional_id)))
-    words = f"{words}, asked to add it to the transaction of {transactional_id!r}"
-    return faults.not_written(str(partition), words, NOT_WRITTEN)
+        return _writing_refused(errors, code, partition, transactional_id)
+    return errors.not_written(partition.topic, partition.partition, reason)
 
 
-def not_committed(
-    faults: DeliveryErrors, answer: ApiError, *, group_id: str, transactional_id: str
+def offsets_not_committed(
+    errors: DeliveryErrors, answer: ApiError, *, group_id: str, transactional_id: str
 ) -> KafkaError:
-    """For offsets that are not taken into the transaction."""
-    failed = f"offsets of group {group_id!r} were not committed"
-    words = f"the coordinator said {format_code(answer.code)}"
-    over = _transaction_over(faults, failed, answer.code, words, transactional_id)
-    return over or not_asked(faults, answer)
+    """For offsets that the coordinator does not commit with the transaction."""
+    what = (
+        f"Offsets of group {group_id!r} were not committed: the coordinator answered "
+        f"{format_code(answer.code)}."
+    )
+    ended = _transaction_ended(errors, what, answer.code, transactional_id, group_id=group_id)
+    return ended or request_failed(
+        errors, answer, group_id=group_id, transactional_id=transactional_id
+    )
 
 
-def _transaction_over(
-    faults: DeliveryErrors, failed: str, code: ErrorCode, words: str, transactional_id: str
-) -> KafkaError | None:
-    if code in _FENCED:
-        return faults.fenced(failed, words, transactional_id)
-    if code in _TRANSACTION_OVER:
-        return faults.not_in_transaction(failed, words, transactional_id)
-    return None
-
-
-def _writing(partition: TopicPartition, transactional_id: str | None) -> str:
-    in_transaction = f" as transactional id {transactional_id!r}" if transactional_id else ""
-    return f"writing to {partition}{in_transaction}"
-
-
-def not_available(faults: DeliveryErrors, topic: str, code: ErrorCode) -> KafkaError:
-    """For a topic that the cluster does not have, or not for us."""
+def topic_not_available(errors: DeliveryErrors, topic: str, code: ErrorCode) -> KafkaError:
+    """For a topic that does not exist, or that the principal may not write to."""
     if issubclass(error_class(code), AccessError):
-        return not_asked(faults, ApiError(code, f"writing to {topic}"))
-    advice = topic_remedy(topic) if code in _NO_TOPIC else NOT_WRITTEN
-    return faults.not_written(topic, f"{faults.bootstrap_servers} said {format_code(code)}", advice)
+        return request_failed(errors, ApiError(code, f"writing to topic {topic!r}"), topic=topic)
+    advice = missing_topic_advice(topic) if code in _NO_TOPIC else None
+    reason = f"{errors.bootstrap_servers} answered {format_code(code)}"
+    return errors.not_written(topic, None, reason, advice=advice)
 
 
-def not_asked(faults: DeliveryErrors, answer: ApiError) -> KafkaError:
-    """For a refusal of what has to go before writing, or of who we are."""
+def request_failed(
+    errors: DeliveryErrors,
+    answer: ApiError,
+    *,
+    topic: str | None = None,
+    partition: int | None = None,
+    group_id: str | None = None,
+    transactional_id: str | None = None,
+) -> KafkaError:
+    """For a request other than Produce that a broker answers with an error code."""
     kind = error_class(answer.code)
     kind = kind if issubclass(kind, AccessError) else DeliveryError
     return kind(
-        f"{answer.operation} failed at {faults.bootstrap_servers}: {format_code(answer.code)}."
+        f"{sentence(answer.operation)} failed at {errors.bootstrap_servers}: "
+        f"{format_code(answer.code)}.",
+        topic=topic,
+        partition=partition,
+        group_id=group_id,
+        transactional_id=transactional_id,
     )
 
 
-def unconfirmed(
-    faults: DeliveryErrors, where: TopicPartition | str, reason: str | None
-) -> DeliveryError:
-    """For a row whose time is over."""
-    return faults.not_written(
-        str(where), "no confirmation came in time", faults.unconfirmed_remedy(reason)
+def _writing_refused(
+    errors: DeliveryErrors,
+    code: ErrorCode,
+    partition: TopicPartition,
+    transactional_id: str | None,
+) -> KafkaError:
+    in_transaction = f" as transactional id {transactional_id!r}" if transactional_id else ""
+    return request_failed(
+        errors,
+        ApiError(code, f"writing to {partition}{in_transaction}"),
+        topic=partition.topic,
+        partition=partition.partition,
+        transactional_id=transactional_id,
     )
+
+
+def _transaction_ended(
+    errors: DeliveryErrors,
+    what: str,
+    code: ErrorCode,
+    transactional_id: str,
+    *,
+    partition: TopicPartition | None = None,
+    group_id: str | None = None,
+) -> KafkaError | None:
+    if code in _FENCED:
+        return errors.fenced(what, transactional_id, partition=partition, group_id=group_id)
+    if code in _TRANSACTION_ENDED:
+        return errors.transaction_ended(
+            what, transactional_id, partition=partition, group_id=group_id
+        )
+    return None
+
+
+def _not_written(partition: TopicPartition, reason: str) -> str:
+    return f"A record for {partition} was not written: {reason}."
 
 
 def _details(answer: ProducedPartition) -> str:
-    """What the broker added, to the first record that is at fault or to the whole."""
+    """Return the broker's message about the first invalid record, or about the batch."""
     messages = [one.message for one in answer.record_errors if one.message]
     messages += [answer.error_message] if answer.error_message else []
     return f" ({messages[0]})" if messages else ""

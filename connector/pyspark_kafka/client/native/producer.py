@@ -1,14 +1,13 @@
-"""Writing rows with the engine `native`: an idempotent producer in the caller's thread.
+"""The idempotent producer of the engine `native`, which runs in the caller's thread.
 
-Purpose: rows to batches, batches to leaders, and the certainty that every row was confirmed.
-Invariant: `flush` returns only when every row is confirmed; no row waits longer than
-`delivery_timeout_s` in calls without an error; no more than `buffer_bytes` are held, or one row.
-What it must not know: Spark, how rows become bytes, and which batch goes when (that is
-`in_flight`).
+Purpose: encode rows as batches, send them to leaders, and wait for all acknowledgements.
+Invariant: `flush` returns only when every row is confirmed; calls raise an error when a row has
+waited longer than `delivery_timeout_s`; at most `buffer_bytes` are buffered, or one row. What it
+must not know: Spark, the bytes of batches, and the order of sending (`batch_queues`).
 
-Nothing runs between calls, so that the time between them counts for no deadline: a slow source is
-no fault of the brokers. Each call collects the answers that are there and sends what may be sent;
-answers are waited for only where the buffer is full, and by `flush`.
+Nothing runs between calls, and that time counts for no deadline: a slow source does not make
+deliveries fail. Each call handles the answers that have arrived and sends what may be sent. Only a
+full buffer and `flush` wait for answers.
 """
 
 from __future__ import annotations
@@ -26,23 +25,27 @@ import pyarrow.compute as pc
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.client.delivery_errors import DeliveryErrors
-from pyspark_kafka.client.native.held_rows import by_topic, check_record_sizes, pieces_of
-from pyspark_kafka.client.native.in_flight import VERDICTS, Batch, InFlight, Verdict
-from pyspark_kafka.client.native.leader_links import (
+from pyspark_kafka.client.native.batch_queues import (
+    PRODUCE_REACTIONS,
+    BatchQueues,
+    ProducerBatch,
+    ProduceReaction,
+)
+from pyspark_kafka.client.native.leader_connections import (
     ANSWER_GRACE_S,
-    Call,
-    LeaderLinks,
-    Link,
-    longer,
+    LeaderConnection,
+    LeaderConnections,
+    ProduceCall,
+    growing_timeout_s,
 )
 from pyspark_kafka.client.native.produce_errors import (
-    not_asked,
-    not_available,
-    refused,
-    unconfirmed,
+    batch_rejected,
+    request_failed,
+    topic_not_available,
 )
 from pyspark_kafka.client.native.producer_settings import ProducerSettings
-from pyspark_kafka.client.native.written_topic import WrittenTopic, known_id
+from pyspark_kafka.client.native.row_buffer import by_topic, check_record_sizes, pieces_of
+from pyspark_kafka.client.native.topic_state import TopicState, known_id
 from pyspark_kafka.errors import (
     BrokerUnreachableError,
     DeliveryError,
@@ -73,17 +76,16 @@ from pyspark_kafka.wire.versions import Api
 LOG: Final = logging.getLogger("pyspark_kafka.native")
 LOG.addHandler(logging.NullHandler())
 
-_TRY_S: Final = 2.0
-"""What one question about the cluster may take of our one thread, until that was too short."""
-_LOOKS: Final = 3
-_TURNS: Final = 2**31
-_HELD_S: Final = 1.0
-"""For so long, in calls, rows wait for others to fill batches with."""
+_FIRST_TIMEOUT_S: Final = 2.0
+"""Timeout of the first request about the cluster, since requests block the caller's thread."""
+_PARTITION_CHECKS: Final = 3
+_RANDOM_MAX: Final = 2**31
+_LINGER_S: Final = 1.0
+"""How long, in calls, rows wait for others to fill batches."""
 _BATCH_BYTES_MIN: Final = 512
 _WAIT_S_MAX: Final = 0.5
-_MAY_PASS: Final = (ApiError, BrokerUnreachableError, ProtocolError)
+_RETRIABLE: Final = (ApiError, BrokerUnreachableError, ProtocolError)
 _UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
-_GIVEN_UP: Final = "this producer was given up"
 
 
 class NativeProducer:
@@ -93,29 +95,29 @@ class NativeProducer:
         self,
         router: Router,
         settings: ProducerSettings,
-        faults: DeliveryErrors,
+        errors: DeliveryErrors,
         *,
         give_back: Callable[[NativeProducer], None],
         wall_clock_s: Callable[[], float] = time.time,
         transactional_id: str | None = None,
         producer_id: ProducerIdAndEpoch | None = None,
-        links: LeaderLinks | None = None,
+        connections: LeaderConnections | None = None,
     ) -> None:
-        """`producer_id` is asked for where it is not given; `links` are connections to begin with."""
+        """Without `producer_id` the producer requests one; `connections` are open ones to reuse."""
         self.idle_since = 0.0
         self._router = router
         self._clock = router.clock
         self._settings = settings
-        self._faults = faults
+        self._errors = errors
         self._give_back = give_back
         self._wall_clock_s = wall_clock_s
-        self._core = InFlight(
+        self._queues = BatchQueues(
             split=partial(split, level=settings.level),
             in_flight_max=settings.in_flight_max,
             request_bytes_max=settings.request_bytes_max,
         )
-        self._topics: dict[str, WrittenTopic] = {}
-        self._links = links or LeaderLinks(
+        self._topics: dict[str, TopicState] = {}
+        self._connections = connections or LeaderConnections(
             router,
             request_timeout_s=settings.request_timeout_s,
             connect_timeout_s=settings.connect_timeout_s,
@@ -123,57 +125,57 @@ class NativeProducer:
         self._transactional_id = transactional_id
         self._id = producer_id
         self._failed: PysparkKafkaError | None = None
-        self._left_at = self._clock.now()
-        # ClusterQueries about the cluster: failures in a row, when to ask again, what was wrong.
-        self._asked = 0
-        self._ask_at = 0.0
-        self._trouble: str | None = None
-        self._troubles: dict[TopicPartition, str] = {}
+        self._returned_at = self._clock.now()
+        # Requests about the cluster: failures in a row, when to try again, the last failure.
+        self._failed_requests = 0
+        self._retry_at = 0.0
+        self._last_failure: str | None = None
+        self._partition_failures: dict[TopicPartition, str] = {}
 
     # --- the port ---
 
     def send(self, batch: pa.RecordBatch) -> None:
-        self._begin()
+        self._resume()
         groups = by_topic(batch)
         for topic, rows in groups:
-            check_record_sizes(rows, topic, self._faults)
+            check_record_sizes(rows, topic, self._errors)
             self._check_partitions(topic, rows)
         for topic, rows in groups:
             for piece in pieces_of(rows, self._piece_bytes):
                 self._make_room(piece.nbytes)
                 held = self._topic(topic)
                 held.rows.add(piece, self._clock.now())
-                if self._is_due(topic, held):
+                if self._is_ready_to_encode(topic, held):
                     self._progress()
         self._progress()
-        self._left_at = self._clock.now()
+        self._returned_at = self._clock.now()
 
     def flush(self) -> None:
-        self._begin()
+        self._resume()
         while self._has_work():
-            self._progress(everything=True)
+            self._progress(include_all=True)
             if self._has_work():
                 self._wait()
-        self._left_at = self._clock.now()
+        self._returned_at = self._clock.now()
 
     def close(self) -> None:
         self._give_back(self)
 
     def abort(self) -> None:
-        self._failed = self._failed or DeliveryError(_GIVEN_UP)
+        self._failed = self._failed or DeliveryError("The producer was aborted.", advice="")
         with suppress(Exception):
             self.end()
 
     def end(self) -> None:
-        """Close the connections and drop what is held."""
+        """Close the connections and drop all rows."""
         self._topics.clear()
-        self._links.close()
+        self._connections.close()
 
-    def forget_trouble(self) -> None:
-        """What was met before belongs to another task."""
-        self._trouble = None
-        self._troubles.clear()
-        self._asked, self._ask_at = 0, 0.0
+    def forget_failures(self) -> None:
+        """Forget the failures of the task before."""
+        self._last_failure = None
+        self._partition_failures.clear()
+        self._failed_requests, self._retry_at = 0, 0.0
         for topic in self._topics.values():
             topic.unknown_since = None
 
@@ -181,86 +183,88 @@ class NativeProducer:
 
     @property
     def _piece_bytes(self) -> int:
-        """How many bytes of rows become batches together at most."""
+        """The most bytes of rows that are encoded together."""
         return max(1, self._settings.buffer_bytes // 4)
 
     @property
     def _held_bytes(self) -> int:
-        return self._core.held_bytes + sum(topic.rows.bytes for topic in self._topics.values())
+        return self._queues.unconfirmed_bytes + sum(
+            topic.rows.bytes for topic in self._topics.values()
+        )
 
-    def _topic(self, name: str) -> WrittenTopic:
+    def _topic(self, name: str) -> TopicState:
         found = self._topics.get(name)
         if found is None:
-            # Anywhere: every task has a first batch.
-            found = self._topics[name] = WrittenTopic(
+            # Random, since all tasks begin with a first batch.
+            found = self._topics[name] = TopicState(
                 batch_bytes_max=self._settings.batch_bytes_max,
-                unkeyed=int(self._clock.random() * _TURNS),
+                unkeyed_batches=int(self._clock.random() * _RANDOM_MAX),
             )
         return found
 
     def _has_work(self) -> bool:
-        return not self._core.is_empty or any(t.rows.pieces for t in self._topics.values())
+        return not self._queues.is_empty or any(t.rows.pieces for t in self._topics.values())
 
     def _make_room(self, size: int) -> None:
-        """Wait until so many bytes more can be held, or nothing is."""
+        """Wait until the buffer has room for `size` bytes, or is empty."""
         while self._held_bytes + size > self._settings.buffer_bytes and self._has_work():
-            self._progress(everything=True)
+            self._progress(include_all=True)
             if self._held_bytes + size > self._settings.buffer_bytes and self._has_work():
                 self._wait()
 
     def _check_partitions(self, topic: str, rows: pa.RecordBatch) -> None:
-        """Raise `RowError` for a partition that a known topic has not, even on a second look."""
+        """Raise `RowError` for a partition that a topic still lacks after fresh metadata."""
         if "partition" not in rows.schema.names:
             return
         highest = pc.max(rows.column("partition")).as_py()
         known = self._router.metadata.topics.get(topic)
         if highest is None or known is None or highest < len(known.partitions):
             return
-        for tries in range(1, _LOOKS + 1):
+        for tries in range(1, _PARTITION_CHECKS + 1):
             self._router.forget_topic(topic)
-            deadline = self._clock.now() + self._try_s(tries - 1)
-            with suppress(*_MAY_PASS):
+            deadline = self._clock.now() + self._request_timeout_s(tries - 1)
+            with suppress(*_RETRIABLE):
                 known = self._router.topics([topic], deadline=deadline).topics.get(topic)
             if known is not None and highest < len(known.partitions):
                 return
-            # The broker asked may not have heard of it yet.
+            # New partitions take a moment to reach all brokers.
             self._settings.backoff.pause(tries, clock=self._clock, deadline=deadline)
-        raise self._faults.no_such_partition(topic, highest)
+        raise self._errors.no_such_partition(topic, highest)
 
-    # --- one round ---
+    # --- progress ---
 
-    def _progress(self, *, everything: bool = False) -> None:
-        """Take the answers that are there, make batches of rows that are due (or all), and send."""
+    def _progress(self, *, include_all: bool = False) -> None:
+        """Handle answers, encode rows that are ready (or all), and send batches."""
         try:
-            self._collect()
-            if self._links.fail_hanging():
-                self._collect()
-            self._ask_about_cluster()
+            self._handle_answers()
+            if self._connections.fail_overdue():
+                self._handle_answers()
+            self._refresh_cluster()
             self._check_deadlines()
             for name, topic in self._topics.items():
-                if topic.rows.pieces and (everything or self._is_due(name, topic)):
+                if topic.rows.pieces and (include_all or self._is_ready_to_encode(name, topic)):
                     self._encode(name, topic)
             self._send_ready()
         except PysparkKafkaError as error:
             self._failed = error
             raise
 
-    def _begin(self) -> None:
-        """Go on after the caller did something else, or raise again what went wrong."""
+    def _resume(self) -> None:
+        """Exclude the time between calls from deadlines; raise an earlier error again."""
         if self._failed is not None:
             raise self._failed
-        away_s = self._clock.now() - self._left_at
-        self._core.postpone(away_s)
-        self._links.postpone(away_s)
+        outside_s = self._clock.now() - self._returned_at
+        self._queues.extend_deadlines(outside_s)
+        self._connections.extend_deadlines(outside_s)
         for topic in self._topics.values():
-            topic.rows.taken_at += away_s
+            topic.rows.oldest_at += outside_s
             if topic.unknown_since is not None:
-                topic.unknown_since += away_s
+                topic.unknown_since += outside_s
 
-    def _is_due(self, name: str, topic: WrittenTopic) -> bool:
-        """Whether the rows fill batches, or have waited for others long enough."""
-        held_s = self._clock.now() - topic.rows.taken_at
-        if held_s >= min(_HELD_S, self._settings.delivery_timeout_s / 2):
+    def _is_ready_to_encode(self, name: str, topic: TopicState) -> bool:
+        """Return whether the rows fill batches, or have waited long enough."""
+        held_s = self._clock.now() - topic.rows.oldest_at
+        if held_s >= min(_LINGER_S, self._settings.delivery_timeout_s / 2):
             return True
         wanted = topic.batch_bytes_max
         known = self._router.metadata.topics.get(name)
@@ -268,16 +272,16 @@ class NativeProducer:
             wanted *= len(known.partitions)
         return topic.rows.bytes >= min(wanted, self._piece_bytes)
 
-    def _encode(self, name: str, topic: WrittenTopic) -> None:
-        """Rows of one topic to batches; they stay rows where the cluster is not known enough."""
+    def _encode(self, name: str, topic: TopicState) -> None:
+        """Encode the rows of a topic, if its metadata and the producer id are known."""
         known = self._router.metadata.topics.get(name)
         if known is None or not known.partitions or self._id is None:
             return
-        taken_at = topic.rows.taken_at
+        oldest_at = topic.rows.oldest_at
         encoding = Encoding(
             topic=name,
             partition_count=len(known.partitions),
-            unkeyed=topic.in_turn(known),
+            unkeyed=topic.unkeyed_partitions(known),
             producer=ProducerState(
                 producer_id=self._id.producer_id,
                 producer_epoch=self._id.producer_epoch,
@@ -290,81 +294,83 @@ class NativeProducer:
             level=self._settings.level,
         )
         batches = encode(topic.rows.take(), encoding)
-        topic.unkeyed += len(batches)
+        topic.unkeyed_batches += len(batches)
         is_plain = self._settings.codec is Codec.NONE
         for batch in batches:
             after = next_sequence(batch.base_sequence, batch.record_count)
             topic.next_sequences[batch.partition] = after
             size = len(batch.data)
-            self._core.add(
+            self._queues.add(
                 name,
                 batch,
                 bytes_max=min(topic.batch_bytes_max, size) if is_plain else topic.batch_bytes_max,
-                deadline=taken_at + self._settings.delivery_timeout_s,
+                deadline=oldest_at + self._settings.delivery_timeout_s,
             )
 
-    # --- what is otherwise in a transaction ---
+    # --- hooks for transactions ---
 
     def _ready(self, now: float) -> list[TopicPartition]:
-        """Partitions with a batch that may be sent."""
-        return self._core.ready(now)
+        """Return the partitions with a batch that may be sent."""
+        return self._queues.ready(now)
 
-    def _newest_produce(self, connection: Connection) -> int:
-        """The newest version of Produce that may be used."""
+    def _produce_version(self, connection: Connection) -> int:
+        """Return the version of Produce to use."""
         return connection.versions.choose(Api.PRODUCE)
 
-    def _note_confirmed(self, batch: Batch, answer: ProducedPartition) -> None:
-        """A batch was confirmed by this answer."""
+    def _note_confirmed(self, batch: ProducerBatch, answer: ProducedPartition) -> None:
+        """Called when a batch is confirmed."""
 
-    def _note_created_anew(self, topic: str) -> None:
-        """A topic was deleted and created again while it was written to."""
+    def _note_recreated(self, topic: str) -> None:
+        """Called when a topic was deleted and created again since the last batch."""
 
-    def _refused(self, answer: ProducedPartition, broker: Broker, batch: Batch) -> KafkaError:
-        """The error for a batch that will not be taken, now or later."""
-        return refused(self._faults, answer, who=str(broker), batch=batch)
+    def _rejected(
+        self, answer: ProducedPartition, broker: Broker, batch: ProducerBatch
+    ) -> KafkaError:
+        """Return the error for a batch that was rejected for good."""
+        return batch_rejected(self._errors, answer, broker=str(broker), batch=batch)
 
     # --- the cluster ---
 
-    def _ask_about_cluster(self) -> None:
-        """Ask once for what is missing: topics, leaders, and our id."""
+    def _refresh_cluster(self) -> None:
+        """Request missing metadata and the producer id, one try each."""
         now = self._clock.now()
         names = {name for name, topic in self._topics.items() if topic.rows.pieces}
-        names.update(partition.topic for partition in self._core.open_partitions())
+        names.update(partition.topic for partition in self._queues.open_partitions())
         stale = self._router.stale(names)
-        if now < self._ask_at or not (stale or (names and self._id is None)):
+        if now < self._retry_at or not (stale or (names and self._id is None)):
             return
-        deadline = self._first_deadline(now + self._try_s(self._asked))
+        deadline = self._first_deadline(now + self._request_timeout_s(self._failed_requests))
         try:
             if stale:
                 self._router.topics(stale, deadline=deadline, create=self._settings.create_topics)
             if self._id is None:
                 self._id = request_producer_id(self._router, deadline=deadline)
-        except _MAY_PASS as error:
+        except _RETRIABLE as error:
             if isinstance(error, ApiError) and _is_final(error.code):
-                raise not_asked(self._faults, error) from None
-            if not self._is_out_of_time() or self._trouble is None:
-                self._trouble = reason_of(error)
-            self._ask_later()
+                raise request_failed(self._errors, error) from None
+            if not self._is_overdue() or self._last_failure is None:
+                self._last_failure = reason_of(error)
+            self._retry_request_later()
             return
-        self._trouble = None
+        self._last_failure = None
         unknown = [name for name in stale if not self._is_known(name)]
         for name in unknown:
             self._note_unknown(name)
         if unknown:
-            self._ask_later()
+            self._retry_request_later()
         else:
-            self._asked = 0
+            self._failed_requests = 0
 
-    def _try_s(self, failures: int) -> float:
-        return longer(_TRY_S, failures, self._settings.request_timeout_s)
+    def _request_timeout_s(self, failures: int) -> float:
+        return growing_timeout_s(_FIRST_TIMEOUT_S, failures, self._settings.request_timeout_s)
 
-    def _ask_later(self) -> None:
-        self._asked += 1
-        pause_s = self._settings.backoff.pause_s(self._asked, self._clock.random())
-        self._ask_at = self._clock.now() + pause_s
+    def _retry_request_later(self) -> None:
+        self._failed_requests += 1
+        pause_s = self._settings.backoff.pause_s(self._failed_requests, self._clock.random())
+        self._retry_at = self._clock.now() + pause_s
 
     def _is_known(self, name: str) -> bool:
-        """Whether the topic has partitions, all with a leader. Where not it is to be asked for."""
+        """Return whether all partitions have a leader; otherwise schedule a metadata request."""
         found = self._router.metadata.topics.get(name)
         if found is not None and found.partitions:
             self._topic(name).unknown_since = None
@@ -378,61 +384,63 @@ class NativeProducer:
         topic = self._topic(name)
         if code is None:
             return
-        if VERDICTS[code] is Verdict.FAILED:
-            raise not_available(self._faults, name, code)
+        if PRODUCE_REACTIONS[code] is ProduceReaction.FAIL:
+            raise topic_not_available(self._errors, name, code)
         if code in _UNKNOWN:
             now = self._clock.now()
             since = topic.unknown_since = (
                 now if topic.unknown_since is None else topic.unknown_since
             )
             if now - since >= self._settings.topic_wait_s:
-                raise not_available(self._faults, name, code)
+                raise topic_not_available(self._errors, name, code)
 
     # --- sending ---
 
     def _send_ready(self) -> None:
-        self._note_new_topics()
+        self._note_recreated_topics()
         now = self._clock.now()
         led: dict[int, tuple[Broker, list[TopicPartition]]] = {}
         for partition in self._ready(now):
             try:
                 broker = self._router.leader(partition).broker
-            except ApiError as unknown:  # The router asks for the topic before it is used again.
+            except ApiError as unknown:  # The router refreshes the topic before its next use.
                 self._retry_later(partition, str(unknown), forget=False)
                 continue
             led.setdefault(broker.broker_id, (broker, []))[1].append(partition)
         for broker, partitions in led.values():
             deadline = self._first_deadline(math.inf)
-            link = self._links.get(broker)
-            if link is not None and len(link.calls) >= self._settings.in_flight_max:
+            leader = self._connections.get(broker)
+            if leader is not None and len(leader.calls) >= self._settings.in_flight_max:
                 continue
             try:
-                link = self._links.open(broker, deadline=deadline)
+                leader = self._connections.open(broker, deadline=deadline)
             except (BrokerUnreachableError, ProtocolError) as error:
                 for partition in partitions:
                     self._retry_later(partition, reason_of(error))
                 continue
-            self._send_to(link, partitions)
+            self._send_to(leader, partitions)
 
-    def _note_new_topics(self) -> None:
+    def _note_recreated_topics(self) -> None:
         topics = self._router.metadata.topics
         for name, topic in self._topics.items():
             topic_id = known_id(topics.get(name))
             if topic_id != topic.topic_id:
                 if topic_id is not None and topic.topic_id is not None:
-                    self._note_created_anew(name)
+                    self._note_recreated(name)
                 topic.topic_id = topic_id
-                self._core.distrust(name)
+                self._queues.reset_window(name)
 
-    def _send_to(self, link: Link, partitions: list[TopicPartition]) -> None:
-        connection = link.connection
-        while connection.is_open and len(link.calls) < self._settings.in_flight_max:
+    def _send_to(self, leader: LeaderConnection, partitions: list[TopicPartition]) -> None:
+        connection = leader.connection
+        while connection.is_open and len(leader.calls) < self._settings.in_flight_max:
             throttled_s = self._clock.left_s(connection.throttled_until)
             if throttled_s:
-                said_so = f"{link.broker} throttles this client for {throttled_s:.3g} s, by a quota"
-                self._troubles.update(dict.fromkeys(partitions, said_so))
+                reason = (
+                    f"{leader.broker} throttles this client for {throttled_s:.3g} s, by a quota"
+                )
+                self._partition_failures.update(dict.fromkeys(partitions, reason))
                 return
-            batches = self._core.take(link.broker.broker_id, partitions)
+            batches = self._queues.take(leader.broker.broker_id, partitions)
             if not batches:
                 return
             topics = self._router.metadata.topics
@@ -446,59 +454,65 @@ class NativeProducer:
             ]
             timeout_s = self._settings.request_timeout_s
             request = produce_request(
-                produce_version(self._newest_produce(connection), sent),
+                produce_version(self._produce_version(connection), sent),
                 sent,
                 timeout_ms=int(timeout_s * 1000),
                 transactional_id=self._transactional_id,
             )
-            call = Call(
+            call = ProduceCall(
                 batches=batches,
                 pending=connection.post(request),
                 deadline=self._clock.now() + timeout_s + ANSWER_GRACE_S,
             )
-            link.calls.append(call)
+            leader.calls.append(call)
 
     # --- answers ---
 
-    def _collect(self) -> None:
-        for link, call in self._links.done():
-            self._take_answer(link, call)
+    def _handle_answers(self) -> None:
+        for leader, call in self._connections.done():
+            self._handle_response(leader, call)
 
-    def _take_answer(self, link: Link, call: Call) -> None:
+    def _handle_response(self, leader: LeaderConnection, call: ProduceCall) -> None:
         try:
             response = call.pending.result()
         except (BrokerUnreachableError, ProtocolError) as error:
             for batch in call.batches:
-                self._core.answered(batch, Verdict.AGAIN)
+                self._queues.handle_answer(batch, ProduceReaction.RETRY)
                 self._retry_later(batch.topic_partition, reason_of(error))
             return
         answers = {answer.topic_partition: answer for answer in response.partitions}
         for batch in call.batches:
-            self._take_partition(link, batch, answers[batch.topic_partition], response)
+            self._handle_answer(leader, batch, answers[batch.topic_partition], response)
 
-    def _take_partition(
-        self, link: Link, batch: Batch, answer: ProducedPartition, response: ProduceResponse
+    def _handle_answer(
+        self,
+        leader: LeaderConnection,
+        batch: ProducerBatch,
+        answer: ProducedPartition,
+        response: ProduceResponse,
     ) -> None:
         partition, code = answer.topic_partition, answer.error_code
-        verdict = VERDICTS[code]
-        failed = self._core.answered(batch, verdict)
+        reaction = PRODUCE_REACTIONS[code]
+        failed = self._queues.handle_answer(batch, reaction)
         if failed is not None:
-            raise self._refused(answer, link.broker, failed)
-        match verdict:
-            case Verdict.CONFIRMED:
-                self._troubles.pop(partition, None)
+            raise self._rejected(answer, leader.broker, failed)
+        match reaction:
+            case ProduceReaction.SUCCEED:
+                self._partition_failures.pop(partition, None)
                 self._note_confirmed(batch, answer)
-            case Verdict.TOO_LARGE:
+            case ProduceReaction.TOO_LARGE:
                 topic = self._topic(partition.topic)
                 smaller = max(batch.bytes_max // 2, _BATCH_BYTES_MIN)
                 topic.batch_bytes_max = min(topic.batch_bytes_max, smaller)
-            case Verdict.AGAIN:
-                self._again(link, answer, response)
+            case ProduceReaction.RETRY:
+                self._handle_retriable(leader, answer, response)
 
-    def _again(self, link: Link, answer: ProducedPartition, response: ProduceResponse) -> None:
-        """Note what an answer says is wrong; a leader that it names is asked at once (KIP-951)."""
+    def _handle_retriable(
+        self, leader: LeaderConnection, answer: ProducedPartition, response: ProduceResponse
+    ) -> None:
+        """Update metadata after a retriable error; use the leader in the answer (KIP-951)."""
         partition, code = answer.topic_partition, answer.error_code
-        trouble = f"{link.broker} said {format_code(code)}"
+        failure = f"{leader.broker} answered {format_code(code)}"
         if answer.current_leader is None:
             self._router.invalidate(code, topic=partition.topic)
         else:
@@ -509,71 +523,75 @@ class NativeProducer:
                 endpoints=response.endpoints,
             )
             known = self._router.metadata.partition(partition)
-            if known is not None and known.leader_id != link.broker.broker_id:
-                self._troubles[partition] = trouble
+            if known is not None and known.leader_id != leader.broker.broker_id:
+                self._partition_failures[partition] = failure
                 return
-        self._retry_later(partition, trouble, forget=False)
+        self._retry_later(partition, failure, forget=False)
 
-    def _retry_later(self, partition: TopicPartition, trouble: str, *, forget: bool = True) -> None:
-        """Pause a partition; with `forget` also ask who leads it by then."""
-        LOG.info("writing to %s: %s", partition, trouble)
-        if not self._is_out_of_time() or partition not in self._troubles:
-            self._troubles[partition] = trouble
+    def _retry_later(self, partition: TopicPartition, failure: str, *, forget: bool = True) -> None:
+        """Pause a partition; with `forget` also refresh its metadata."""
+        LOG.info("Writing to %s failed, will retry: %s", partition, failure)
+        if not self._is_overdue() or partition not in self._partition_failures:
+            self._partition_failures[partition] = failure
         if forget:
             self._router.forget_topic(partition.topic)
         now, draw = self._clock.now(), self._clock.random()
         backoff = self._settings.backoff
-        self._core.pause(partition, lambda failures: now + backoff.pause_s(failures, draw))
+        self._queues.pause(partition, lambda failures: now + backoff.pause_s(failures, draw))
 
     # --- time ---
 
     def _first_deadline(self, latest: float) -> float:
-        """When the first row or batch has to be confirmed, `latest` if that is before."""
-        moments = [
-            topic.rows.taken_at + self._settings.delivery_timeout_s
+        """Return the earliest deadline of a row or batch, at most `latest`."""
+        times = [
+            topic.rows.oldest_at + self._settings.delivery_timeout_s
             for topic in self._topics.values()
             if topic.rows.pieces
         ]
-        oldest = self._core.oldest()
+        oldest = self._queues.oldest()
         if oldest is not None:
-            moments.append(oldest.deadline)
-        return min([latest, *moments])
+            times.append(oldest.deadline)
+        return min([latest, *times])
 
-    def _is_out_of_time(self) -> bool:
-        """Whether a row's time is over: what that cut short is not why."""
+    def _is_overdue(self) -> bool:
+        """Return whether a deadline has passed: later failures are not its cause."""
         now = self._clock.now()
         return self._first_deadline(now) < now
 
     def _check_deadlines(self) -> None:
         now = self._clock.now()
-        oldest = self._core.oldest()
+        oldest = self._queues.oldest()
         if oldest is not None and now >= oldest.deadline:
-            raise unconfirmed(self._faults, oldest.topic_partition, self._why_open(oldest))
+            raise self._errors.unconfirmed(
+                oldest.topic_partition.topic,
+                oldest.topic_partition.partition,
+                self._why_unconfirmed(oldest),
+            )
         for name, topic in self._topics.items():
-            taken_at = topic.rows.taken_at
-            if topic.rows.pieces and now >= taken_at + self._settings.delivery_timeout_s:
-                raise unconfirmed(self._faults, name, self._trouble)
+            oldest_at = topic.rows.oldest_at
+            if topic.rows.pieces and now >= oldest_at + self._settings.delivery_timeout_s:
+                raise self._errors.unconfirmed(name, None, self._last_failure)
 
-    def _why_open(self, batch: Batch) -> str | None:
-        trouble = self._troubles.get(batch.topic_partition, self._trouble)
-        for link in self._links:
-            for call in link.calls:
+    def _why_unconfirmed(self, batch: ProducerBatch) -> str | None:
+        failure = self._partition_failures.get(batch.topic_partition, self._last_failure)
+        for leader in self._connections:
+            for call in leader.calls:
                 if batch in call.batches:
-                    silence = f"{link.broker} has not answered {call.pending.request} yet"
-                    return f"{silence}, after: {trouble}" if trouble else silence
-        return trouble
+                    waiting = f"{leader.broker} has not answered {call.pending.request} yet"
+                    return f"{waiting}, after: {failure}" if failure else waiting
+        return failure
 
     def _wait(self) -> None:
-        """Wait for an answer, or until there is something to do."""
+        """Wait for an answer, or until the next time to act."""
         now = self._clock.now()
-        moments = [self._first_deadline(now + _WAIT_S_MAX), self._ask_at]
-        moments += [link.calls[0].deadline for link in self._links if link.calls]
-        moments += [link.connection.throttled_until for link in self._links]
-        wakes_at = self._core.wakes_at(now)
-        if wakes_at is not None:
-            moments.append(wakes_at)
-        until = min((moment for moment in moments if moment > now), default=now)
-        pendings = self._links.pendings()
+        times = [self._first_deadline(now + _WAIT_S_MAX), self._retry_at]
+        times += [leader.calls[0].deadline for leader in self._connections if leader.calls]
+        times += [leader.connection.throttled_until for leader in self._connections]
+        next_retry_at = self._queues.next_retry_at(now)
+        if next_retry_at is not None:
+            times.append(next_retry_at)
+        until = min((at for at in times if at > now), default=now)
+        pendings = self._connections.pendings()
         if pendings:
             wait_any(pendings, deadline=until, clock=self._clock)
         else:
@@ -581,5 +599,8 @@ class NativeProducer:
 
 
 def _is_final(code: ErrorCode) -> bool:
-    """Whether asking again does not help. REBOOTSTRAP_REQUIRED has done what it can (KIP-1102)."""
-    return VERDICTS[code] is Verdict.FAILED and code is not ErrorCode.rebootstrap_required
+    """Return whether retries do not help. REBOOTSTRAP_REQUIRED has rebootstrapped (KIP-1102)."""
+    return (
+        PRODUCE_REACTIONS[code] is ProduceReaction.FAIL
+        and code is not ErrorCode.rebootstrap_required
+    )

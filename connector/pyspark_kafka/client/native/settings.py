@@ -1,8 +1,7 @@
 """The settings of the native engine's connections and fetches.
 
-Purpose: the librdkafka properties that `java_names` makes of the user's settings, as plain values.
-What it must not know: connections; whether a value is valid, which librdkafka has checked on the
-driver.
+Purpose: librdkafka properties (`java_names`) as plain values. What it must not know: connections;
+whether a value is valid, which librdkafka has checked on the driver.
 """
 
 from __future__ import annotations
@@ -23,19 +22,16 @@ Family = Literal["any", "v4", "v6"]
 
 _RECEIVE_BYTES_MAX: Final = 100 * 1024 * 1024
 _OVERHEAD_BYTES: Final = 512
-"""Of a fetch response around its records, at least."""
+"""Bytes of a fetch response around its records, at least."""
 _OCTAL: Final = re.compile(r"[+-]?0[0-7]+")
 _UNBOUNDED: Final = 2**31 - 1
 _BACKOFF_MS_MIN: Final = 10
-"""Without any pause a broker that is down is asked a thousand times a second."""
+"""Without a pause, a broker that is down would get a thousand requests a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeSettings:
-    """Times in seconds unless named otherwise; fetch bytes are upper bounds. No secrets in it.
-
-    Defaults are those of Java's client; `rack` and `client_id` are shown to the brokers.
-    """
+    """Settings without secrets. The defaults are those of the Java client."""
 
     bootstrap_servers: str
     client_id: str
@@ -58,18 +54,18 @@ class NativeSettings:
     @classmethod
     def of(cls, options: ClientOptions, role: Role = "consumer") -> Self:
         """Convert settings that the engine supports (`supported_properties`); raises `OptionError`."""
-        given = librdkafka_properties(options.kafka, role=role)
+        properties = librdkafka_properties(options.kafka, role=role)
 
         def number(name: str, default: int) -> int:
-            return number_of(given[name]) if name in given else default
+            return number_of(properties[name]) if name in properties else default
 
         response_bytes_max = number("receive.message.max.bytes", _RECEIVE_BYTES_MAX)
         idle_ms_max = number("connections.max.idle.ms", 540_000)
-        family = given.get("broker.address.family", "any").strip().lower()
+        family = properties.get("broker.address.family", "any").strip().lower()
         return cls(
             bootstrap_servers=options.bootstrap_servers,
-            client_id=given.get("client.id", "pyspark-kafka"),
-            rack=given.get("client.rack", ""),
+            client_id=properties.get("client.id", "pyspark-kafka"),
+            rack=properties.get("client.rack", ""),
             address_family="v4" if family == "v4" else "v6" if family == "v6" else "any",
             poll_timeout_ms=options.poll_timeout_ms,
             api_timeout_s=api_timeout_ms(options.kafka) / 1000,
@@ -96,7 +92,7 @@ class NativeSettings:
 
 
 def number_of(text: str) -> int:
-    """As C's `strtol` reads it, by which librdkafka has judged it: octal after a 0, hexadecimal."""
+    """Parse as C's `strtol` does, like librdkafka: octal after a 0, hexadecimal after 0x."""
     stripped = text.strip()
     return int(stripped, 8) if _OCTAL.fullmatch(stripped) else int(stripped, 0)
 

@@ -30,14 +30,14 @@ def _one_of(*values: str) -> Callable[[str], bool]:
 
 @dataclass(frozen=True, slots=True)
 class _Property:
-    """Known for these roles, with the values that `takes` accepts."""
+    """Known for these roles, with the values that `accepts` accepts."""
 
     roles: frozenset[Role] = BOTH
-    takes: Callable[[str], bool] = _anything
+    accepts: Callable[[str], bool] = _anything
 
 
-_FOLLOWED: Final[Mapping[str, _Property]] = {
-    "broker.address.family": _Property(takes=_one_of("any", "v4", "v6")),
+_IMPLEMENTED: Final[Mapping[str, _Property]] = {
+    "broker.address.family": _Property(accepts=_one_of("any", "v4", "v6")),
     "client.id": _Property(),
     "client.rack": _Property(),
     "connections.max.idle.ms": _Property(),
@@ -54,11 +54,11 @@ _FOLLOWED: Final[Mapping[str, _Property]] = {
     "socket.timeout.ms": _Property(),
 }
 
-_HARMLESS: Final[Mapping[str, _Property]] = {
-    "api.version.request": _Property(takes=_one_of("true", "t", "1")),  # always asked for
-    "client.dns.lookup": _Property(takes=_one_of("use_all_dns_ips")),  # always all
-    "security.protocol": _Property(takes=_one_of("plaintext")),
-    **dict.fromkeys(  # how librdkafka runs, or what it tells, with no counterpart here
+_WITHOUT_EFFECT: Final[Mapping[str, _Property]] = {
+    "api.version.request": _Property(accepts=_one_of("true", "t", "1")),  # always true
+    "client.dns.lookup": _Property(accepts=_one_of("use_all_dns_ips")),  # always all addresses
+    "security.protocol": _Property(accepts=_one_of("plaintext")),
+    **dict.fromkeys(  # internals and logs of librdkafka
         (
             "api.version.request.timeout.ms",
             "broker.address.ttl",  # names are resolved at each connect
@@ -69,7 +69,7 @@ _HARMLESS: Final[Mapping[str, _Property]] = {
             "log_level",
             "message.copy.max.bytes",
             "metadata.recovery.rebootstrap.trigger.ms",
-            "metadata.recovery.strategy",  # bootstrap servers are always tried, too
+            "metadata.recovery.strategy",  # bootstrap servers are always tried
             "socket.keepalive.enable",
             "socket.max.fails",
             "socket.nagle.disable",  # always
@@ -87,15 +87,15 @@ _HARMLESS: Final[Mapping[str, _Property]] = {
             "check.crcs",  # always
             "coordinator.query.interval.ms",
             "fetch.error.backoff.ms",
-            "fetch.min.bytes",  # what is asked for is known to be there: waiting gains nothing
+            "fetch.min.bytes",  # records up to the end of the range exist already
             "fetch.queue.backoff.ms",
-            "group.instance.id",  # no group is joined
+            "group.instance.id",  # consumers join no group
             "group.protocol",
             "group.protocol.type",
             "heartbeat.interval.ms",
             "max.poll.interval.ms",
-            "message.max.bytes",  # of what is written; `receive.message.max.bytes` bounds reading
-            "queued.max.messages.kbytes",  # two responses at most are held
+            "message.max.bytes",  # of producers; `receive.message.max.bytes` limits fetches
+            "queued.max.messages.kbytes",  # at most two responses are in memory
             "queued.min.messages",
             "session.timeout.ms",
         ),
@@ -103,21 +103,21 @@ _HARMLESS: Final[Mapping[str, _Property]] = {
     ),
     **dict.fromkeys(
         (
-            "batch.num.messages",  # `batch.size` bounds batches
+            "batch.num.messages",  # `batch.size` limits batches
             "queue.buffering.backpressure.threshold",
-            "queue.buffering.max.messages",  # `queue.buffering.max.kbytes` bounds what is held
-            "sticky.partitioning.linger.ms",  # rows without a key take turns by batches
+            "queue.buffering.max.messages",  # `queue.buffering.max.kbytes` limits the buffer
+            "sticky.partitioning.linger.ms",  # partitions take turns by batch
         ),
         _Property(PRODUCER),
     ),
 }
 
-KNOWN: Final[Mapping[str, _Property]] = MappingProxyType({**_FOLLOWED, **_HARMLESS})
-"""librdkafka's properties, by the names that `java_names` leaves; `producer_settings` has more."""
+KNOWN: Final[Mapping[str, _Property]] = MappingProxyType({**_IMPLEMENTED, **_WITHOUT_EFFECT})
+"""Supported librdkafka properties; `producer_settings` has those of producers."""
 
 
 def unsupported_setting(options: ClientOptions, role: Role) -> str | None:
-    """Return why this engine cannot serve the options, or None; raises what `java_names` raises."""
+    """Return the first unsupported setting as a clause, or None; raises `OptionError`."""
     return next(_unsupported_settings(options.kafka, role), None)
 
 
@@ -127,24 +127,24 @@ def _unsupported_settings(kafka: Mapping[str, str], role: Role) -> Iterator[str]
         return
     from pyspark_kafka.client.native.producer_settings import (  # noqa: PLC0415
         PRODUCER_PROPERTIES,
-        why_not_native,
+        unsupported_reason,
     )
 
     producing = PRODUCER_PROPERTIES if role == "producer" else frozenset[str]()
-    # First, since all the settings of a secured listener are unknown here.
+    # First, since the other settings of a secured listener are unsupported, too.
     for name in sorted(properties, key=lambda name: (name != "security.protocol", name)):
         known = _Property() if name in producing else KNOWN.get(name)
         if known is None or role not in known.roles:
             setting = setting_of(name, kafka) or name
-            yield f"the native engine does not know option 'kafka.{setting}'"
-        elif not known.takes(properties[name]):
+            yield f"the native engine does not support option 'kafka.{setting}'"
+        elif not known.accepts(properties[name]):
             setting = setting_of(name, kafka) or name
-            lacking = ", having no TLS and no SASL yet" if name == "security.protocol" else ""
+            features = " (TLS and SASL)" if name == "security.protocol" else ""
             yield (
-                f"the native engine does not know the value {properties[name]!r} of option "
-                f"'kafka.{setting}'{lacking}"
+                f"the native engine does not support the value {properties[name]!r} of option "
+                f"'kafka.{setting}'{features}"
             )
     if role == "producer":
-        reason = why_not_native(properties)
+        reason = unsupported_reason(properties)
         if reason is not None:
             yield reason

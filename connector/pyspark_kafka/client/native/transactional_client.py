@@ -1,9 +1,8 @@
 """`TransactionalClient` over the wire client.
 
-Purpose: the port's answers about transactions, and what goes with them: single tries of `wire`,
-asked until they are answered. Invariant: every call ends within `kafka.default.api.timeout.ms`; a
-refusal that is final is told at once and with what to do; where many are asked about, one that does
-not answer keeps no other from being asked. What it must not know: Spark, the protocol.
+Purpose: retry the single tries of `wire`. Invariant: every call ends within
+`kafka.default.api.timeout.ms`; a final error code raises at once; in a request about many ids, one
+without an answer does not delay the others. What it must not know: Spark, the commit protocol.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from pyspark_kafka.errors import (
     OptionError,
     ProducerFencedError,
     UnsupportedVersionError,
+    reason_of,
 )
 from pyspark_kafka.kafka.log import LogBatch
 from pyspark_kafka.kafka.offsets import FetchRange, IsolationLevel
@@ -56,12 +56,11 @@ LOG.addHandler(logging.NullHandler())
 
 _FEATURE: Final = "transaction.version"
 _LATEST_VERSION: Final = 2
-_MARKERS: Final = Backoff(first_s=0.02, longest_s=0.25, multiplier=1.5)
-"""Between tries while markers are written: mostly a matter of milliseconds, for which every
-planning waits."""
-_NO_SUCH_VERSION: Final = f"InitProducerId v{wire.FIRST_TWO_PHASE} is unknown to them"
+_MARKER_BACKOFF: Final = Backoff(first_s=0.02, longest_s=0.25, multiplier=1.5)
+"""Short, since markers are mostly written within milliseconds and every planning waits for them."""
+_NO_SUCH_VERSION: Final = f"they do not support InitProducerId v{wire.FIRST_TWO_PHASE}"
 _LISTING_TRIES: Final = 3
-"""Of a broker that does not answer: one that is gone coordinates nothing any more."""
+"""Tries for a broker that does not answer; other brokers take over its coordinators."""
 _FENCED: Final = frozenset(
     {
         ErrorCode.invalid_producer_epoch,
@@ -73,7 +72,7 @@ _FENCED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeTransactionalClient(NativeClient):
-    """All of `TransactionalClient`. One thread, one process."""
+    """Implements `TransactionalClient`. For one thread and one process."""
 
     # --- transactions ---
 
@@ -82,7 +81,7 @@ class NativeTransactionalClient(NativeClient):
             features = self.router.any_connection(deadline=deadline).versions.features
             return features.get(_FEATURE, 0)
 
-        level = self.queries.retry(ask, "asking for the version of transactions")
+        level = self.queries.retry(ask, "requesting the transaction version")
         return 2 if level >= _LATEST_VERSION else 1
 
     def init_producer_id(
@@ -106,30 +105,30 @@ class NativeTransactionalClient(NativeClient):
         def ask(deadline: float) -> ProducerIdAndEpoch:
             try:
                 return self._once_markers_are_written(once, deadline)
-            except ApiError as refused:
-                if refused.code in _FENCED:
-                    raise _fenced(transactional_id, refused.code) from None
-                if refused.code is ErrorCode.invalid_transaction_timeout:
+            except ApiError as error:
+                if error.code in _FENCED:
+                    raise _fenced(transactional_id, error.code) from None
+                if error.code is ErrorCode.invalid_transaction_timeout:
                     raise _timeout_too_long(transactional_id, timeout_ms) from None
-                if two_phase_commit and _is_lack_of_two_phases(refused.code):
-                    raise _no_two_phases(transactional_id, format_code(refused.code)) from None
+                if two_phase_commit and _lacks_two_phase_commit(error.code):
+                    raise _no_two_phase_commit(transactional_id, format_code(error.code)) from None
                 raise
             except UnsupportedVersionError:
                 if two_phase_commit:
-                    raise _no_two_phases(transactional_id, _NO_SUCH_VERSION) from None
+                    raise _no_two_phase_commit(transactional_id, _NO_SUCH_VERSION) from None
                 raise
 
-        return self.queries.retry(ask, f"taking transactional id {transactional_id!r}")
+        return self.queries.retry(ask, f"initializing transactional id {transactional_id!r}")
 
     def _once_markers_are_written(self, once: Callable[[float], T], deadline: float) -> T:
-        """Try again and soon while an earlier transaction is being ended."""
+        """Retry with short pauses while the markers of an earlier transaction are written."""
         tries = 0
         while True:
             try:
                 return once(deadline)
-            except ApiError as refused:
+            except ApiError as error:
                 tries += 1
-                if refused.code is not ErrorCode.concurrent_transactions or not _MARKERS.pause(
+                if error.code is not ErrorCode.concurrent_transactions or not _MARKER_BACKOFF.pause(
                     tries, clock=self.router.clock, deadline=deadline
                 ):
                     raise
@@ -145,32 +144,36 @@ class NativeTransactionalClient(NativeClient):
             )
             return {name: _final(name, answer) for name, answer in answers.items()}
 
-        asking = _AskingEach(by_id, ask)
+        request = _RetryEach(by_id, ask)
         try:
-            replace(self.queries, backoff=_MARKERS).retry(
-                asking, f"ending {len(by_id)} transactions"
+            replace(self.queries, backoff=_MARKER_BACKOFF).retry(
+                request, f"ending {len(by_id)} transactions"
             )
         except (AccessError, UnsupportedVersionError):
             raise
         except KafkaError as error:
-            LOG.warning("%d transactions: no final answer came: %s", len(asking.left), error)
-        return {name: asking.answers.get(name) for name in by_id}
+            LOG.warning(
+                "The outcome of EndTxn is unknown for %d transactions: %s",
+                len(request.left),
+                reason_of(error),
+            )
+        return {name: request.answers.get(name) for name in by_id}
 
     def describe_transactions(
         self, transactional_ids: Collection[str]
     ) -> Mapping[str, TransactionDescription]:
-        asking = _AskingEach(
+        request = _RetryEach(
             transactional_ids,
             lambda names, deadline: wire.describe_transactions(
                 self.router, names, deadline=deadline
             ),
         )
-        self.queries.retry(asking, f"describing {len(asking.left)} transactions")
-        return {name: found for name, found in asking.answers.items() if found is not None}
+        self.queries.retry(request, f"describing {len(request.left)} transactions")
+        return {name: found for name, found in request.answers.items() if found is not None}
 
     def list_transactions(self, id_prefix: str) -> Sequence[TransactionListing]:
         listing = _Listing(self.router, id_prefix)
-        return self.queries.retry(listing, f"listing the transactions of {id_prefix!r}")
+        return self.queries.retry(listing, f"listing transactions with prefix {id_prefix!r}")
 
     def transactional_producer(
         self,
@@ -203,7 +206,7 @@ class NativeTransactionalClient(NativeClient):
 
         settings = self.settings
         return LogReader(
-            faults=FetchErrors(
+            errors=FetchErrors(
                 fetch_range=FetchRange(
                     topic_partition=partition, start_offset=start_offset, end_offset=end_offset
                 ),
@@ -250,7 +253,7 @@ class NativeTransactionalClient(NativeClient):
     def topic_config(self, topic: str) -> Mapping[str, str]:
         return self.queries.retry(
             lambda deadline: admin_requests.topic_config(self.router, topic, deadline=deadline),
-            f"describing the settings of topic {topic!r}",
+            f"describing the configuration of topic {topic!r}",
             partitions=[TopicPartition(topic, 0)],
         )
 
@@ -260,19 +263,19 @@ class NativeTransactionalClient(NativeClient):
         def ask(deadline: float) -> Mapping[str, str]:
             nonlocal tries
             brokers = admin_requests.brokers(self.router, deadline=deadline)
-            asked = brokers[tries % len(brokers)]
+            broker = brokers[tries % len(brokers)]
             tries += 1
-            return admin_requests.broker_config(self.router, asked, deadline=deadline)
+            return admin_requests.broker_config(self.router, broker, deadline=deadline)
 
         try:
-            return self.queries.retry(ask, "describing the settings of a broker")
+            return self.queries.retry(ask, "describing the configuration of a broker")
         except AccessError:
             return None
 
     def replication_of(self, topic: str) -> int:
         return self.queries.retry(
             lambda deadline: admin_requests.replication_of(self.router, topic, deadline=deadline),
-            f"looking for the replicas of topic {topic!r}",
+            f"requesting the replicas of topic {topic!r}",
             partitions=[TopicPartition(topic, 0)],
         )
 
@@ -283,8 +286,8 @@ class NativeTransactionalClient(NativeClient):
         )
 
 
-class _AskingEach(Generic[K, T]):
-    """One question about many: each try asks about what has not been answered yet."""
+class _RetryEach(Generic[K, T]):
+    """A request about many keys: each try is for the keys without an answer."""
 
     def __init__(
         self,
@@ -304,12 +307,12 @@ class _AskingEach(Generic[K, T]):
                 self.answers[key] = answer
         self.left = [key for key in self.left if key not in self.answers]
         if failures:
-            # While one may pass the others can wait to be told.
+            # A retriable error first, so that all keys are tried again.
             raise max(failures, key=is_retriable)
 
 
 class _Listing:
-    """All that is under a prefix: each try asks all brokers anew, since coordinators move."""
+    """Lists transactions by prefix: each try asks all brokers, since coordinators move."""
 
     def __init__(self, router: Router, id_prefix: str) -> None:
         self._router = router
@@ -319,29 +322,33 @@ class _Listing:
     def __call__(self, deadline: float) -> Sequence[TransactionListing]:
         found: dict[str, TransactionListing] = {}
         failures: list[ApiError | KafkaError] = []
-        given_up: list[ApiError | KafkaError] = []
+        skipped: list[ApiError | KafkaError] = []
         brokers = admin_requests.brokers(self._router, deadline=deadline)
         answers = wire.list_transactions(self._router, self._id_prefix, brokers, deadline=deadline)
         for broker, answer in answers.items():
-            if isinstance(answer, KafkaError) and not self._is_worth_another(broker, answer):
-                given_up.append(answer)
+            if isinstance(answer, KafkaError) and not self._is_worth_retrying(broker, answer):
+                skipped.append(answer)
             elif isinstance(answer, ApiError | KafkaError):
                 failures.append(answer)
             else:
                 for one in answer:
-                    # While a coordinator moves two brokers may have an id: what is open counts.
+                    # While a coordinator moves, two brokers may have an id: prefer the open one.
                     if one.transactional_id not in found or one.state is TransactionState.ONGOING:
                         found[one.transactional_id] = one
-        if len(given_up) == len(answers):
-            failures += given_up
+        if len(skipped) == len(answers):
+            failures += skipped
         if failures:
             raise max(failures, key=is_retriable)
-        for error in given_up:
-            LOG.warning("transactions of %r are listed without %s", self._id_prefix, error)
+        for error in skipped:
+            LOG.warning(
+                "The transactions with prefix %r are listed without those of one broker: %s",
+                self._id_prefix,
+                reason_of(error),
+            )
         return list(found.values())
 
-    def _is_worth_another(self, broker: Broker, error: KafkaError) -> bool:
-        """What a broker that is gone coordinated is another one's, which is asked too."""
+    def _is_worth_retrying(self, broker: Broker, error: KafkaError) -> bool:
+        """Return whether to try this broker again; other brokers take over what it coordinated."""
         failures = self._failures.get(broker.broker_id, 0) + 1
         self._failures[broker.broker_id] = failures
         return not isinstance(error, BrokerUnreachableError) or failures < _LISTING_TRIES
@@ -350,34 +357,38 @@ class _Listing:
 def _final(
     transactional_id: str, answer: ErrorCode | ApiError | KafkaError
 ) -> ErrorCode | ApiError | KafkaError:
-    """The same, but `ApiError` for a code that is no final answer to EndTxn."""
+    """Return the answer, or an `ApiError` for a code that is not final for EndTxn."""
     if not isinstance(answer, ErrorCode):
         return answer
-    may_be_another = (
+    is_retriable = (
         REACTIONS[answer] not in (Reaction.SUCCEED, Reaction.FAIL)
         or answer is ErrorCode.unknown_server_error
         or issubclass(error_class(answer), AccessError)
     )
-    doing = f"ending the transaction of {transactional_id!r}"
-    return ApiError(answer, doing) if may_be_another else answer
+    operation = f"ending the transaction of {transactional_id!r}"
+    return ApiError(answer, operation) if is_retriable else answer
 
 
 def _fenced(transactional_id: str, code: ErrorCode) -> ProducerFencedError:
     return ProducerFencedError(
-        f"transactional id {transactional_id!r} has another owner by now: the coordinator said "
-        f"{format_code(code)}."
+        f"Another producer now owns transactional id {transactional_id!r}: the coordinator answered "
+        f"{format_code(code)}.",
+        transactional_id=transactional_id,
     )
 
 
 def _timeout_too_long(transactional_id: str, timeout_ms: int) -> OptionError:
     return OptionError(
-        f"taking transactional id {transactional_id!r} failed: its transactions' timeout of "
-        f"{timeout_ms} ms is more than the brokers allow; lower option 'transactionTimeout', or "
-        "raise 'transaction.max.timeout.ms' of the brokers"
+        f"Initializing transactional id {transactional_id!r} failed: the transaction timeout of "
+        f"{timeout_ms} ms is above the limit of the brokers.",
+        advice="Lower option 'transactionTimeout', or raise 'transaction.max.timeout.ms' of the "
+        "brokers.",
+        option="transactionTimeout",
+        transactional_id=transactional_id,
     )
 
 
-def _is_lack_of_two_phases(code: ErrorCode) -> bool:
+def _lacks_two_phase_commit(code: ErrorCode) -> bool:
     return code in (
         ErrorCode.invalid_txn_state,
         ErrorCode.transactional_id_authorization_failed,
@@ -385,10 +396,13 @@ def _is_lack_of_two_phases(code: ErrorCode) -> bool:
     )
 
 
-def _no_two_phases(transactional_id: str, reason: str) -> OptionError:
+def _no_two_phase_commit(transactional_id: str, reason: str) -> OptionError:
     return OptionError(
-        f"taking transactional id {transactional_id!r} failed: option 'twoPhaseCommit' is set, and "
-        f"the brokers have no transactions of two phases, or not for this principal ({reason}); "
-        "unset it, or set 'transaction.two.phase.commit.enable' and "
-        "'unstable.api.versions.enable' of the brokers and grant TWO_PHASE_COMMIT on this id"
+        f"Initializing transactional id {transactional_id!r} failed: option 'twoPhaseCommit' is "
+        "set, but the brokers do not support two-phase commit, or do not allow it for this "
+        f"principal ({reason}).",
+        advice="Unset 'twoPhaseCommit', or set 'transaction.two.phase.commit.enable' and "
+        "'unstable.api.versions.enable' of the brokers and grant TWO_PHASE_COMMIT on this id.",
+        option="twoPhaseCommit",
+        transactional_id=transactional_id,
     )

@@ -1,16 +1,15 @@
-"""Writing in one transaction with the engine `native`, under an id that was initialised before.
+"""A producer for one transaction, with a producer id and epoch that were initialized before.
 
-Purpose: `NativeProducer` for a producer id and epoch that are given, whose batches belong to a
-transaction and whose every partition is a part of it. Invariant: nothing is written to a partition
-before it is in the transaction; the transaction is never ended here, whatever goes wrong, and a
-second epoch is never asked for. What it must not know: who decides what becomes of the transaction.
+Invariant: no record is written to a partition before the partition is in the transaction; the
+producer never ends the transaction and never requests another epoch. What it must not know: who
+commits or aborts the transaction.
 
-How a partition becomes a part of the transaction is a matter of its version. 1 (KIP-98): the
-coordinator is asked to add it, before its first batch. 2 (KIP-890): its leader adds it, by a Produce
-of version 12 or later; an older one would be refused. Leaders ask the coordinator in either version
-(KIP-890), so that Produce may be answered as coordinators answer.
+The transaction version determines how a partition is added. Version 1 (KIP-98): the producer sends
+AddPartitionsToTxn before the first batch. Version 2 (KIP-890): the leader adds the partition when it
+gets Produce of version 12 or later; it rejects older ones. In both versions leaders verify with the
+coordinator, so Produce can return a coordinator's error codes.
 
-Source: `TransactionManager` and `Sender` of Apache Kafka, for which answers are final.
+Source: `TransactionManager` and `Sender` of Apache Kafka, for which error codes are final.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from typing import Final, Self
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.delivery_errors import NOT_WRITTEN, DeliveryErrors
-from pyspark_kafka.client.native.in_flight import Batch
-from pyspark_kafka.client.native.leader_links import LeaderLinks
-from pyspark_kafka.client.native.membership import Membership, is_final
+from pyspark_kafka.client.delivery_errors import DeliveryErrors
+from pyspark_kafka.client.native.batch_queues import ProducerBatch
+from pyspark_kafka.client.native.leader_connections import LeaderConnections
 from pyspark_kafka.client.native.produce_errors import (
-    not_added,
-    not_committed,
-    refused,
+    batch_rejected,
+    offsets_not_committed,
+    partition_not_added,
 )
 from pyspark_kafka.client.native.producer import NativeProducer
 from pyspark_kafka.client.native.producer_settings import ProducerSettings
+from pyspark_kafka.client.native.transaction_partitions import TransactionPartitions, is_final
 from pyspark_kafka.errors import (
     BrokerUnreachableError,
     DeliveryError,
@@ -55,9 +54,9 @@ from pyspark_kafka.wire.transaction_requests import (
 )
 from pyspark_kafka.wire.versions import Api
 
-KeepLinks = Callable[[LeaderLinks], None]
+KeepConnections = Callable[[LeaderConnections], None]
 
-_NOWHERE: Final = -1
+_UNKNOWN_OFFSET: Final = -1
 
 
 class NativeTransactionalProducer(NativeProducer):
@@ -72,27 +71,27 @@ class NativeTransactionalProducer(NativeProducer):
         self,
         router: Router,
         settings: ProducerSettings,
-        faults: DeliveryErrors,
+        errors: DeliveryErrors,
         *,
         transactional_id: str,
         producer: ProducerIdAndEpoch,
         version: TransactionVersion,
-        links: LeaderLinks | None = None,
-        keep: KeepLinks = LeaderLinks.close,
+        connections: LeaderConnections | None = None,
+        keep: KeepConnections = LeaderConnections.close,
     ) -> None:
         super().__init__(
             router,
             settings,
-            faults,
+            errors,
             give_back=NativeProducer.end,
             transactional_id=transactional_id,
             producer_id=producer,
-            links=links,
+            connections=connections,
         )
         self._keep = keep
         self._producer = producer
         self._version = version
-        self._membership = Membership()
+        self._partitions = TransactionPartitions()
         self._failed_additions = 0
         self._last_offsets: dict[TopicPartition, int] = {}
 
@@ -106,24 +105,24 @@ class NativeTransactionalProducer(NativeProducer):
         producer: ProducerIdAndEpoch,
         version: TransactionVersion,
         *,
-        links: LeaderLinks | None = None,
-        keep: KeepLinks = LeaderLinks.close,
+        connections: LeaderConnections | None = None,
+        keep: KeepConnections = LeaderConnections.close,
     ) -> Self:
-        """For the one transaction of this epoch, in which nothing has been written yet.
+        """Create the producer for the one transaction of this epoch, which is still empty.
 
-        `links` are connections to begin with, and `keep` gets those that are there when it is closed.
+        `connections` are open ones to reuse; `keep` gets the open ones when the producer closes.
         """
-        faults = DeliveryErrors(
+        errors = DeliveryErrors(
             bootstrap_servers=bootstrap_servers, record_bytes_max=settings.request_bytes_max
         )
         return cls(
             router,
             settings,
-            faults,
+            errors,
             transactional_id=transactional_id,
             producer=producer,
             version=version,
-            links=links,
+            connections=connections,
             keep=keep,
         )
 
@@ -131,48 +130,46 @@ class NativeTransactionalProducer(NativeProducer):
 
     @property
     def last_offsets(self) -> Mapping[TopicPartition, int]:
-        """After `flush`: by partition, the last offset that a broker has named for a batch.
+        """After `flush`: the last offset that a broker returned, by partition.
 
-        It is that of the partition's last record, or of an earlier one of this transaction where
-        the broker confirmed later batches without saying where they are. Either way the first
-        control batch of this producer id behind it is the one that ends this transaction: an
-        earlier transaction's was there before the first record, for an id is given out only when
-        that is so.
+        This is the offset of the partition's last record, or of an earlier record of this
+        transaction if the broker confirmed later batches without an offset. In both cases the next
+        control batch of this producer id ends this transaction: InitProducerId returns only after
+        the markers of earlier transactions are written.
         """
         return MappingProxyType(self._last_offsets)
 
     def flush(self) -> None:
         super().flush()
         for partition, offset in self._last_offsets.items():
-            if offset == _NOWHERE:
-                raise self._faults.not_written(
-                    str(partition),
-                    "the broker confirmed all that was sent as duplicates, and never said where "
-                    "in the log they are",
-                    NOT_WRITTEN,
+            if offset == _UNKNOWN_OFFSET:
+                raise self._errors.not_written(
+                    partition.topic,
+                    partition.partition,
+                    "the broker confirmed all batches as duplicates, without their offsets",
                 )
 
     def close(self) -> None:
-        assert not self._has_work(), "flush goes first"
-        self._failed = self._failed or DeliveryError("this producer was closed")
-        self._keep(self._links.hand_over())
+        assert not self._has_work(), "close requires a flush before"
+        self._failed = self._failed or DeliveryError("The producer is closed.", advice="")
+        self._keep(self._connections.hand_over())
 
     def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        self._begin()
-        asking = ClusterQueries(
+        self._resume()
+        queries = ClusterQueries(
             router=self._router,
-            bootstrap_servers=self._faults.bootstrap_servers,
+            bootstrap_servers=self._errors.bootstrap_servers,
             api_timeout_s=self._settings.api_timeout_s,
             backoff=self._settings.backoff,
             reconnect_backoff=self._settings.backoff,
         )
         doing = f"committing offsets of group {group_id!r} as {self._transactional_id!r}"
         try:
-            asking.retry(partial(self._send_offsets, group_id, offsets), doing)
+            queries.retry(partial(self._send_offsets, group_id, offsets), doing)
         except PysparkKafkaError as error:
             self._failed = error
             raise
-        self._left_at = self._clock.now()
+        self._returned_at = self._clock.now()
 
     def _send_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, int], deadline: float
@@ -189,8 +186,8 @@ class NativeTransactionalProducer(NativeProducer):
             )
         except ApiError as answer:
             if is_final(answer.code):
-                raise not_committed(
-                    self._faults,
+                raise offsets_not_committed(
+                    self._errors,
                     answer,
                     group_id=group_id,
                     transactional_id=self._transactional_id,
@@ -201,40 +198,43 @@ class NativeTransactionalProducer(NativeProducer):
 
     def _ready(self, now: float) -> list[TopicPartition]:
         ready = super()._ready(now)
-        if self._version == 1 and self._membership.missing(ready):
-            # One question for all that wait, also those whose pause is not over.
-            self._add(self._membership.missing(self._core.open_partitions()))
-            outside = set(self._membership.missing(ready))
-            return [partition for partition in ready if partition not in outside]
+        if self._version == 1 and self._partitions.missing(ready):
+            # One request for all partitions, including paused ones.
+            self._add(self._partitions.missing(self._queues.open_partitions()))
+            missing = set(self._partitions.missing(ready))
+            return [partition for partition in ready if partition not in missing]
         return ready
 
-    def _newest_produce(self, connection: Connection) -> int:
+    def _produce_version(self, connection: Connection) -> int:
         if self._version == 1:
             return connection.versions.choose(
                 Api.PRODUCE, at_most=FIRST_VERSION_ADDING_PARTITIONS - 1
             )
         return connection.versions.choose(Api.PRODUCE, at_least=FIRST_VERSION_ADDING_PARTITIONS)
 
-    def _note_confirmed(self, batch: Batch, answer: ProducedPartition) -> None:
-        partition, last_offset = batch.topic_partition, _NOWHERE
-        if answer.base_offset != _NOWHERE:
+    def _note_confirmed(self, batch: ProducerBatch, answer: ProducedPartition) -> None:
+        partition, last_offset = batch.topic_partition, _UNKNOWN_OFFSET
+        if answer.base_offset != _UNKNOWN_OFFSET:
             last_offset = answer.base_offset + batch.encoded.record_count - 1
-        known = self._last_offsets.get(partition, _NOWHERE)
+        known = self._last_offsets.get(partition, _UNKNOWN_OFFSET)
         self._last_offsets[partition] = max(known, last_offset)
 
-    def _note_created_anew(self, topic: str) -> None:
+    def _note_recreated(self, topic: str) -> None:
         if any(partition.topic == topic for partition in self._last_offsets):
-            raise self._faults.not_written(
+            raise self._errors.not_written(
                 topic,
-                "the topic was deleted and created again in the middle of the transaction",
-                NOT_WRITTEN,
+                None,
+                "the topic was deleted and created again during the transaction",
+                advice="Run the task again.",
             )
 
-    def _refused(self, answer: ProducedPartition, broker: Broker, batch: Batch) -> KafkaError:
-        return refused(
-            self._faults,
+    def _rejected(
+        self, answer: ProducedPartition, broker: Broker, batch: ProducerBatch
+    ) -> KafkaError:
+        return batch_rejected(
+            self._errors,
             answer,
-            who=str(broker),
+            broker=str(broker),
             batch=batch,
             transactional_id=self._transactional_id,
         )
@@ -242,31 +242,35 @@ class NativeTransactionalProducer(NativeProducer):
     # --- adding partitions ---
 
     def _add(self, partitions: list[TopicPartition]) -> None:
-        """Ask once for these; those that are not in by then are asked for again later."""
-        deadline = self._first_deadline(self._clock.now() + self._try_s(self._failed_additions))
+        """Try once to add these; pause those that were not added."""
+        deadline = self._first_deadline(
+            self._clock.now() + self._request_timeout_s(self._failed_additions)
+        )
 
-        def add(wanted: Collection[TopicPartition]) -> Mapping[TopicPartition, ErrorCode]:
+        def add(missing: Collection[TopicPartition]) -> Mapping[TopicPartition, ErrorCode]:
             return add_partitions_to_txn(
-                self._router, self._transactional_id, self._producer, wanted, deadline=deadline
+                self._router, self._transactional_id, self._producer, missing, deadline=deadline
             )
 
         try:
-            refusals = self._membership.ask(partitions, add)
+            failed = self._partitions.try_add(partitions, add)
         except (ApiError, BrokerUnreachableError, ProtocolError) as error:
             if isinstance(error, ApiError) and is_final(error.code):
                 raise self._not_added(partitions[0], error.code) from None
-            troubles = dict.fromkeys(partitions, reason_of(error))
+            failures = dict.fromkeys(partitions, reason_of(error))
         else:
-            for partition, code in refusals.items():
+            for partition, code in failed.items():
                 if is_final(code):
                     raise self._not_added(partition, code)
-            troubles = {
-                partition: f"the coordinator of {self._transactional_id!r} said {format_code(code)}"
-                for partition, code in refusals.items()
+            failures = {
+                partition: f"the coordinator of {self._transactional_id!r} answered {format_code(code)}"
+                for partition, code in failed.items()
             }
-        self._failed_additions = self._failed_additions + 1 if troubles else 0
-        for partition, trouble in troubles.items():
-            self._retry_later(partition, trouble, forget=False)
+        self._failed_additions = self._failed_additions + 1 if failures else 0
+        for partition, failure in failures.items():
+            self._retry_later(partition, failure, forget=False)
 
     def _not_added(self, partition: TopicPartition, code: ErrorCode) -> KafkaError:
-        return not_added(self._faults, partition, code, transactional_id=self._transactional_id)
+        return partition_not_added(
+            self._errors, partition, code, transactional_id=self._transactional_id
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from pyspark_kafka.client.native.leader_links import LeaderLinks
+from pyspark_kafka.client.native.leader_connections import LeaderConnections
 from pyspark_kafka.errors import BrokerUnreachableError
 from pyspark_kafka.wire.metadata import Broker
 from pyspark_kafka.wire.retry import Clock
@@ -25,9 +25,9 @@ def test_a_leader_that_is_slow_to_connect_to_gets_more_time() -> None:
             raise BrokerUnreachableError("it is slow")
 
     slow: Any = Slow()
-    links = LeaderLinks(slow, request_timeout_s=1.0, connect_timeout_s=30.0)
+    connections = LeaderConnections(slow, request_timeout_s=1.0, connect_timeout_s=30.0)
     brokers = [Broker(broker_id=id_, address=Address("b", 1)) for id_ in (1, 2)]
     for broker in (*brokers[:1] * 4, brokers[1]):
         with suppress(BrokerUnreachableError):
-            links.open(broker, deadline=125.0)
+            connections.open(broker, deadline=125.0)
     assert found == [5.0, 10.0, 20.0, 25.0, 5.0]

@@ -1,9 +1,9 @@
-"""Producers of the engine `native`, one task after the other.
+"""A pool of one idle producer of the engine `native`, and of the connections of another.
 
-Purpose: lend a producer, and keep it for the next task, since a new one has to ask for an id and to
-connect; a producer of a transaction is for that one alone, and its connections are kept. Invariant:
-only what belonged to a producer whose rows are all confirmed is lent again. What it must not know:
-Spark, how producers write.
+Purpose: reuse a producer for the next task, since a new one has to request an id and to connect. A
+transactional producer serves one transaction; only its connections are reused. Invariant: a
+producer is reused only after all of its rows were confirmed. What it must not know: Spark, how
+producers write.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionVers
 from pyspark_kafka.wire.router import Router
 
 if TYPE_CHECKING:
-    from pyspark_kafka.client.native.leader_links import LeaderLinks
+    from pyspark_kafka.client.native.leader_connections import LeaderConnections
     from pyspark_kafka.client.native.producer import NativeProducer
     from pyspark_kafka.client.native.transactional_producer import NativeTransactionalProducer
 
@@ -24,46 +24,46 @@ _IDLE_S_MAX: Final = 300.0
 
 
 @dataclass(slots=True, kw_only=True)
-class NativeProducers:
-    """Lends producers, and keeps the one that was given back with its id and connections."""
+class ProducerPool:
+    """Lends producers and keeps the one that was returned last, with its id and connections."""
 
     router: Router
     settings: ProducerSettings
     bootstrap_servers: str
     _idle: NativeProducer | None = None
-    _idle_links: LeaderLinks | None = None
-    _links_idle_since: float = 0.0
+    _idle_connections: LeaderConnections | None = None
+    _connections_idle_since: float = 0.0
 
     def lend(self) -> NativeProducer:
-        """The idle producer if it is fresh, else a new one."""
-        # Planning lends none, and does not wait for what a producer loads.
+        """Return the idle producer if it is fresh, else a new one."""
+        # Imported here, since planning needs no producer.
         from pyspark_kafka.client.delivery_errors import DeliveryErrors  # noqa: PLC0415
         from pyspark_kafka.client.native.producer import NativeProducer  # noqa: PLC0415
 
         idle, self._idle = self._idle, None
         if idle is not None and self._is_fresh(idle.idle_since):
-            idle.forget_trouble()
+            idle.forget_failures()
             return idle
         if idle is not None:
             idle.end()
-        faults = DeliveryErrors(
+        errors = DeliveryErrors(
             bootstrap_servers=self.bootstrap_servers,
             record_bytes_max=self.settings.request_bytes_max,
         )
-        return NativeProducer(self.router, self.settings, faults, give_back=self._take_back)
+        return NativeProducer(self.router, self.settings, errors, give_back=self._take_back)
 
     def begin(
         self, transactional_id: str, producer: ProducerIdAndEpoch, version: TransactionVersion
     ) -> NativeTransactionalProducer:
-        """A producer for one transaction, with the connections of the one before if they are fresh."""
+        """Return a producer for one transaction, with the connections of the last if fresh."""
         from pyspark_kafka.client.native.transactional_producer import (  # noqa: PLC0415
             NativeTransactionalProducer,
         )
 
-        links, self._idle_links = self._idle_links, None
-        if links is not None and not self._is_fresh(self._links_idle_since):
-            links.close()
-            links = None
+        connections, self._idle_connections = self._idle_connections, None
+        if connections is not None and not self._is_fresh(self._connections_idle_since):
+            connections.close()
+            connections = None
         return NativeTransactionalProducer.begin(
             self.router,
             self.settings,
@@ -71,14 +71,14 @@ class NativeProducers:
             transactional_id,
             producer,
             version,
-            links=links,
-            keep=self._keep_links,
+            connections=connections,
+            keep=self._keep_connections,
         )
 
     def close(self) -> None:
-        """Close all connections that are idle."""
+        """Close all idle connections."""
         self._drop_idle()
-        self._drop_idle_links()
+        self._drop_idle_connections()
 
     def _is_fresh(self, idle_since: float) -> bool:
         idle_s = self.router.clock.now() - idle_since
@@ -89,17 +89,17 @@ class NativeProducers:
         producer.idle_since = self.router.clock.now()
         self._idle = producer
 
-    def _keep_links(self, links: LeaderLinks) -> None:
-        self._drop_idle_links()
-        self._links_idle_since = self.router.clock.now()
-        self._idle_links = links
+    def _keep_connections(self, connections: LeaderConnections) -> None:
+        self._drop_idle_connections()
+        self._connections_idle_since = self.router.clock.now()
+        self._idle_connections = connections
 
     def _drop_idle(self) -> None:
         idle, self._idle = self._idle, None
         if idle is not None:
             idle.end()
 
-    def _drop_idle_links(self) -> None:
-        links, self._idle_links = self._idle_links, None
-        if links is not None:
-            links.close()
+    def _drop_idle_connections(self) -> None:
+        connections, self._idle_connections = self._idle_connections, None
+        if connections is not None:
+            connections.close()

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka.client.delivery_errors import DeliveryErrors
-from pyspark_kafka.client.native.held_rows import by_topic, check_record_sizes, pieces_of
+from pyspark_kafka.client.native.row_buffer import by_topic, check_record_sizes, pieces_of
 from pyspark_kafka.columns import HEADERS_TYPE
 from pyspark_kafka.errors import RowError
 from tests.pyspark_kafka.client.records import rows

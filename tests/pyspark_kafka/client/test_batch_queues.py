@@ -1,4 +1,4 @@
-"""The core of the idempotent producer against brokers that check sequences as Kafka's do."""
+"""The queues of the idempotent producer against brokers that check sequences as Kafka does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.native.in_flight import VERDICTS, Batch, InFlight, Verdict
+from pyspark_kafka.client.native.batch_queues import (
+    PRODUCE_REACTIONS,
+    BatchQueues,
+    ProducerBatch,
+    ProduceReaction,
+)
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.records import EncodedBatch
 from pyspark_kafka.records.encoding import next_sequence
@@ -23,7 +28,7 @@ NUMBER = struct.Struct(">i")
 
 
 def encoded(partition: int, sequence: int, numbers: list[int]) -> EncodedBatch:
-    """A batch whose data is its records' numbers."""
+    """Return a batch whose data is the numbers of its records."""
     data = b"".join(map(NUMBER.pack, numbers))
     return EncodedBatch(
         partition=partition,
@@ -49,7 +54,7 @@ def halves(batch: EncodedBatch) -> list[EncodedBatch]:
 
 @dataclass
 class Log:
-    """One partition: its records, and what its leader knows of the producer."""
+    """One partition: its records, and the producer state of its leader."""
 
     leader: int
     records: list[int] = field(default_factory=list)
@@ -57,7 +62,7 @@ class Log:
     remembered: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
     def append(self, batch: EncodedBatch, *, broker_id: int, records_max: int) -> ErrorCode:
-        """As `UnifiedLog.append` and `ProducerAppendInfo.checkSequence`."""
+        """Append as `UnifiedLog.append` and `ProducerAppendInfo.checkSequence` do."""
         if broker_id != self.leader:
             return ErrorCode.not_leader_or_follower
         if batch.record_count > records_max:
@@ -73,26 +78,26 @@ class Log:
         return ErrorCode.none
 
     def restart(self) -> None:
-        """A snapshot holds a producer's last batch alone."""
+        """Restart the broker: a snapshot contains only a producer's last batch."""
         self.remembered = deque([*self.remembered][-1:], maxlen=REMEMBERED)
 
     def forget(self) -> None:
-        """The producer has expired (`producer.id.expiration.ms`)."""
+        """Expire the producer (`producer.id.expiration.ms`)."""
         self.expected = None
         self.remembered.clear()
 
 
 class World:
-    """A producer, its requests on their way, and what brokers make of them."""
+    """A producer, its requests in flight, and the brokers."""
 
     def __init__(self, *, in_flight_max: int, records_max: int, first_sequence: int) -> None:
-        self.core = InFlight(split=halves, in_flight_max=in_flight_max, request_bytes_max=60)
+        self.queues = BatchQueues(split=halves, in_flight_max=in_flight_max, request_bytes_max=60)
         self.in_flight_max = in_flight_max
         self.records_max = records_max
         self.logs = [Log(leader=0), Log(leader=1)]
         self.written: dict[int, list[int]] = defaultdict(list)
         self.sequences = [first_sequence, first_sequence]
-        self.requests: dict[int, deque[list[Batch]]] = defaultdict(deque)
+        self.requests: dict[int, deque[list[ProducerBatch]]] = defaultdict(deque)
         self.zombies: dict[int, deque[EncodedBatch]] = defaultdict(deque)
         self.now = 0.0
 
@@ -102,17 +107,17 @@ class World:
         self.written[partition] += numbers
         batch = encoded(partition, self.sequences[partition], numbers)
         self.sequences[partition] = next_sequence(batch.base_sequence, record_count)
-        self.core.add(TOPIC, batch, bytes_max=1000, deadline=FAR)
+        self.queues.add(TOPIC, batch, bytes_max=1000, deadline=FAR)
 
     def send(self, stale_leader: int | None = None) -> None:
-        """As much as may be sent; the producer may take another broker for the leader."""
+        """Send as much as possible; `stale_leader` is what the producer takes for the leader."""
         led: dict[int, list[TopicPartition]] = defaultdict(list)
-        for partition in self.core.ready(self.now):
+        for partition in self.queues.ready(self.now):
             leader = self.logs[partition.partition].leader
             led[leader if stale_leader is None else stale_leader].append(partition)
         for broker_id, partitions in led.items():
             while len(self.requests[broker_id]) < self.in_flight_max:
-                batches = self.core.take(broker_id, partitions)
+                batches = self.queues.take(broker_id, partitions)
                 if not batches:
                     break
                 self.requests[broker_id].append(batches)
@@ -130,23 +135,23 @@ class World:
         return log.append(batch, broker_id=broker_id, records_max=self.records_max)
 
     def answer(self, broker_id: int, *, error: ErrorCode | None = None) -> None:
-        """The answer to the oldest request; with `error`, that in place of success."""
+        """Answer the oldest request; with `error`, answer that in place of success."""
         if not self.requests[broker_id]:
             return
         for batch in self.requests[broker_id].popleft():
             code = ErrorCode.none if error is None else error
-            if code not in REFUSALS:
+            if code not in NOT_APPENDED:
                 appended = self.append(broker_id, batch.encoded)
                 code = code if appended is ErrorCode.none else appended
-            self.take(batch, VERDICTS[code])
+            self.take(batch, PRODUCE_REACTIONS[code])
 
-    def take(self, batch: Batch, verdict: Verdict) -> None:
-        assert self.core.answered(batch, verdict) is None, "no record was lost"
-        if verdict is Verdict.AGAIN:
-            self.core.pause(batch.topic_partition, lambda failures: self.now + failures)
+    def take(self, batch: ProducerBatch, reaction: ProduceReaction) -> None:
+        assert self.queues.handle_answer(batch, reaction) is None, "no record was lost"
+        if reaction is ProduceReaction.RETRY:
+            self.queues.pause(batch.topic_partition, lambda failures: self.now + failures)
 
     def lose(self, broker_id: int, served: int) -> None:
-        """The connection ends; so many requests were served, and others may be later."""
+        """Close the connection; `served` requests were handled, the others may be later."""
         requests, self.requests[broker_id] = self.requests[broker_id], deque()
         for index, batches in enumerate(requests):
             for batch in batches:
@@ -156,7 +161,7 @@ class World:
                     self.zombies[broker_id].append(batch.encoded)
         for batches in requests:
             for batch in batches:
-                self.take(batch, Verdict.AGAIN)
+                self.take(batch, ProduceReaction.RETRY)
 
     def serve_zombies(self, broker_id: int, count: int) -> None:
         while count and self.zombies[broker_id]:
@@ -164,15 +169,15 @@ class World:
             count -= 1
 
     def forget(self, partition: int) -> None:
-        """A producer expires when it has been idle for long, and nothing of it is on its way."""
-        if TopicPartition(TOPIC, partition) not in self.core.open_partitions():
+        """Expire the producer, if it is idle and has nothing in flight."""
+        if TopicPartition(TOPIC, partition) not in self.queues.open_partitions():
             self.logs[partition].forget()
             for broker_id, batches in self.zombies.items():
                 left = [batch for batch in batches if batch.partition != partition]
                 self.zombies[broker_id] = deque(left)
 
     def step(self, name: str, target: int, argument: int) -> None:
-        """One of `STEPS`."""
+        """Run one of `STEPS`."""
         match name:
             case "add":
                 self.add(target, argument)
@@ -196,19 +201,19 @@ class World:
                 self.forget(target)
 
     def finish(self) -> None:
-        """Everything goes well from now on, and is confirmed soon."""
+        """Let all requests succeed; everything must be confirmed soon."""
         for _ in range(500):
-            if self.core.is_empty:
+            if self.queues.is_empty:
                 return
             self.now += 100
             self.send()
             for broker_id in list(self.requests):
                 self.answer(broker_id)
-        raise AssertionError("the producer does not get on")
+        raise AssertionError("the producer makes no progress")
 
 
-REFUSALS = (ErrorCode.not_enough_replicas, ErrorCode.kafka_storage_error)
-"""With these nothing is appended."""
+NOT_APPENDED = (ErrorCode.not_enough_replicas, ErrorCode.kafka_storage_error)
+"""Error codes with which the broker appends nothing."""
 BROKERS = st.integers(0, 1)
 ERRORS = st.sampled_from(
     [
@@ -265,192 +270,194 @@ def test_every_record_is_written_once_and_in_order(
         world.serve_zombies(broker_id, 1000)
     for partition, log in enumerate(world.logs):
         assert log.records == world.written[partition]
-    assert world.core.held_bytes == 0
+    assert world.queues.unconfirmed_bytes == 0
 
 
 # --- single answers ---
 
 
-def core_with(*counts: int, in_flight_max: int = 5) -> tuple[InFlight, list[Batch]]:
-    """A core that has had a first success, and these batches in flight to broker 1."""
-    core = InFlight(split=halves, in_flight_max=in_flight_max)
+def queues_with(*counts: int, in_flight_max: int = 5) -> tuple[BatchQueues, list[ProducerBatch]]:
+    """A queues that has had a first success, and these batches in flight to broker 1."""
+    queues = BatchQueues(split=halves, in_flight_max=in_flight_max)
     sequence = 0
     for count in (1, *counts):
         batch = encoded(0, sequence, list(range(sequence, sequence + count)))
-        core.add(TOPIC, batch, bytes_max=1000, deadline=FAR)
+        queues.add(TOPIC, batch, bytes_max=1000, deadline=FAR)
         sequence += count
-    (first,) = core.take(1, core.ready(0))
-    assert core.take(1, core.ready(0)) == [], "a leader that never answered has one at a time"
-    assert core.answered(first, Verdict.CONFIRMED) is None
+    (first,) = queues.take(1, queues.ready(0))
+    assert queues.take(1, queues.ready(0)) == [], (
+        "one batch at a time to a leader that never answered"
+    )
+    assert queues.handle_answer(first, ProduceReaction.SUCCEED) is None
     taken = []
-    while more := core.take(1, core.ready(0)):
+    while more := queues.take(1, queues.ready(0)):
         taken += more
-    return core, taken
+    return queues, taken
 
 
-def is_done(core: InFlight) -> bool:
-    return core.is_empty and core.held_bytes == 0
+def is_done(queues: BatchQueues) -> bool:
+    return queues.is_empty and queues.unconfirmed_bytes == 0
 
 
-def sent(core: InFlight, broker_id: int = 1) -> list[int]:
-    """The sequences of what may be sent now."""
-    return [batch.encoded.base_sequence for batch in core.take(broker_id, core.ready(0))]
+def sent(queues: BatchQueues, broker_id: int = 1) -> list[int]:
+    """Take one request; return the first sequences of its batches."""
+    return [batch.encoded.base_sequence for batch in queues.take(broker_id, queues.ready(0))]
 
 
-def test_five_are_in_flight_and_no_more() -> None:
-    _, batches = core_with(1, 1, 1, 1, 1, 1, 1)
+def test_at_most_five_batches_are_in_flight() -> None:
+    _, batches = queues_with(1, 1, 1, 1, 1, 1, 1)
     assert len(batches) == 5
 
 
-def test_what_failed_waits_for_what_is_in_flight_and_goes_first_one_by_one() -> None:
-    core, (one, two, three) = core_with(1, 1, 1)
-    core.answered(one, Verdict.AGAIN)
-    assert sent(core) == []
-    core.answered(two, Verdict.OUT_OF_ORDER)
-    assert sent(core) == []
-    core.answered(three, Verdict.OUT_OF_ORDER)
-    assert sent(core) == [1]
-    assert sent(core) == []
-    core.answered(one, Verdict.CONFIRMED)
-    assert sent(core) + sent(core) == [2, 3]
+def test_failed_batches_wait_for_those_in_flight_and_are_resent_one_by_one() -> None:
+    queues, (one, two, three) = queues_with(1, 1, 1)
+    queues.handle_answer(one, ProduceReaction.RETRY)
+    assert sent(queues) == []
+    queues.handle_answer(two, ProduceReaction.OUT_OF_ORDER)
+    assert sent(queues) == []
+    queues.handle_answer(three, ProduceReaction.OUT_OF_ORDER)
+    assert sent(queues) == [1]
+    assert sent(queues) == []
+    queues.handle_answer(one, ProduceReaction.SUCCEED)
+    assert sent(queues) + sent(queues) == [2, 3]
 
 
-def test_a_new_leader_gets_nothing_before_the_old_one_has_answered() -> None:
-    core, (one,) = core_with(1)
-    core.add(TOPIC, encoded(0, 2, [2]), bytes_max=1, deadline=FAR)
-    core.add(TOPIC, encoded(0, 3, [3]), bytes_max=1, deadline=FAR)
-    assert sent(core, broker_id=2) == []
-    core.answered(one, Verdict.CONFIRMED)
-    assert sent(core, broker_id=2) == [2]
-    assert sent(core, broker_id=2) == [], "it never confirmed anything"
+def test_a_new_leader_gets_nothing_before_the_old_one_has_handle_answer() -> None:
+    queues, (one,) = queues_with(1)
+    queues.add(TOPIC, encoded(0, 2, [2]), bytes_max=1, deadline=FAR)
+    queues.add(TOPIC, encoded(0, 3, [3]), bytes_max=1, deadline=FAR)
+    assert sent(queues, broker_id=2) == []
+    queues.handle_answer(one, ProduceReaction.SUCCEED)
+    assert sent(queues, broker_id=2) == [2]
+    assert sent(queues, broker_id=2) == [], "it never confirmed anything"
 
 
-def test_a_topic_created_anew_gets_one_at_a_time() -> None:
-    core, batches = core_with(*[1] * 9)
-    core.distrust("another")
-    core.answered(batches[0], Verdict.CONFIRMED)
-    assert sent(core) == [6]
-    core, batches = core_with(*[1] * 9)
-    core.distrust(TOPIC)
+def test_recreated_topic_gets_one_batch_at_a_time() -> None:
+    queues, batches = queues_with(*[1] * 9)
+    queues.reset_window("another")
+    queues.handle_answer(batches[0], ProduceReaction.SUCCEED)
+    assert sent(queues) == [6]
+    queues, batches = queues_with(*[1] * 9)
+    queues.reset_window(TOPIC)
     for batch in batches:
-        assert sent(core) == []
-        core.answered(batch, Verdict.CONFIRMED)
-    assert sent(core) == [6]
-    assert sent(core) == []
+        assert sent(queues) == []
+        queues.handle_answer(batch, ProduceReaction.SUCCEED)
+    assert sent(queues) == [6]
+    assert sent(queues) == []
 
 
-def test_a_pause_ends() -> None:
-    core, (one,) = core_with(1)
-    core.answered(one, Verdict.AGAIN)
-    core.pause(one.topic_partition, lambda failures: 5.0 * failures)
-    assert core.ready(4.9) == []
-    assert core.wakes_at(0.0) == 5.0
-    assert core.ready(5.0) == [one.topic_partition]
-    core.take(1, core.ready(5.0))
-    core.answered(one, Verdict.AGAIN)
-    core.pause(one.topic_partition, lambda failures: 5.0 * failures)
-    assert core.wakes_at(6.0) == 10.0, "it failed twice in a row"
+def test_paused_partition_resumes() -> None:
+    queues, (one,) = queues_with(1)
+    queues.handle_answer(one, ProduceReaction.RETRY)
+    queues.pause(one.topic_partition, lambda failures: 5.0 * failures)
+    assert queues.ready(4.9) == []
+    assert queues.next_retry_at(0.0) == 5.0
+    assert queues.ready(5.0) == [one.topic_partition]
+    queues.take(1, queues.ready(5.0))
+    queues.handle_answer(one, ProduceReaction.RETRY)
+    queues.pause(one.topic_partition, lambda failures: 5.0 * failures)
+    assert queues.next_retry_at(6.0) == 10.0, "it failed twice in a row"
 
 
-def test_out_of_order_with_nothing_open_before_it_is_a_loss() -> None:
-    core, (one, two) = core_with(1, 1)
-    assert core.answered(one, Verdict.CONFIRMED) is None
-    assert core.answered(two, Verdict.OUT_OF_ORDER) is two
+def test_out_of_order_without_earlier_batch_fails() -> None:
+    queues, (one, two) = queues_with(1, 1)
+    assert queues.handle_answer(one, ProduceReaction.SUCCEED) is None
+    assert queues.handle_answer(two, ProduceReaction.OUT_OF_ORDER) is two
 
 
-def test_out_of_order_again_is_a_loss_when_nothing_behind_it_was_appended() -> None:
-    core, (one, two) = core_with(1, 1)
-    core.answered(one, Verdict.AGAIN)
-    core.answered(two, Verdict.AGAIN)
-    assert sent(core) == [1]
-    assert core.answered(one, Verdict.OUT_OF_ORDER) is None, "the next one may tell"
-    assert sent(core) == [2]
-    assert core.answered(two, Verdict.OUT_OF_ORDER) is one
+def test_out_of_order_after_retry_fails_if_the_later_batch_was_not_appended() -> None:
+    queues, (one, two) = queues_with(1, 1)
+    queues.handle_answer(one, ProduceReaction.RETRY)
+    queues.handle_answer(two, ProduceReaction.RETRY)
+    assert sent(queues) == [1]
+    assert queues.handle_answer(one, ProduceReaction.OUT_OF_ORDER) is None, "the next batch decides"
+    assert sent(queues) == [2]
+    assert queues.handle_answer(two, ProduceReaction.OUT_OF_ORDER) is one
 
 
-def test_out_of_order_again_is_no_loss_when_what_is_behind_it_was_appended() -> None:
-    """The broker was started anew: of the two that it had appended it remembers the last one."""
-    core, (one, two) = core_with(1, 1)
-    core.answered(one, Verdict.AGAIN)
-    core.answered(two, Verdict.AGAIN)
-    assert sent(core) == [1]
-    assert core.answered(one, Verdict.OUT_OF_ORDER) is None
-    assert not is_done(core)
-    assert core.oldest() is one
-    assert sent(core) == [2]
-    assert core.answered(two, Verdict.CONFIRMED) is None
-    assert is_done(core)
+def test_out_of_order_after_retry_is_confirmed_if_the_later_batch_was_appended() -> None:
+    """The broker restarted: of the two appended batches it remembers only the last."""
+    queues, (one, two) = queues_with(1, 1)
+    queues.handle_answer(one, ProduceReaction.RETRY)
+    queues.handle_answer(two, ProduceReaction.RETRY)
+    assert sent(queues) == [1]
+    assert queues.handle_answer(one, ProduceReaction.OUT_OF_ORDER) is None
+    assert not is_done(queues)
+    assert queues.oldest() is one
+    assert sent(queues) == [2]
+    assert queues.handle_answer(two, ProduceReaction.SUCCEED) is None
+    assert is_done(queues)
 
 
-@pytest.mark.parametrize("verdict", [Verdict.TOO_LARGE, Verdict.FAILED])
-def test_what_cannot_be_sent_has_failed(verdict: Verdict) -> None:
-    core, (one, two) = core_with(1, 1)
-    assert core.answered(one, verdict) is one
+@pytest.mark.parametrize("reaction", [ProduceReaction.TOO_LARGE, ProduceReaction.FAIL])
+def test_batch_that_cannot_be_sent_fails(reaction: ProduceReaction) -> None:
+    queues, (one, two) = queues_with(1, 1)
+    assert queues.handle_answer(one, reaction) is one
     assert one.topic_partition == two.topic_partition
 
 
-def test_what_is_too_large_is_split_before_what_is_behind_it() -> None:
-    core, (large, behind) = core_with(4, 1)
-    core.answered(large, Verdict.TOO_LARGE)
-    core.answered(behind, Verdict.OUT_OF_ORDER)
+def test_too_large_batch_is_split_and_resent_before_later_batches() -> None:
+    queues, (large, behind) = queues_with(4, 1)
+    queues.handle_answer(large, ProduceReaction.TOO_LARGE)
+    queues.handle_answer(behind, ProduceReaction.OUT_OF_ORDER)
     found = []
-    while taken := core.take(1, core.ready(0)):
+    while taken := queues.take(1, queues.ready(0)):
         found += [
             (one.encoded.base_sequence, one.encoded.record_count, one.first_record) for one in taken
         ]
         for one in taken:
-            core.answered(one, Verdict.CONFIRMED)
+            queues.handle_answer(one, ProduceReaction.SUCCEED)
     assert found == [(1, 2, 1), (3, 2, 3), (5, 1, 5)]
-    assert core.is_empty
-    assert core.held_bytes == 0
+    assert queues.is_empty
+    assert queues.unconfirmed_bytes == 0
 
 
-def test_a_request_is_bounded_and_everybody_has_a_turn() -> None:
-    core = InFlight(split=halves, request_bytes_max=500)
+def test_request_size_is_bounded_and_partitions_take_turns() -> None:
+    queues = BatchQueues(split=halves, request_bytes_max=500)
     for partition in range(6):
         for sequence in range(2):
             large = replace(encoded(partition, sequence, [1]), data=memoryview(bytes(150)))
-            core.add(TOPIC, large, bytes_max=1, deadline=FAR)
+            queues.add(TOPIC, large, bytes_max=1, deadline=FAR)
     turns = []
     for _ in range(4):
-        taken = core.take(1, core.ready(0))
+        taken = queues.take(1, queues.ready(0))
         turns.append([batch.topic_partition.partition for batch in taken])
         for batch in taken:
-            core.answered(batch, Verdict.CONFIRMED)
+            queues.handle_answer(batch, ProduceReaction.SUCCEED)
     assert turns == [[0, 1], [2, 3], [4, 5], [0, 1]]
 
 
-def test_one_batch_is_sent_however_large_it_is() -> None:
-    core = InFlight(split=halves, request_bytes_max=10)
-    core.add(TOPIC, encoded(0, 0, list(range(100))), bytes_max=1, deadline=FAR)
-    assert len(core.take(1, core.ready(0))) == 1
+def test_single_batch_is_sent_whatever_its_size() -> None:
+    queues = BatchQueues(split=halves, request_bytes_max=10)
+    queues.add(TOPIC, encoded(0, 0, list(range(100))), bytes_max=1, deadline=FAR)
+    assert len(queues.take(1, queues.ready(0))) == 1
 
 
-def test_the_oldest_batch() -> None:
-    core = InFlight(split=halves)
-    assert core.oldest() is None
+def test_oldest_returns_the_batch_with_the_earliest_deadline() -> None:
+    queues = BatchQueues(split=halves)
+    assert queues.oldest() is None
     for partition, deadline in ((0, 7.0), (1, 5.0), (0, 9.0)):
-        core.add(TOPIC, encoded(partition, 0, [1]), bytes_max=1, deadline=deadline)
-    oldest = core.oldest()
+        queues.add(TOPIC, encoded(partition, 0, [1]), bytes_max=1, deadline=deadline)
+    oldest = queues.oldest()
     assert oldest is not None
     assert oldest.deadline == 5.0
-    (batch, _) = core.take(1, core.ready(0))
-    core.answered(batch, Verdict.AGAIN)
-    again = core.oldest()
+    (batch, _) = queues.take(1, queues.ready(0))
+    queues.handle_answer(batch, ProduceReaction.RETRY)
+    again = queues.oldest()
     assert again is not None
     assert again.deadline == 5.0
 
 
 @pytest.mark.parametrize(
-    ("code", "verdict"),
+    ("code", "reaction"),
     [
-        (ErrorCode.none, Verdict.CONFIRMED),
-        (ErrorCode.duplicate_sequence_number, Verdict.CONFIRMED),
-        (ErrorCode.out_of_order_sequence_number, Verdict.OUT_OF_ORDER),
-        (ErrorCode.message_too_large, Verdict.TOO_LARGE),
-        (ErrorCode.record_list_too_large, Verdict.TOO_LARGE),
+        (ErrorCode.none, ProduceReaction.SUCCEED),
+        (ErrorCode.duplicate_sequence_number, ProduceReaction.SUCCEED),
+        (ErrorCode.out_of_order_sequence_number, ProduceReaction.OUT_OF_ORDER),
+        (ErrorCode.message_too_large, ProduceReaction.TOO_LARGE),
+        (ErrorCode.record_list_too_large, ProduceReaction.TOO_LARGE),
         *[
-            (code, Verdict.AGAIN)
+            (code, ProduceReaction.RETRY)
             for code in (
                 ErrorCode.corrupt_message,
                 ErrorCode.kafka_storage_error,
@@ -465,7 +472,7 @@ def test_the_oldest_batch() -> None:
             )
         ],
         *[
-            (code, Verdict.FAILED)
+            (code, ProduceReaction.FAIL)
             for code in (
                 ErrorCode.invalid_producer_epoch,
                 ErrorCode.invalid_record,
@@ -478,5 +485,5 @@ def test_the_oldest_batch() -> None:
         ],
     ],
 )
-def test_what_codes_say(code: ErrorCode, verdict: Verdict) -> None:
-    assert VERDICTS[code] is verdict
+def test_reaction_to_error_code(code: ErrorCode, reaction: ProduceReaction) -> None:
+    assert PRODUCE_REACTIONS[code] is reaction

@@ -1,7 +1,8 @@
-"""Rows that a producer has taken and not yet made batches of.
+"""The rows of one topic that are not in batches yet.
 
-Purpose: rows by topic, in pieces of bounded size, each record small enough to be sent. Invariant:
-rows of one topic keep their order. What it must not know: brokers, batches.
+Purpose: split rows by topic and into slices of bounded size, and check that records are small
+enough to be sent. Invariant: rows of one topic keep their order. What it must not know: brokers,
+record batches.
 """
 
 from __future__ import annotations
@@ -16,29 +17,29 @@ import pyarrow.compute as pc
 from pyspark_kafka.client.delivery_errors import DeliveryErrors
 
 _RECORD_OVERHEAD_BYTES: Final = 61 + 21
-"""A batch's header and the most that a record's own fields take, beside key, value and headers
+"""A batch header, and the largest size of a record's other fields, without key, value and headers
 (`DefaultRecordBatch.estimateBatchSizeUpperBound`)."""
 _HEADER_OVERHEAD_BYTES: Final = 10
 _DATA: Final = ("key", "value", "partition", "timestamp", "headers")
 
 
 @dataclass(slots=True)
-class HeldRows:
-    """The rows of one topic. `taken_at` is when the oldest came, a moment of the clock."""
+class RowBuffer:
+    """The rows of one topic. `oldest_at` is the time when the oldest row was added."""
 
     pieces: list[pa.RecordBatch] = field(default_factory=list)
     bytes: int = 0
-    taken_at: float = 0.0
+    oldest_at: float = 0.0
 
     def add(self, rows: pa.RecordBatch, now: float) -> None:
-        """Rows of this topic, after all others."""
+        """Append rows."""
         if not self.pieces:
-            self.taken_at = now
+            self.oldest_at = now
         self.pieces.append(rows)
         self.bytes += rows.nbytes
 
     def take(self) -> pa.RecordBatch:
-        """All rows as one batch; copied only where they came in several."""
+        """Remove and return all rows as one Arrow batch; several pieces are copied."""
         pieces, self.pieces, self.bytes = self.pieces, [], 0
         if len(pieces) == 1:
             return pieces[0]
@@ -47,7 +48,7 @@ class HeldRows:
 
     @property
     def has_keys(self) -> bool:
-        """Whether rows go to partitions of their own, as far as the newest ones tell."""
+        """Return whether the newest rows have keys or partitions."""
         return bool(self.pieces) and any(
             name in self.pieces[-1].schema.names
             and self.pieces[-1].column(name).null_count < self.pieces[-1].num_rows
@@ -71,7 +72,7 @@ def _with_columns(
 
 
 def by_topic(batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
-    """The rows of each topic, in their order, without the column `topic`."""
+    """Split rows by topic, in order, without the column `topic`."""
     data = batch.select([name for name in _DATA if name in batch.schema.names])
     topics = batch.column("topic")
     encoded = topics.dictionary_encode()
@@ -84,14 +85,14 @@ def by_topic(batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
     found = []
     start = 0
     for name in names:
-        # Not slices of one copy, of which the rarest topic would hold all.
+        # A slice of one copy would keep the rows of all topics alive.
         found.append((name, data.take(order.slice(start, counts[name]))))
         start += counts[name]
     return found
 
 
 def pieces_of(rows: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """Slices of so many bytes at most, but for single rows that are larger."""
+    """Yield slices of at most `bytes_max` bytes; a single row may be larger."""
     if rows.nbytes <= bytes_max or rows.num_rows == 1:
         yield rows
         return
@@ -100,12 +101,12 @@ def pieces_of(rows: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
     yield from pieces_of(rows.slice(half), bytes_max)
 
 
-def check_record_sizes(rows: pa.RecordBatch, topic: str, faults: DeliveryErrors) -> None:
+def check_record_sizes(rows: pa.RecordBatch, topic: str, errors: DeliveryErrors) -> None:
     """Raises `RowError` for the first record that is larger than a request may be."""
-    limit = faults.record_bytes_max - _RECORD_OVERHEAD_BYTES
+    limit = errors.record_bytes_max - _RECORD_OVERHEAD_BYTES
     columns = [name for name in ("key", "value") if name in rows.schema.names]
     headers = rows.column("headers") if "headers" in rows.schema.names else None
-    # The largest of each, which are seldom of one row, are mostly small enough together.
+    # Fast path: the largest key, value and headers together mostly fit.
     bound = sum(pc.max(pc.binary_length(rows.column(name))).as_py() or 0 for name in columns)
     if headers is not None:
         bound += _most_header_bytes(headers)
@@ -117,7 +118,7 @@ def check_record_sizes(rows: pa.RecordBatch, topic: str, faults: DeliveryErrors)
         header_bytes = sum(map(_header_bytes, of_row))
         overhead_bytes = len(of_row) * _HEADER_OVERHEAD_BYTES
         if sum(sizes.values()) + header_bytes + overhead_bytes > limit:
-            raise faults.record_too_large(
+            raise errors.record_too_large(
                 topic,
                 value_bytes=sizes.get("value", 0),
                 key_bytes=sizes.get("key", 0),
@@ -126,7 +127,7 @@ def check_record_sizes(rows: pa.RecordBatch, topic: str, faults: DeliveryErrors)
 
 
 def _most_header_bytes(headers: Any) -> int:
-    headers = headers.drop_null()  # which may have headers nevertheless, as Arrow lays lists out
+    headers = headers.drop_null()  # A null list may have child values in Arrow.
     flat = pc.list_flatten(headers)
     if len(flat) == 0:
         return 0

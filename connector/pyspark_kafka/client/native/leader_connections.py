@@ -1,0 +1,135 @@
+"""A producer's connections to leaders, and the Produce requests in flight on each.
+
+Purpose: one connection to each leader for Produce alone, so that requests about the cluster do not
+wait behind rows. Invariant: a failed connection is removed before its calls are returned, and a
+broker whose address changed gets a new connection. What it must not know: what answers mean.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from pyspark_kafka.client.native.batch_queues import ProducerBatch
+from pyspark_kafka.errors import BrokerUnreachableError
+from pyspark_kafka.wire.connection import Connection, Pending, wait_any
+from pyspark_kafka.wire.metadata import Broker
+from pyspark_kafka.wire.produce import ProduceResponse
+from pyspark_kafka.wire.router import Router
+
+ANSWER_GRACE_S: Final = 1.0
+"""Added to the request timeout, for the answer to arrive."""
+_FIRST_TRY_S: Final = 5.0
+_DOUBLINGS_MAX: Final = 10
+
+
+def growing_timeout_s(first_s: float, failures: int, longest_s: float) -> float:
+    """Return the timeout of the next try: doubled after each failure, at most `longest_s`."""
+    return min(first_s * 2.0 ** min(failures, _DOUBLINGS_MAX), max(first_s, longest_s))
+
+
+@dataclass(slots=True)
+class ProduceCall:
+    """A request in flight. After `deadline` its connection is closed."""
+
+    batches: list[ProducerBatch]
+    pending: Pending[ProduceResponse]
+    deadline: float
+
+
+@dataclass(slots=True)
+class LeaderConnection:
+    """The connection to one leader, and its requests in flight, in order."""
+
+    broker: Broker
+    connection: Connection
+    calls: deque[ProduceCall] = field(default_factory=deque)
+
+
+@dataclass(slots=True)
+class LeaderConnections:
+    """The connections of one producer.
+
+    The first tries to connect take less than `connect_timeout_s`, since they block all else.
+    """
+
+    router: Router
+    request_timeout_s: float
+    connect_timeout_s: float
+    _connections: dict[int, LeaderConnection] = field(default_factory=dict)
+    _failures: dict[int, int] = field(default_factory=dict)
+    """Failed tries to connect in a row, by broker id."""
+
+    def __iter__(self) -> Iterator[LeaderConnection]:
+        return iter(self._connections.values())
+
+    def pendings(self) -> list[Pending[ProduceResponse]]:
+        """Return all requests in flight."""
+        return [call.pending for leader in self for call in leader.calls]
+
+    def get(self, broker: Broker) -> LeaderConnection | None:
+        """Return the connection to this broker, usable or not."""
+        return self._connections.get(broker.broker_id)
+
+    def open(self, broker: Broker, *, deadline: float) -> LeaderConnection:
+        """Return the connection to a leader, opened if necessary; raises as `Router` does."""
+        leader = self.get(broker)
+        if leader is not None and (
+            leader.calls
+            or (leader.connection.is_usable and leader.broker.address == broker.address)
+        ):
+            return leader
+        if leader is not None:
+            self._connections.pop(broker.broker_id).connection.close()
+        failures = self._failures.get(broker.broker_id, 0)
+        self._failures[broker.broker_id] = failures + 1
+        try_s = growing_timeout_s(_FIRST_TRY_S, failures, self.connect_timeout_s)
+        deadline = min(deadline, self.router.clock.now() + try_s)
+        leader = LeaderConnection(
+            broker, self.router.dedicated_connection(broker, deadline=deadline)
+        )
+        del self._failures[broker.broker_id]
+        self._connections[broker.broker_id] = leader
+        return leader
+
+    def done(self) -> Iterator[tuple[LeaderConnection, ProduceCall]]:
+        """Yield the calls that are answered or failed, in the order of each connection."""
+        clock = self.router.clock
+        while wait_any(self.pendings(), deadline=clock.now(), clock=clock):
+            for leader in list(self):
+                while leader.calls and leader.calls[0].pending.done:
+                    if not leader.connection.is_open and self.get(leader.broker) is leader:
+                        del self._connections[leader.broker.broker_id]
+                    yield leader, leader.calls.popleft()
+
+    def fail_overdue(self) -> bool:
+        """Close connections with an overdue call; return whether that made calls `done`."""
+        now = self.router.clock.now()
+        for leader in list(self):
+            if leader.calls and now >= leader.calls[0].deadline:
+                request = leader.calls[0].pending.request
+                waited_s = self.request_timeout_s + ANSWER_GRACE_S
+                leader.connection.fail(
+                    BrokerUnreachableError, f"no answer to {request} arrived within {waited_s:g} s"
+                )
+        return any(not leader.connection.is_open for leader in self)
+
+    def extend_deadlines(self, by_s: float) -> None:
+        """Move the deadlines of all calls."""
+        for leader in self:
+            for call in leader.calls:
+                call.deadline += by_s
+
+    def hand_over(self) -> LeaderConnections:
+        """Move all connections into a new object, for another producer."""
+        handed_over = replace(self)
+        self._connections, self._failures = {}, {}
+        return handed_over
+
+    def close(self) -> None:
+        """Close all; requests in flight are dropped."""
+        for leader in self:
+            leader.connection.close()
+        self._connections.clear()
