@@ -25,70 +25,72 @@ NOWHERE = "127.0.0.1:1"
 
 
 @pytest.fixture(autouse=True)
-def nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(factory, "_said", set())
+def nothing_logged_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(factory, "_logged", set())
     monkeypatch.setenv("PYSPARK_KAFKA_RECORDS", "cython")
 
 
 @pytest.mark.parametrize(
-    ("kafka", "objection"),
+    ("kafka", "reason"),
     [
         ({}, None),
         ({"client_id": "me", "fetch_max_wait_ms": "9", "security_protocol": "PLAINTEXT"}, None),
         ({"fetch_min_bytes": "9", "max_poll_interval_ms": "9", "session_timeout_ms": "9"}, None),
         ({"isolation_level": "read_committed", "group_id": "g"}, None),
         ({"metric_reporters": "no effect anywhere"}, None),
-        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"}, "SASL_SSL.*no TLS"),
-        ({"debug": "all"}, "does not know option 'kafka.debug'"),
+        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"}, "SASL_SSL.*TLS"),
+        ({"debug": "all"}, "'kafka.debug'"),
         ({"broker_address_family": "v5"}, "'v5' of option 'kafka.broker.address.family'"),
         ({"ssl_key_password": "hush"}, "'kafka.ssl.key.password'"),
     ],
 )
-def test_auto_is_native_unless_something_speaks_against_it(
-    kafka: dict[str, Any], objection: str | None, caplog: pytest.LogCaptureFixture
+def test_auto_is_native_if_all_settings_are_supported(
+    kafka: dict[str, Any], reason: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "pyspark_kafka")
     wanted = options(NOWHERE, **kafka)
     engine = choose_engine(wanted, "consumer")
-    assert engine == ("librdkafka" if objection else "native")
+    assert engine == ("librdkafka" if reason else "native")
     assert choose_engine(wanted, "consumer") == engine
-    said = [r.getMessage() for r in caplog.records if r.name == factory.__name__]
-    assert len(said) == 1, "once a process"
-    assert said[0].startswith(f"engine {engine} reads: ")
+    messages = [r.getMessage() for r in caplog.records if r.name == factory.__name__]
+    assert len(messages) == 1, "once per process"
+    assert messages[0].startswith(f"Engine {engine} reads: ")
     assert "hush" not in caplog.text
     native = replace(wanted, engine="native")
-    if objection is None:
+    if reason is None:
         assert choose_engine(native, "consumer") == "native"
     else:
-        with pytest.raises(OptionError, match=f"{objection}.*set 'engine' to 'librdkafka'"):
+        with pytest.raises(OptionError, match=reason) as caught:
             choose_engine(native, "consumer")
+        assert caught.value.option == "engine"
     assert choose_engine(replace(wanted, engine="librdkafka"), "consumer") == "librdkafka"
 
 
 @pytest.mark.parametrize(
-    ("kafka", "objection"),
+    ("kafka", "reason"),
     [
         ({}, None),
         ({"compression.type": "zstd", "batch.size": "16384", "linger.ms": "5"}, None),
-        ({"partitioner": "random"}, "'partitioner' is 'random', and this engine has murmur2_ran"),
-        ({"compression.type": "gzip", "compression.level": "12"}, "'compression.level' is '12'"),
-        ({"security.protocol": "SSL"}, "having no TLS and no SASL yet"),
-        ({"fetch.max.bytes": "1"}, None),  # of readers, and without a meaning here
+        ({"partitioner": "random"}, "'kafka.partitioner' 'random'"),
+        ({"compression.type": "gzip", "compression.level": "12"}, "'kafka.compression.level' '12'"),
+        ({"security.protocol": "SSL"}, "'kafka.security.protocol'"),
+        ({"fetch.max.bytes": "1"}, None),  # of consumers, without effect here
     ],
 )
-def test_the_engine_of_a_writer(kafka: dict[str, Any], objection: str | None) -> None:
+def test_the_engine_of_a_writer(kafka: dict[str, Any], reason: str | None) -> None:
     native = options(NOWHERE, engine="native", **kafka)
-    engine = "native" if objection is None else "librdkafka"
+    engine = "native" if reason is None else "librdkafka"
     assert choose_engine(replace(native, engine="auto"), "producer") == engine
-    if objection is None:
+    if reason is None:
         with open_client(native, role="producer") as client:
             assert isinstance(client, NativeClient)
     else:
-        with pytest.raises(OptionError, match=f"{objection}.*set 'engine' to 'librdkafka'"):
+        with pytest.raises(OptionError, match=reason) as caught:
             choose_engine(native, "producer")
+        assert caught.value.option == "engine"
 
 
-def test_without_the_kernel_native_is_only_for_who_asks(
+def test_without_the_kernel_auto_is_librdkafka(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(factory, "_RECORDS", str(tmp_path))
@@ -103,7 +105,7 @@ def test_without_the_kernel_native_is_only_for_who_asks(
     ("implementation", "engine", "warnings"),
     [("cython", "auto", 0), ("pure", "native", 0), ("pure", "auto", 1)],
 )
-def test_a_kernel_that_does_not_load_is_told_where_auto_counted_on_it(
+def test_kernel_that_does_not_load_is_logged_with_auto(
     implementation: str,
     engine: Any,
     warnings: int,
@@ -115,9 +117,9 @@ def test_a_kernel_that_does_not_load_is_told_where_auto_counted_on_it(
     for _ in range(2):
         with open_client(options(NOWHERE, engine=engine), is_checked=True) as client:
             assert isinstance(client, NativeReads)
-    told = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert len(told) == warnings
-    assert all("does not load" in text for text in told)
+    messages = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(messages) == warnings
+    assert all("does not load" in text for text in messages)
 
 
 def test_the_table_has_names_of_librdkafka() -> None:
@@ -166,10 +168,11 @@ def test_there_is_always_a_pause_between_tries(first_ms: str, longest_ms: str) -
 
 
 @pytest.mark.parametrize("engine", ["auto", "native", "librdkafka"])
-def test_a_bad_value_is_the_same_error_for_every_engine(engine: Any) -> None:
+def test_invalid_value_is_the_same_error_for_every_engine(engine: Any) -> None:
     for value in ("-5", "soon"):
-        with pytest.raises(OptionError, match=rf"'kafka.fetch.max.wait.ms' is '{value}' .*refused"):
+        with pytest.raises(OptionError, match=value) as caught:
             open_client(options(NOWHERE, engine=engine, fetch_max_wait_ms=value))
+        assert caught.value.option == "kafka.fetch.max.wait.ms"
 
 
 def test_a_task_of_the_native_engine_does_not_load_librdkafka() -> None:

@@ -158,12 +158,12 @@ def test_a_reader_may_be_left_half_way(bootstrap: str, topic: TopicFactory) -> N
         assert len(rows(client, fetch_range(name, 29_990, 30_000))) == 10
 
 
-def test_times_that_spark_cannot_hold_are_told(bootstrap: str, topic: TopicFactory) -> None:
+def test_timestamp_outside_of_sparks_range_is_an_error(bootstrap: str, topic: TopicFactory) -> None:
     name = topic(**{"message.timestamp.after.max.ms": str(2**63 - 1)})
     nanoseconds = 1_700_000_000_000_000_000
     write(bootstrap, name, [Record(value=b"v"), Record(value=b"v", timestamp_ms=nanoseconds)])
     with reading(bootstrap) as client:
-        with pytest.raises(KafkaError, match=rf"{name}-0: .*offset 1 .*{nanoseconds}"):
+        with pytest.raises(KafkaError, match=rf"{name}-0.*{nanoseconds}"):
             rows(client, fetch_range(name, 0, 2), ("timestamp",))
         assert len(rows(client, fetch_range(name, 0, 2), ("timestampType",))) == 2
 

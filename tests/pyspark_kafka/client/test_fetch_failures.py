@@ -50,7 +50,7 @@ def test_offsets_below_the_log_start(bootstrap: str, topic: TopicFactory) -> Non
         reading(bootstrap) as client,
         pytest.raises(
             OffsetOutOfRangeError,
-            match=rf"{name}-0: offsets 1 to 8 .* are wanted, but the log begins at 4, .*end 10",
+            match=rf"{name}-0 .*offsets 1 to 8 .*starts at 4, .*high watermark 10",
         ),
     ):
         read(client, fetch_range(name, 1, 8))
@@ -61,7 +61,7 @@ def test_offsets_beyond_the_end(bootstrap: str, topic: TopicFactory) -> None:
     write(bootstrap, name, [Record(value=b"v")] * 10)
     with (
         reading(bootstrap) as client,
-        pytest.raises(OffsetOutOfRangeError, match=rf"{name}-0: offsets 12 to 15 .*end 10"),
+        pytest.raises(OffsetOutOfRangeError, match=rf"{name}-0 .*12 to 15 .* 10"),
     ):
         read(client, fetch_range(name, 12, 15))
 
@@ -72,7 +72,7 @@ def test_an_end_that_the_log_does_not_reach(bootstrap: str, topic: TopicFactory)
     with reading(bootstrap, poll_timeout_ms=3_000) as client:
         batches = client.fetch(fetch_range(name, 5, 15), ("offset",), COMMITTED)
         assert next(batches).column("offset").to_pylist() == [5, 6, 7, 8, 9]
-        with pytest.raises(OffsetOutOfRangeError, match=rf"{name}-0: offsets 10 to 15 .*end 10"):
+        with pytest.raises(OffsetOutOfRangeError, match=rf"{name}-0 .*10 to 15 .* 10"):
             next(batches)
 
 
@@ -94,7 +94,7 @@ def test_no_broker() -> None:
         reading("127.0.0.1:1", poll_timeout_ms=500) as client,
         pytest.raises(
             BrokerUnreachableError,
-            match=r"fetching t-0 at offset 3 .*127.0.0.1:1 did not answer within 0.5 s .*refused",
+            match=r"t-0 at offset 3 .*127.0.0.1:1 did not answer within 0.5 s .*refused",
         ),
     ):
         read(client, fetch_range("t", 3, 5))
@@ -154,7 +154,7 @@ def test_a_header_key_that_is_not_utf_8(bootstrap: str, topic: TopicFactory) -> 
         proxy(bootstrap, {b"KEYKEY": b"\xff\xfeY\xffEY"}) as between,
         reading(between.address, check_crcs="false") as client,
     ):
-        with pytest.raises(KafkaError, match=rf"{name}-0: .*offset 1 .*not UTF-8.*includeHeaders"):
+        with pytest.raises(KafkaError, match=rf"offset 1 of {name}-0 .*UTF-8.*includeHeaders"):
             read(client, fetch_range(name, 0, 2), "headers")
         assert read(client, fetch_range(name, 0, 2), "value") == 2
 

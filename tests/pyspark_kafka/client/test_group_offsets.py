@@ -64,7 +64,7 @@ def test_a_group_with_members_is_theirs(
             return bool(member.assignment())
 
         eventually(has_joined)
-        with pytest.raises(KafkaError, match=rf"committing offsets of .*{group}"):
+        with pytest.raises(KafkaError, match=group):
             client.commit_offsets(group, {partition: 3})
     finally:
         member.close()

@@ -12,7 +12,7 @@ from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.transport import Address
 
 
-def test_a_leader_that_is_slow_to_connect_to_gets_more_time() -> None:
+def test_connect_timeout_grows_after_failures() -> None:
     found: list[float] = []
 
     class Slow:

@@ -196,7 +196,7 @@ def test_what_is_deleted_meanwhile_is_no_gap(
     batches = client.read_log(TopicPartition(name, 0), 0, end_of(client, name))
     assert next(batches).base_offset == 0
     delete(bootstrap, name, 29)
-    with pytest.raises(OffsetOutOfRangeError, match=f"{name}-0: .* are wanted, but the log begins"):
+    with pytest.raises(OffsetOutOfRangeError, match=f"{name}-0 .*the log starts"):
         list(batches)
 
 
@@ -208,9 +208,9 @@ def test_what_is_not_there_yet_is_waited_for_and_no_longer(
     with opened(bootstrap, poll_timeout_ms=1_000) as client:
         batches = client.read_log(TopicPartition(name, 0), 0, 2)
         assert values([next(batches)]) == [b"v"]
-        with pytest.raises(OffsetOutOfRangeError, match=f"{name}-0: offsets 1 to 2"):
+        with pytest.raises(OffsetOutOfRangeError, match=f"{name}-0 .*1 to 2"):
             list(batches)
-        with pytest.raises(OffsetOutOfRangeError, match=f"{name}-0: offsets 5 to 9"):
+        with pytest.raises(OffsetOutOfRangeError, match=f"{name}-0 .*5 to 9"):
             log(client, name, 5, 9)
 
 

@@ -65,7 +65,7 @@ def test_asking_about_a_topic_does_not_create_it(
 ) -> None:
     name = unique_name()
     assert client.describe_topics([name]) == {}
-    with pytest.raises(UnknownTopicOrPartitionError, match=f"topic '{name}' does not exist"):
+    with pytest.raises(UnknownTopicOrPartitionError, match=name):
         client.list_offsets({TopicPartition(name, 0): LATEST}, COMMITTED)
     assert client.describe_topics([name]) == {}
     assert name not in client.list_topics()

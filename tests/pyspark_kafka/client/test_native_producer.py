@@ -194,11 +194,11 @@ def test_what_was_not_answered_is_sent_again_as_it_was(
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_broker_that_never_answers_is_told_with_its_reason(
+def test_timeout_names_the_last_failure(
     script: Callable[[Peer, ReceivedRequest], None],
 ) -> None:
     reasons: dict[Any, str] = {
-        _hang: "no answer came to Produce|has not answered Produce",
+        _hang: "no answer to Produce|has not answered Produce",
         _close: "was closed by the other side",
         _half_a_frame: "correlation id 0|in the middle of a response",
         _wrong_correlation: "answered with correlation id",
@@ -210,18 +210,16 @@ def test_a_broker_that_never_answers_is_told_with_its_reason(
         producer = client.producer()
         started = time.monotonic()
         producer.send(rows("t", [b"x"]))
-        with pytest.raises(
-            DeliveryError,
-            match=rf"a record for t-0 was not written: .*did not confirm it within "
-            rf"'kafka.delivery.timeout.ms' \(.*({expected}).*\)",
-        ):
+        with pytest.raises(DeliveryError, match=expected) as caught:
             producer.flush()
+        assert (caught.value.topic, caught.value.partition) == ("t", 0)
+        assert "'kafka.delivery.timeout.ms'" in caught.value.what
         producer.abort()
         assert time.monotonic() - started < 5
 
 
 @pytest.mark.parametrize("code", [2, 3, 5, 6, 7, 13, 19, 20, 56, 100])
-def test_what_may_pass_is_sent_again_as_it_was(code: int) -> None:
+def test_retriable_error_resends_the_same_batch(code: int) -> None:
     brokers = Brokers({"error_code": code}, OK)
     with writing_to(brokers) as client:
         producer = client.producer()
@@ -235,32 +233,30 @@ def test_what_may_pass_is_sent_again_as_it_was(code: int) -> None:
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        (45, r"OUT_OF_ORDER_SEQUENCE_NUMBER \(45\); records written before it are gone"),
-        (47, r"INVALID_PRODUCER_EPOCH \(47\); .*another try of the task"),
-        (59, r"UNKNOWN_PRODUCER_ID \(59\); .*another try of the task"),
-        (90, r"PRODUCER_FENCED \(90\); .*another try of the task"),
-        (10, r"too large, MESSAGE_TOO_LARGE \(10\); .*'max.message.bytes'"),
-        (32, r"INVALID_TIMESTAMP \(32\).*; the column 'timestamp'"),
-        (76, r"UNSUPPORTED_COMPRESSION_TYPE \(76\); the rows of this task count as not written"),
+        (45, r"OUT_OF_ORDER_SEQUENCE_NUMBER \(45\).*lost"),
+        (47, r"INVALID_PRODUCER_EPOCH \(47\).*producer id"),
+        (59, r"UNKNOWN_PRODUCER_ID \(59\).*producer id"),
+        (90, r"PRODUCER_FENCED \(90\).*producer id"),
+        (10, r"MESSAGE_TOO_LARGE \(10\).*'max.message.bytes'"),
+        (32, r"INVALID_TIMESTAMP \(32\).*'message.timestamp.before.max.ms'"),
+        (76, r"UNSUPPORTED_COMPRESSION_TYPE \(76\)"),
     ],
 )
-def test_what_will_not_pass_ends_the_producer(code: int, expected: str) -> None:
+def test_final_error_ends_the_producer(code: int, expected: str) -> None:
     with writing_to(Brokers({"error_code": code}, OK)) as client:
         producer = client.producer()
         producer.send(rows("t", [b"x"]))
-        with pytest.raises(
-            DeliveryError,
-            match=rf"a record for t-0 was not written: broker 1 at 127.* said .*{expected}",
-        ) as caught:
+        with pytest.raises(DeliveryError, match=rf"broker 1 at 127.*{expected}") as caught:
             producer.flush()
+        assert (caught.value.topic, caught.value.partition) == ("t", 0)
         with pytest.raises(DeliveryError) as again:
             producer.flush()
-        assert str(again.value) == str(caught.value)
+        assert again.value is caught.value
         producer.abort()
         assert client.producer() is not producer
 
 
-def test_what_a_broker_says_of_a_record_is_told() -> None:
+def test_brokers_message_about_a_record_is_in_the_error() -> None:
     refusal = {
         "error_code": 87,
         "record_errors": [{"batch_index": 0, "batch_index_error_message": "it has no key"}],
@@ -274,18 +270,17 @@ def test_what_a_broker_says_of_a_record_is_told() -> None:
         producer.abort()
 
 
-def test_a_refusal_of_who_we_are_is_one() -> None:
+def test_missing_acl_is_an_access_error() -> None:
     with writing_to(Brokers({"error_code": 29})) as client:
         producer = client.producer()
         producer.send(rows("t", [b"x"]))
-        with pytest.raises(
-            AccessError, match=r"writing to t-0 failed at .*TOPIC_AUTHORIZATION_FAILED"
-        ):
+        with pytest.raises(AccessError, match="TOPIC_AUTHORIZATION_FAILED") as caught:
             producer.flush()
+        assert (caught.value.topic, caught.value.partition) == ("t", 0)
         producer.abort()
 
 
-def test_a_new_leader_gets_the_same_batch_without_being_asked_for() -> None:
+def test_leader_in_the_answer_gets_the_same_batch() -> None:
     moved = {"error_code": 6, "current_leader": {"leader_id": 2, "leader_epoch": 2}}
     brokers = Brokers(moved, OK)
     with writing_to(brokers, count=2) as client:
@@ -299,7 +294,7 @@ def test_a_new_leader_gets_the_same_batch_without_being_asked_for() -> None:
     assert first == second
 
 
-def test_a_new_leader_is_asked_for_when_the_old_one_is_gone() -> None:
+def test_metadata_is_refreshed_when_the_leader_is_gone() -> None:
     def go(_: Peer, __: ReceivedRequest) -> None:
         brokers.leader = 2
         raise ConnectionError
@@ -328,7 +323,7 @@ def test_a_broker_that_throttles_is_left_alone_for_as_long() -> None:
     assert len(brokers.batches) == 2
 
 
-def test_a_throttling_that_lasts_longer_than_there_is_time_is_told() -> None:
+def test_throttling_beyond_the_timeout_is_in_the_error() -> None:
     brokers = Brokers({"throttle_time": 60_000}, OK)
     with writing_to(brokers, delivery_timeout_ms="300") as client:
         producer = client.producer()
@@ -372,7 +367,7 @@ def test_a_slow_source_is_no_fault_of_the_brokers() -> None:
     assert sum(map(record_count, batches)) == 11
 
 
-def test_time_that_is_over_before_we_wait_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timeout_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SkippingClock()
     send_ready = NativeProducer._send_ready
 
@@ -384,12 +379,12 @@ def test_time_that_is_over_before_we_wait_is_told_as_such(monkeypatch: pytest.Mo
         producer = client.producer()
         producer.send(rows("t", [b"x"]))
         monkeypatch.setattr(NativeProducer, "_send_ready", slowly)
-        with pytest.raises(DeliveryError, match="no confirmation came in time"):
+        with pytest.raises(DeliveryError, match="did not acknowledge"):
             producer.flush()
         producer.abort()
 
 
-def test_few_rows_do_not_wait_for_more_for_ever() -> None:
+def test_few_rows_are_sent_after_a_second() -> None:
     clock = SkippingClock(tick_s=0.01)
     brokers = Brokers(OK)
     with writing_to(brokers, clock=Clock(now=clock.now), request_timeout_ms="60000") as client:
@@ -403,7 +398,7 @@ def test_few_rows_do_not_wait_for_more_for_ever() -> None:
     assert len(counts) > 1
 
 
-def test_requests_go_out_before_the_first_answer_and_five_at_most() -> None:
+def test_at_most_five_requests_are_in_flight() -> None:
     brokers = Brokers(OK)
     first = True
 
@@ -427,8 +422,8 @@ def test_requests_go_out_before_the_first_answer_and_five_at_most() -> None:
     assert len(brokers.batches) == 9
 
 
-def test_a_cluster_that_is_slow_to_tell_about_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer_module, "_TRY_S", 0.02)
+def test_timeout_for_slow_metadata_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_module, "_FIRST_TIMEOUT_S", 0.02)
     brokers = Brokers(OK)
 
     def slowly(peer: Peer, asked: ReceivedRequest) -> None:
@@ -444,7 +439,7 @@ def test_a_cluster_that_is_slow_to_tell_about_itself(monkeypatch: pytest.MonkeyP
     assert len(brokers.batches) == 1
 
 
-def test_an_id_is_asked_for_until_it_is_there() -> None:
+def test_producer_id_request_is_retried() -> None:
     brokers = Brokers(OK)
     refusal = {"error_code": 14, "producer_id": -1, "producer_epoch": -1}
     good = {"producer_id": 0x1234567890, "producer_epoch": 3}
@@ -458,7 +453,7 @@ def test_an_id_is_asked_for_until_it_is_there() -> None:
     assert sent[("t", 0)][43:57] == struct.pack(">qhi", 0x1234567890, 3, 0)
 
 
-def test_sequences_go_on_where_a_producer_is_used_again() -> None:
+def test_reused_producer_continues_its_sequences() -> None:
     brokers = Brokers(OK)
     with writing_to(brokers) as client:
         for values in ([b"x", b"y"], [b"z"]):
@@ -472,9 +467,9 @@ def test_sequences_go_on_where_a_producer_is_used_again() -> None:
 
 
 def test_a_topic_created_anew_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    distrusted: list[str] = []
+    reset: list[str] = []
     found = []
-    monkeypatch.setattr(BatchQueues, "distrust", lambda _, topic: distrusted.append(topic))
+    monkeypatch.setattr(BatchQueues, "reset_window", lambda _, topic: reset.append(topic))
     clock = SkippingClock()
     brokers = Brokers(_hang)
     with writing_to(brokers, clock=Clock(now=clock.now), batch_size="1") as client:
@@ -483,7 +478,7 @@ def test_a_topic_created_anew_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
             brokers.topic_id = UUID(int=topic_id)
             clock.skipped_s += 301  # what is known of topics is too old by then
             producer.send(rows("t", [b"x"]))
-            found.append(list(distrusted))
+            found.append(list(reset))
         producer.abort()
     assert found == [["t"], ["t"], ["t", "t"]]
 

@@ -159,7 +159,7 @@ def test_taking_an_id_fences_who_had_it_and_ends_what_was_open(
     assert values(bootstrap, topic) == [b"second"]
 
 
-def test_an_id_is_taken_from_who_is_expected(
+def test_init_producer_id_with_the_expected_owner(
     client: TransactionalClient, unique_name: NameFactory
 ) -> None:
     name = unique_name()
@@ -169,7 +169,7 @@ def test_an_id_is_taken_from_who_is_expected(
     assert second.producer_epoch > first.producer_epoch
     third = init(client, name)
     for stale in (first, second):
-        with pytest.raises(ProducerFencedError, match=f"'{name}' has another owner by now"):
+        with pytest.raises(ProducerFencedError, match=name):
             init(client, name, expected=stale)
     assert init(client, name, expected=third).producer_epoch > third.producer_epoch
 
@@ -215,7 +215,7 @@ def test_a_timeout_above_the_brokers_limit(
     client: TransactionalClient, unique_name: NameFactory
 ) -> None:
     name = unique_name()
-    with pytest.raises(OptionError, match=r"timeout of 120001 ms .* option 'transactionTimeout'"):
+    with pytest.raises(OptionError, match=r"120001 ms.*'transactionTimeout'"):
         client.init_producer_id(name, timeout_ms=120_001)
     client.init_producer_id(name, timeout_ms=120_000)
 
@@ -223,7 +223,7 @@ def test_a_timeout_above_the_brokers_limit(
 def test_two_phases_where_there_are_none(
     client: TransactionalClient, unique_name: NameFactory
 ) -> None:
-    with pytest.raises(OptionError, match="option 'twoPhaseCommit' is set"):
+    with pytest.raises(OptionError, match="'twoPhaseCommit'"):
         init(client, unique_name(), two_phase_commit=True)
 
 
@@ -359,14 +359,14 @@ def test_topics_that_cannot_be_made_or_looked_at(
     client: TransactionalClient, unique_name: NameFactory
 ) -> None:
     name = unique_name()
-    with pytest.raises(KafkaError, match=rf"topic '{name}' failed: INVALID_REPLICATION_FACTOR"):
+    with pytest.raises(KafkaError, match=rf"'{name}'.*INVALID_REPLICATION_FACTOR"):
         client.create_topic(name, partition_count=1, replication_factor=9, config={})
-    with pytest.raises(KafkaError, match=rf"topic '{name}' failed: INVALID_CONFIG"):
+    with pytest.raises(KafkaError, match=rf"'{name}'.*INVALID_CONFIG"):
         client.create_topic(
             name, partition_count=1, replication_factor=1, config={"cleanup.policy": "sweep"}
         )
     for look in (client.topic_config, client.replication_of):
-        with pytest.raises(UnknownTopicOrPartitionError, match=f"'{name}' does not exist"):
+        with pytest.raises(UnknownTopicOrPartitionError, match=name):
             look(name)
 
 
@@ -392,21 +392,21 @@ def test_offsets_of_a_group_are_committed_with_the_transaction(
 
 
 @pytest.mark.parametrize(
-    ("kafka", "engine", "said"),
+    ("kafka", "engine", "reason"),
     [
-        ({}, "librdkafka", "option 'engine' has the value 'librdkafka'"),
-        ({"security_protocol": "ssl"}, "auto", "having no TLS and no SASL yet"),
-        ({"debug": "all"}, "native", "does not know option 'kafka.debug'"),
+        ({}, "librdkafka", "'engine'"),
+        ({"security_protocol": "ssl"}, "auto", "'kafka.security.protocol'"),
+        ({"debug": "all"}, "native", "'kafka.debug'"),
     ],
 )
-def test_what_speaks_against_the_only_engine(kafka: dict[str, str], engine: str, said: str) -> None:
+def test_unsupported_settings_are_rejected(kafka: dict[str, str], engine: str, reason: str) -> None:
     wanted = options("localhost:1", engine=engine, **kafka)  # type: ignore[arg-type]
-    for judge in (check_transactional, open_transactional):
-        with pytest.raises(OptionError, match=f"option 'transactionalId' needs .*{said}"):
-            judge(wanted)
+    for check in (check_transactional, open_transactional):
+        with pytest.raises(OptionError, match=f"'transactionalId'.*{reason}"):
+            check(wanted)
 
 
-def test_settings_are_judged_before_anything_is_opened() -> None:
+def test_settings_are_checked_before_a_client_is_opened() -> None:
     check_transactional(options("localhost:1", linger_ms="5"))
     with pytest.raises(OptionError, match=r"kafka.batch.size"):
         check_transactional(options("localhost:1", batch_size="-7"))
@@ -453,7 +453,7 @@ def test_two_phases_that_are_switched_off(
     started = cluster_with(settings)
     with (
         opened(started.bootstrap_servers) as client,
-        pytest.raises(OptionError, match="option 'twoPhaseCommit' is set"),
+        pytest.raises(OptionError, match="'twoPhaseCommit'"),
     ):
         init(client, unique_name(), two_phase_commit=True)
 
@@ -523,7 +523,7 @@ def test_all_is_answered_while_coordinators_die(
 
 
 @pytest.mark.slow
-def test_a_broker_that_hangs_keeps_nobody_from_being_asked(
+def test_hanging_broker_does_not_delay_requests_to_others(
     three: Cluster, version: TransactionVersion, unique_name: NameFactory
 ) -> None:
     with opened(three.bootstrap_servers) as client:

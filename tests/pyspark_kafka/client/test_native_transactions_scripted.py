@@ -97,7 +97,7 @@ def test_the_version_of_transactions(features: dict[str, int], version: int) -> 
         assert client.transaction_version() == version
 
 
-def test_a_cluster_that_is_too_old_to_be_asked_about_transactions() -> None:
+def test_cluster_without_describe_transactions() -> None:
     ranges = {65: (1, 1), 66: (3, 4)}
     answers = Answers()
     with opened(answers, "x", ranges=ranges) as client:
@@ -126,37 +126,36 @@ def test_markers_that_are_being_written_are_waited_for_in_short_pauses(
 
 def test_markers_that_are_never_written() -> None:
     answers = Answers(init_producer_id=[initialised(51)])
-    said = r"'x' failed: CONCURRENT_TRANSACTIONS \(51\) .* 1 s"
     with (
         opened(answers, "x", api_timeout_ms=1_000) as client,
-        pytest.raises(KafkaError, match=said),
+        pytest.raises(KafkaError, match=r"'x'.*CONCURRENT_TRANSACTIONS"),
     ):
         client.init_producer_id("x", timeout_ms=1)
     assert 3 < answers.count("init_producer_id") < 20
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "said"),
+    ("code", "kind", "keyword"),
     [
-        (90, ProducerFencedError, "'x' has another owner by now: .* PRODUCER_FENCED"),
-        (47, ProducerFencedError, "'x' has another owner by now: .* INVALID_PRODUCER_EPOCH"),
-        (50, OptionError, "timeout of 1 ms .* 'transactionTimeout'"),
+        (90, ProducerFencedError, "'x'.* PRODUCER_FENCED"),
+        (47, ProducerFencedError, "'x'.* INVALID_PRODUCER_EPOCH"),
+        (50, OptionError, "1 ms.*'transactionTimeout'"),
         (53, AccessError, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
     ],
 )
-def test_what_is_final_is_told_at_once(code: int, kind: type[Exception], said: str) -> None:
+def test_final_error_is_raised_at_once(code: int, kind: type[Exception], keyword: str) -> None:
     answers = Answers(init_producer_id=[initialised(code)])
-    with opened(answers, "x") as client, pytest.raises(kind, match=said):
+    with opened(answers, "x") as client, pytest.raises(kind, match=keyword):
         client.init_producer_id("x", timeout_ms=1)
     assert answers.count("init_producer_id") == 1
 
 
 @pytest.mark.parametrize("code", [53, 48, 35])
-def test_two_phases_that_are_refused(code: int) -> None:
+def test_two_phase_commit_without_support(code: int) -> None:
     answers = Answers(init_producer_id=[initialised(code)])
     with (
         opened(answers, "x") as client,
-        pytest.raises(OptionError, match="option 'twoPhaseCommit' is set"),
+        pytest.raises(OptionError, match="'twoPhaseCommit'"),
     ):
         client.init_producer_id("x", timeout_ms=1, two_phase_commit=True)
 
@@ -172,7 +171,7 @@ def test_a_coordinator_that_moves_is_followed() -> None:
 # --- EndTxn ---
 
 
-def test_what_may_pass_is_asked_again_and_what_is_final_is_handed_over() -> None:
+def test_retriable_end_txn_is_retried_and_final_codes_are_returned() -> None:
     codes = {"x": [51, 16, 0], "y": [0], "z": [90], "w": [14, 48], "v": [-1, 0], "u": [105]}
     asked: list[str] = []
 
@@ -246,7 +245,7 @@ def test_an_end_that_the_coordinator_cannot_be_told() -> None:
 # --- looking ---
 
 
-def test_only_what_was_not_described_is_asked_for_again() -> None:
+def test_only_undescribed_ids_are_retried() -> None:
     requests: list[bytes] = []
 
     def answer(peer: Peer, asked: ReceivedRequest) -> None:
@@ -292,7 +291,7 @@ def two_brokers(
             yield client
 
 
-def test_all_brokers_are_asked_again_where_one_is_loading() -> None:
+def test_loading_coordinator_retries_all_brokers() -> None:
     """What one had may be the other's by then."""
     first = Answers(list_transactions=[listing("x/1"), listing("x/1", "x/2")])
     second = Answers(list_transactions=[{"error_code": 14}, listing("x/3")])
@@ -317,7 +316,7 @@ def test_a_broker_that_does_not_answer_is_left_out_with_a_warning(
         found = client.list_transactions("x/")
         assert [one.transactional_id for one in found] == ["x/1"]
         assert second.count("list_transactions") == 3
-    assert "are listed without ListTransactions v2 to broker 2" in caplog.text
+    assert "ListTransactions v2 to broker 2" in caplog.text
 
 
 def test_where_nobody_answers_there_is_no_list() -> None:

@@ -193,7 +193,7 @@ def test_a_record_larger_than_the_client_sends(client: Writes, topic: TopicFacto
     producer = client.producer()
     with pytest.raises(
         RowError,
-        match=rf"{name} is too large: its value has 2000000 bytes, .*'kafka.max.request.size' is "
+        match=rf"{name}.*2000000 bytes, .*'kafka.max.request.size' is "
         r"1048576.*'max.message.bytes'",
     ):
         producer.send(rows(name, [b"x" * 2_000_000]))
@@ -205,7 +205,7 @@ def test_a_record_with_headers_larger_than_the_client_sends(
 ) -> None:
     producer = client.producer()
     headers = [[{"key": "long", "value": b"x" * 2_000_000}, {"key": "none", "value": None}]]
-    with pytest.raises(RowError, match="has 1 bytes, its key 0 and its headers 2000008, but"):
+    with pytest.raises(RowError, match="2000008"):
         producer.send(rows(topic(), [b"x"], headers=headers))
     producer.abort()
 
@@ -214,9 +214,7 @@ def test_a_record_larger_than_the_topic_takes(client: Writes, topic: TopicFactor
     name = topic(**{"max.message.bytes": "1000"})
     producer = client.producer()
     producer.send(rows(name, [b"small", b"x" * 20_000]))
-    with pytest.raises(
-        DeliveryError, match=rf"{name}-0 was not written: .*too large.*'max.message.bytes'"
-    ):
+    with pytest.raises(DeliveryError, match=rf"{name}-0 .*'max.message.bytes'"):
         producer.flush()
     producer.abort()
 
@@ -233,9 +231,7 @@ def test_a_topic_that_is_not_created(client: Writes) -> None:
 
     # At the second time it is known that there is no such topic, and no record is even taken.
     for write in (send_and_flush, send):
-        with pytest.raises(
-            DeliveryError, match=r"no such name was not written: .*no name for a topic"
-        ):
+        with pytest.raises(DeliveryError, match=r"no such name.*Correct the topic's name"):
             write()
     producer.abort()
 
@@ -259,9 +255,7 @@ def test_a_topic_that_nobody_creates(bootstrap: str, unique_name: Callable[[], s
         producer = client.producer()
         started = time.monotonic()
         producer.send(rows(name, [b"x"]))
-        with pytest.raises(
-            DeliveryError, match=rf"a record for {name}.* was not written: .*create it, or correct"
-        ):
+        with pytest.raises(DeliveryError, match=rf"{name}.*Create the topic"):
             producer.flush()
         assert time.monotonic() - started < 30
         producer.abort()
@@ -272,7 +266,7 @@ def test_a_partition_that_does_not_exist(client: Writes, topic: TopicFactory) ->
     producer = client.producer()
     producer.send(rows(name, [b"x"], partition=[0]))
     producer.flush()
-    with pytest.raises(RowError, match=rf"partition 7 of topic {name}, which has no such"):
+    with pytest.raises(RowError, match=rf"partition 7 of topic '{name}'"):
         producer.send(rows(name, [b"x"], partition=[7]))
     producer.abort()
 
@@ -284,7 +278,7 @@ def test_no_broker_fails_in_time() -> None:
         producer.send(rows("t", [b"x"]))
         with pytest.raises(
             DeliveryError,
-            match=r"a record for t was not written: .*127.0.0.1:1 did not confirm it.*refused",
+            match=r"topic 't'.*127.0.0.1:1 did not acknowledge it.*refused",
         ):
             producer.flush()
         producer.abort()
@@ -324,6 +318,6 @@ def test_a_full_buffer_and_no_broker_fail_in_time() -> None:
     settings = {"delivery_timeout_ms": "1000", "buffer_memory": "1024"}
     with writing("127.0.0.1:1", **settings) as client:
         producer = client.producer()
-        with pytest.raises(DeliveryError, match=r"127.0.0.1:1 did not confirm it"):
+        with pytest.raises(DeliveryError, match=r"127.0.0.1:1 did not acknowledge"):
             producer.send(rows("t", [b"x" * 10] * 1_000))
         producer.abort()

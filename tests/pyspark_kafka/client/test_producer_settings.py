@@ -64,7 +64,7 @@ def test_java_names_are_understood() -> None:
     )
 
 
-def test_nothing_said_is_as_in_java_but_for_the_batch_size() -> None:
+def test_defaults_are_javas_except_the_batch_size() -> None:
     settings = settings_of({})
     assert settings == ProducerSettings()
     assert (settings.request_bytes_max, settings.buffer_bytes) == (1_048_576, 33_554_432)
@@ -100,9 +100,10 @@ def test_a_batch_fits_into_a_request_and_few_are_in_flight() -> None:
         ("allow.auto.create.topics", "perhaps"),
     ],
 )
-def test_values_that_are_none(name: str, value: str) -> None:
-    with pytest.raises(OptionError, match=f"option 'kafka.{name}' is '{value}': "):
+def test_invalid_value_is_rejected(name: str, value: str) -> None:
+    with pytest.raises(OptionError, match=f"'{value}'") as caught:
         settings_of({name: value})
+    assert caught.value.option == f"kafka.{name}"
 
 
 def test_values_are_read_as_librdkafka_reads_them() -> None:
@@ -125,9 +126,10 @@ def test_values_are_read_as_librdkafka_reads_them() -> None:
 
 def test_a_level_that_the_codec_does_not_have() -> None:
     properties = {"compression.type": "gzip", "compression.level": "11"}
-    assert "'compression.level' is '11'" in str(unsupported_reason(properties))
-    with pytest.raises(OptionError, match=r"'kafka.compression.level' is '11': gzip has 1 to 9"):
+    assert "'kafka.compression.level' '11'" in str(unsupported_reason(properties))
+    with pytest.raises(OptionError, match="1 to 9") as caught:
         settings_of(properties)
+    assert caught.value.option == "kafka.compression.level"
     for level in ("-1", "9"):
         good = {**properties, "compression.level": level}
         assert unsupported_reason(good) is None
@@ -135,6 +137,6 @@ def test_a_level_that_the_codec_does_not_have() -> None:
 
 
 @pytest.mark.parametrize("partitioner", ["random", "consistent", "murmur2", "fnv1a_random"])
-def test_other_partitioners_are_not_native(partitioner: str) -> None:
+def test_other_partitioners_are_not_supported(partitioner: str) -> None:
     assert partitioner in str(unsupported_reason({"partitioner": partitioner}))
     assert unsupported_reason({"partitioner": "murmur2_random"}) is None

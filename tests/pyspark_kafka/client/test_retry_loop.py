@@ -106,7 +106,7 @@ def test_a_refusal_of_hours_ago_is_not_held_against_an_answer(opened: Opened) ->
 def test_a_refusal_while_waiting_is_told_before_the_time_is_up(opened: Opened) -> None:
     client, admin = opened
     admin.events_with_question = [REFUSED]
-    with pytest.raises(AccessError, match=r"describing topic t .*no such user"):
+    with pytest.raises(AccessError, match=r"topic 't' .*no such user"):
         client.describe_topics(["t"])
     assert admin.asked == 1
 
@@ -160,9 +160,7 @@ def test_when_the_time_is_over_the_error_says_how_to_wait_longer(
 ) -> None:
     client, admin = opened
     admin.answers = [Code(code) for _ in range(1_000)]
-    with pytest.raises(
-        error, match=r"listing offsets of t-0 .*within 1 s.*'kafka.default.api.timeout.ms'"
-    ) as caught:
+    with pytest.raises(error, match=r"t-0 .*within 1 s.*'kafka.default.api.timeout.ms'") as caught:
         list_offsets(client)
     assert type(caught.value) is error
 
@@ -170,7 +168,7 @@ def test_when_the_time_is_over_the_error_says_how_to_wait_longer(
 def test_a_partition_that_is_not_there_is_not_waited_for(opened: Opened) -> None:
     client, admin = opened
     admin.answers = [*[Code(Code._NOENT)] * 3, Code(Code.UNKNOWN_TOPIC_OR_PART)]
-    with pytest.raises(UnknownTopicOrPartitionError, match=r"topic 't' does not exist"):
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"'t'"):
         list_offsets(client)
 
 
@@ -181,17 +179,17 @@ def test_a_partition_that_is_there_and_leaderless_is_waited_for(opened: Opened) 
     assert list_offsets(client) == {TopicPartition("t", 0): 7}
 
 
-def test_an_error_that_may_last_is_asked_as_often_as_retries_say(opened: Opened) -> None:
+def test_persistent_error_is_retried_num_retries_times(opened: Opened) -> None:
     client, admin = opened
     admin.answers = [Code(Code.UNKNOWN)] * 2 + [Topic()]
     assert client.describe_topics(["t"]).keys() == {"t"}
     admin.answers = [Code(Code.UNKNOWN)] * 3 + [Topic()]
-    with pytest.raises(KafkaError, match="describing topic t failed") as caught:
+    with pytest.raises(KafkaError, match="topic 't' failed") as caught:
         client.describe_topics(["t"])
     assert type(caught.value) is KafkaError
 
 
-def test_what_another_try_does_not_help_is_asked_once(opened: Opened) -> None:
+def test_final_error_is_not_retried(opened: Opened) -> None:
     client, admin = opened
     admin.answers = [Code(Code.TOPIC_AUTHORIZATION_FAILED)] * 2
     with pytest.raises(AccessError):

@@ -1,4 +1,4 @@
-"""Rows that the native producer has taken: by topic, in pieces, none larger than a request."""
+"""Rows in the native producer: by topic, in pieces, none larger than a request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark_kafka.columns import HEADERS_TYPE
 from pyspark_kafka.errors import RowError
 from tests.pyspark_kafka.client.records import rows
 
-FAULTS = DeliveryErrors(bootstrap_servers="b:1", record_bytes_max=1_000)
+ERRORS = DeliveryErrors(bootstrap_servers="b:1", record_bytes_max=1_000)
 
 
 def test_rows_by_topic_keep_their_order() -> None:
@@ -22,7 +22,7 @@ def test_rows_by_topic_keep_their_order() -> None:
     assert by_topic(rows("t", [b"x"]))[0][1].schema.names == ["value"]
 
 
-def test_rows_of_a_rare_topic_hold_no_others() -> None:
+def test_rows_of_a_rare_topic_do_not_keep_others_in_memory() -> None:
     topics = ["rare", *["often"] * 999]
     batch = rows("", [b"x" * 1_000] * 1_000).set_column(1, "topic", pa.array(topics))
     (rare,) = (of for name, of in by_topic(batch) if name == "rare")
@@ -30,7 +30,7 @@ def test_rows_of_a_rare_topic_hold_no_others() -> None:
 
 
 @pytest.mark.parametrize("bytes_max", [1, 10, 100, 200, 500, 10_000])
-def test_pieces_are_all_of_the_rows_and_bounded(bytes_max: int) -> None:
+def test_pieces_contain_all_rows_and_are_bounded(bytes_max: int) -> None:
     values = [b"x" * n * n for n in range(25)]
     ((_, batch),) = by_topic(rows("t", values))
     pieces = list(pieces_of(batch, bytes_max))
@@ -45,26 +45,24 @@ def _checked(value: int, key: int, header: int) -> None:
         "key": pa.array([None, b"k" * key]),
         "headers": pa.array([None, [("h", b"y" * header), ("i", None)]], HEADERS_TYPE),
     }
-    check_record_sizes(pa.RecordBatch.from_pydict(columns), "t", FAULTS)
+    check_record_sizes(pa.RecordBatch.from_pydict(columns), "t", ERRORS)
 
 
-def test_a_record_may_be_as_large_as_a_request() -> None:
+def test_record_as_large_as_a_request_is_accepted() -> None:
     _checked(500, 200, 196)
     _checked(896, 0, 0)
 
 
 @pytest.mark.parametrize("sizes", [(897, 0, 0), (500, 397, 0), (500, 200, 197), (0, 0, 897)])
-def test_a_record_larger_than_a_request_is_refused(sizes: tuple[int, int, int]) -> None:
+def test_record_larger_than_a_request_is_rejected(sizes: tuple[int, int, int]) -> None:
     value, key, header = sizes
-    with pytest.raises(
-        RowError,
-        match=f"for t is too large: its value has {value} bytes, its key {key} and its "
-        f"headers {header + 2}, but 'kafka.max.request.size' is 1000",
-    ):
+    with pytest.raises(RowError) as caught:
         _checked(*sizes)
+    assert caught.value.topic == "t"
+    assert all(str(size) in caught.value.what for size in (value, key, header + 2, 1000))
 
 
-def test_headers_that_are_null_do_not_count() -> None:
+def test_null_headers_do_not_count() -> None:
     headers = pa.array([[("h", b"y" * 2_000)], [("h", b"y")]], HEADERS_TYPE)
     first_is_null = pa.py_buffer(b"\x02")
     masked = pa.Array.from_buffers(
@@ -72,9 +70,9 @@ def test_headers_that_are_null_do_not_count() -> None:
     )
     assert masked.to_pylist()[0] is None
     columns = {"value": pa.array([b"x", b"x"]), "headers": masked}
-    check_record_sizes(pa.RecordBatch.from_pydict(columns), "t", FAULTS)
+    check_record_sizes(pa.RecordBatch.from_pydict(columns), "t", ERRORS)
 
 
-def test_large_columns_of_different_rows_are_no_large_record() -> None:
+def test_large_values_of_different_rows_are_accepted() -> None:
     columns = {"value": pa.array([b"x" * 800, b""]), "key": pa.array([b"", b"k" * 800])}
-    check_record_sizes(pa.RecordBatch.from_pydict(columns), "t", FAULTS)
+    check_record_sizes(pa.RecordBatch.from_pydict(columns), "t", ERRORS)

@@ -21,11 +21,11 @@ NOWHERE = "127.0.0.1:1"
         (
             "consumer",
             {"fetch_min_bytes": "-5"},
-            r"'kafka.fetch.min.bytes' is '-5' and refused .* range [0-9.]+; change or remove it$",
+            r"'kafka.fetch.min.bytes'.*'-5'.* range [0-9.]+",
         ),
-        ("producer", {"retries": "0"}, r"'kafka.retries' is '0' and refused .*must be set >= 1"),
-        ("producer", {"max_request_size": "9"}, r"'kafka.max.request.size' is '9' and refused"),
-        ("producer", {"max_in_flight": "10"}, r"'kafka.max.in.flight' is '10' .*<= 5"),
+        ("producer", {"retries": "0"}, r"'kafka.retries'.*'0'.*must be set >= 1"),
+        ("producer", {"max_request_size": "9"}, r"'kafka.max.request.size'.*'9'"),
+        ("producer", {"max_in_flight": "10"}, r"'kafka.max.in.flight'.*'10'.*<= 5"),
         (
             "producer",
             {"delivery_timeout_ms": "9", "linger_ms": "10"},
@@ -35,28 +35,28 @@ NOWHERE = "127.0.0.1:1"
         (
             "producer",
             {"max_in_flight_requests_per_connection": "6"},
-            "option 'kafka.max.in.flight.requests.per.connection' is '6'",
+            "'kafka.max.in.flight.requests.per.connection'.*'6'",
         ),
-        ("producer", {"delivery_timeout_ms": "0"}, "'kafka.delivery.timeout.ms' is '0'"),
-        ("consumer", {"default_api_timeout_ms": "x"}, "'kafka.default.api.timeout.ms' is 'x'"),
+        ("producer", {"delivery_timeout_ms": "0"}, "'kafka.delivery.timeout.ms'.*'0'"),
+        ("consumer", {"default_api_timeout_ms": "x"}, "'kafka.default.api.timeout.ms'.*'x'"),
         (
             "consumer",
             {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "GSSAPI"},
-            r"Kerberos \(GSSAPI\) is not in the confluent-kafka wheels.*use PLAIN",
+            "Kerberos",
         ),
         (
             "consumer",
             {"security_protocol": "ssl", "ssl_ca_location": "/no/such"},
-            "option 'kafka.ssl.ca.location' is '/no/such'",
+            "'kafka.ssl.ca.location'.*'/no/such'",
         ),
         (
             "consumer",
             {"security_protocol": "ssl", "ssl_key_pem": "hush"},
-            "option 'kafka.ssl.key.pem' is refused by librdkafka",
+            "'kafka.ssl.key.pem'",
         ),
     ],
 )
-def test_refused(role: Role, settings: dict[str, Any], message: str) -> None:
+def test_invalid_setting_is_rejected(role: Role, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message) as caught:
         open_client(options(NOWHERE, **settings), role=role)
     assert "hush" not in str(caught.value)
@@ -73,7 +73,7 @@ def test_refused(role: Role, settings: dict[str, Any], message: str) -> None:
         ("metadata_max_age_ms", str(2**63 - 1)),
     ],
 )
-def test_what_java_takes_and_the_nearest_does_as_well(name: str, value: str) -> None:
+def test_value_of_javas_wider_range_is_accepted(name: str, value: str) -> None:
     settings: dict[str, Any] = {name: value}
     open_client(options(NOWHERE, **settings), role="producer").close()
 

@@ -92,7 +92,7 @@ def test_what_is_aborted_is_not_seen(
     one.producer.send(rows(name, [b"gone"]))
     one.producer.flush()
     one.producer.abort()
-    with pytest.raises(DeliveryError, match="given up"):
+    with pytest.raises(DeliveryError, match="aborted"):
         one.producer.send(rows(name, [b"x"]))
     one.abort()
     assert seen(bootstrap, name) == [[]]
@@ -147,12 +147,11 @@ def test_whoever_takes_the_id_ends_it(
     one.producer.flush()
     other = begun.begin(transactional_id)
     partition = 0 if is_known else 1
-    expected = rf"a record for {name}-{partition} was not written: .* said .*{transactional_id}"
     one.producer.send(rows(name, [b"y"], partition=[partition]))
-    with pytest.raises(ProducerFencedError, match=expected) as fenced:
+    with pytest.raises(ProducerFencedError) as fenced:
         one.producer.flush()
-    assert "nothing that this attempt wrote will be seen" in str(fenced.value)
-    assert "'transactionalId'" in str(fenced.value)
+    assert (fenced.value.topic, fenced.value.partition) == (name, partition)
+    assert fenced.value.transactional_id == transactional_id
     with pytest.raises(ProducerFencedError):
         one.producer.flush()
     other.producer.send(rows(name, [b"z"], partition=[partition]))
@@ -161,7 +160,7 @@ def test_whoever_takes_the_id_ends_it(
     await_seen(bootstrap, name, *[[b"z"] if n == partition else [] for n in (0, 1)])
 
 
-def test_a_transaction_that_took_too_long(
+def test_transaction_timeout(
     begun: Transactions, bootstrap: str, topic: Callable[..., str], unique_name: NameFactory
 ) -> None:
     name = topic(partitions=2)
@@ -175,7 +174,7 @@ def test_a_transaction_that_took_too_long(
 
     eventually(is_over)
     one.producer.send(rows(name, [b"y"] * 2, partition=[0, 1]))
-    with pytest.raises((ProducerFencedError, DeliveryError), match="raise 'transactionTimeout'"):
+    with pytest.raises((ProducerFencedError, DeliveryError), match="'transactionTimeout'"):
         one.producer.flush()
     assert seen(bootstrap, name, partitions=2) == [[], []]
 
@@ -195,16 +194,16 @@ def test_offsets_are_committed_with_the_transaction(
         assert begun.client.committed_offsets(group, list(source)) == expected
 
 
-def test_offsets_of_who_lost_the_id(
+def test_offsets_of_a_fenced_producer(
     begun: Transactions, topic: Callable[..., str], unique_name: NameFactory
 ) -> None:
     name, group, transactional_id = topic(), unique_name(), unique_name()
     one = begun.begin(transactional_id)
     one.producer.send_offsets(group, {TopicPartition(name, 0): 7})
     begun.begin(transactional_id)
-    expected = rf"offsets of group '{group}' were not committed: .* {transactional_id!r}"
-    with pytest.raises(ProducerFencedError, match=expected):
+    with pytest.raises(ProducerFencedError) as caught:
         one.producer.send_offsets(group, {TopicPartition(name, 0): 8})
+    assert (caught.value.group_id, caught.value.transactional_id) == (group, transactional_id)
     assert begun.client.committed_offsets(group, [TopicPartition(name, 0)]) == {
         TopicPartition(name, 0): None
     }
