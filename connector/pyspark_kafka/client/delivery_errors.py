@@ -110,8 +110,8 @@ class DeliveryErrors:
     ) -> RowError:
         """For a record that is larger than a request may be."""
         return RowError(
-            f"A record for {format_place(topic, partition)} is too large: its value has {value_bytes} "
-            f"bytes, its key {key_bytes} and its headers {header_bytes}, but "
+            f"A record for {format_place(topic, partition)} is too large: its value has "
+            f"{value_bytes} bytes, its key {key_bytes} and its headers {header_bytes}, but "
             f"'kafka.max.request.size' is {self.record_bytes_max}.",
             advice="Raise 'kafka.max.request.size' and the topic's 'max.message.bytes', or write "
             "smaller records.",

@@ -1,8 +1,8 @@
 """Chooses the engine and opens its client.
 
 Purpose: the only module that knows the engines; it imports each when it is used. Invariant: the
-choice depends only on the options, the installed packages and `PYSPARK_KAFKA_RECORDS`, so the driver
-and tasks choose the same. What it must not know: the use of the client.
+choice depends only on the options, the installed packages and `PYSPARK_KAFKA_RECORDS`, so the
+driver and tasks choose the same. What it must not know: the use of the client.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def _unquote(token: str) -> str:
 
 
 def _tokens(config: str) -> list[str]:
-    """Return words, marks and strings; strings begin with a quote to tell them from marks."""
+    """Return words, marks and strings; strings begin with a quote, unlike marks."""
     tokens = []
     position, text = 0, config.strip()
     while position < len(text):

@@ -342,8 +342,8 @@ def _check_fixed(properties: Mapping[str, str], origin: Mapping[str, str], role:
             continue
         if name in properties and properties[name].lower() != fixed:
             raise OptionError(
-                f"Option 'kafka.{origin[name]}' has the value {properties[name]!r}, but can only be "
-                f"{fixed!r}: {reason}.",
+                f"Option 'kafka.{origin[name]}' has the value {properties[name]!r}, but can only "
+                f"be {fixed!r}: {reason}.",
                 advice="Remove it.",
                 option=f"kafka.{origin[name]}",
             )

@@ -28,7 +28,7 @@ class Producer(Protocol):
 
         The columns `topic` and `value` are required; a missing column counts as null. Blocks while
         the send buffer is full. Raises `RowError` for a record that is too large to send,
-        `DeliveryError` when a row has failed, and `AccessError` if the brokers refuse the principal.
+        `DeliveryError` when a row has failed, and `AccessError`.
         """
 
     def flush(self) -> None:

@@ -43,7 +43,7 @@ def options(
     engine: EngineOption = "auto",
     **kafka: str,
 ) -> ClientOptions:
-    """Client options; `delivery_timeout_ms="1"` stands for `kafka.delivery.timeout.ms`."""
+    """Client options; `delivery_timeout_ms="1"` sets `kafka.delivery.timeout.ms`."""
     settings = {name.replace("_", "."): value for name, value in kafka.items()}
     return ClientOptions(
         bootstrap_servers=bootstrap_servers,
@@ -81,7 +81,7 @@ def writing(
 ) -> Iterator[Writes]:
     """A client for writing, of the engine that the test is for; see the fixture `engine`.
 
-    `via` is where the native one connects to, whatever address it means; `clock` is a `Clock` for it.
+    `via` is the address that the native one connects to; `clock` is its `Clock`.
     """
     wanted = options(bootstrap_servers, engine=ENGINE, **kafka)
     if via is None and clock is None:

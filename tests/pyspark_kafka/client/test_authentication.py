@@ -1,4 +1,4 @@
-"""A refused login is told at once, by whom it was refused, and without the password."""
+"""A refused login fails at once and names the broker, without the password."""
 
 from __future__ import annotations
 

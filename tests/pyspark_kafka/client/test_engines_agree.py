@@ -92,7 +92,10 @@ def assert_agreement(bootstrap: str, topic: str, chance: random.Random) -> int:
             assert end == end_of(librdkafka, partition, level)
             assert native.list_offsets({partition: EARLIEST}, level)[partition] == 0
             cuts = [(0, end)]
-            cuts += [tuple(sorted(chance.sample(range(end + 1), 2))) for _ in range(RANGES)]  # type: ignore[misc]
+            cuts += [
+                tuple(sorted(chance.sample(range(end + 1), 2)))  # type: ignore[misc]
+                for _ in range(RANGES)
+            ]
             for start, stop in cuts:
                 some = tuple(chance.sample(ALL_COLUMNS, chance.randint(1, len(ALL_COLUMNS))))
                 columns = ALL_COLUMNS if (start, stop) == (0, end) else some

@@ -1,4 +1,4 @@
-"""How a range's end and its failures are told from what librdkafka hands over, in one piece."""
+"""The end and the failures of a range, from librdkafka's messages."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_all_that_is_in_the_log_whatever_became_of_it(
 def test_the_first_marker_behind_an_offset(
     client: TransactionalClient, topic: TopicFactory, bootstrap: str, unique_name: Callable[[], str]
 ) -> None:
-    """How it is told what became of a transaction that its coordinator has forgotten."""
+    """The log shows the outcome of a transaction that its coordinator has forgotten."""
     name = topic()
     one = producer(bootstrap, transactional_id=unique_name())
     one.init_transactions(TIMEOUT_S)

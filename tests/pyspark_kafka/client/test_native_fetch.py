@@ -285,7 +285,7 @@ def test_tiered_storage_that_takes_too_long_is_no_end() -> None:
 
 
 def test_metadata_is_refreshed_when_the_leader_is_unreachable() -> None:
-    """Its connection breaks in the middle of a read, and nobody listens there any more."""
+    """The connection breaks during a read, and nothing listens on the address."""
 
     def answer_once(peer: Peer) -> None:
         peer.negotiate()
@@ -463,11 +463,11 @@ def test_a_follower_that_lags_does_not_make_a_log_cut_short() -> None:
         assert offsets(client, 0, 4) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("told", [4, 9])
+@pytest.mark.parametrize("next_offset", [4, 9])
 def test_the_epoch_that_was_read_is_told_only_where_the_headers_were_right(
-    told: int, asked: list[FetchPartition], monkeypatch: pytest.MonkeyPatch
+    next_offset: int, asked: list[FetchPartition], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch_module, "last_batch", lambda _: LastBatch(told, 7))
+    monkeypatch.setattr(fetch_module, "last_batch", lambda _: LastBatch(next_offset, 7))
     rest = plain([b"d", b"e", b"f"], base_offset=3)
     answers = Answers(metadata=[], fetch=[fetched(BATCH), fetched(rest), fetched(rest)])
     with ScriptedBroker(answers) as broker, opened(broker) as client:

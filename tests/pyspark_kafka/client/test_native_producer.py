@@ -66,7 +66,8 @@ class Brokers:
         self.addresses: dict[int, str] = {}
         self.batches: list[tuple[int, dict[tuple[str, int], bytes]]] = []
         self.answers = Answers(
-            metadata=[self.tell], init_producer_id=[{"producer_id": 7, "producer_epoch": 0}]
+            metadata=[self.answer_metadata],
+            init_producer_id=[{"producer_id": 7, "producer_epoch": 0}],
         )
 
     def script(self, broker_id: int) -> Answers:
@@ -76,7 +77,7 @@ class Brokers:
         answers_of_broker.received = self.answers.received
         return answers_of_broker
 
-    def tell(self, peer: Peer, asked: ReceivedRequest) -> None:
+    def answer_metadata(self, peer: Peer, asked: ReceivedRequest) -> None:
         brokers = []
         for broker_id, address in self.addresses.items():
             host, _, port = address.rpartition(":")
@@ -428,7 +429,7 @@ def test_timeout_for_slow_metadata_grows(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def slowly(peer: Peer, asked: ReceivedRequest) -> None:
         time.sleep(0.2)
-        brokers.tell(peer, asked)
+        brokers.answer_metadata(peer, asked)
 
     brokers.answers.answers["metadata"] = [slowly]
     with writing_to(brokers, request_timeout_ms="5000", delivery_timeout_ms="3000") as client:
@@ -502,7 +503,7 @@ def test_rows_without_a_key_begin_at_any_partition() -> None:
 
 def test_rows_without_a_key_avoid_partitions_without_a_leader() -> None:
     brokers = Brokers(OK, partitions=2)
-    tell = brokers.tell
+    answer_metadata = brokers.answer_metadata
 
     def one_without(peer: Peer, asked: ReceivedRequest) -> None:
         class Changed(Peer):
@@ -512,7 +513,7 @@ def test_rows_without_a_key_avoid_partitions_without_a_leader() -> None:
                 fields["topics"][0]["partitions"][0]["leader_id"] = -1
                 peer.answer(asked, api, **fields)
 
-        tell(Changed(), asked)
+        answer_metadata(Changed(), asked)
 
     brokers.answers.answers["metadata"] = [one_without]
     with writing_to(brokers) as client:

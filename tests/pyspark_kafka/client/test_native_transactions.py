@@ -148,7 +148,7 @@ def test_taking_an_id_fences_who_had_it_and_ends_what_was_open(
     second = init(client, name)
     assert second.producer_id == first.producer_id
     assert second.producer_epoch > first.producer_epoch
-    # The marker is there when the id is given out: nothing holds readers back any more.
+    # The marker is there when the id is given out: nothing blocks readers.
     assert verdicts(client, topic) == [TransactionResult.ABORT]
     assert state_of(client, name) is TransactionState.EMPTY
     fenced = {ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced}

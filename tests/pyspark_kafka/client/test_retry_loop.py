@@ -31,7 +31,7 @@ REFUSED = Code(Code._AUTHENTICATION, "no such user")
 class FakeAdmin:
     """librdkafka's admin handle: events go out when it is polled, answers are those of `answers`.
 
-    Without any more of those, a question stays unanswered.
+    After the last one, a request stays unanswered.
     """
 
     def __init__(self, configuration: dict[str, Any], logger: object) -> None:

@@ -85,7 +85,7 @@ def nodes(three_brokers: Cluster) -> Iterator[Nodes]:
 
 
 class Load(threading.Thread):
-    """Writes numbered rows to all partitions in turn until told to stop, then flushes.
+    """Writes numbered rows to all partitions in turn until stopped, then flushes.
 
     Many small batches, so that several are in flight for each partition. `sent` counts calls.
     """
@@ -96,12 +96,12 @@ class Load(threading.Thread):
         self.failed: BaseException | None = None
         self._one = one
         self._topic = topic
-        self._stop_asked = threading.Event()
+        self._stop_requested = threading.Event()
 
     def run(self) -> None:
         producer = self._one.producer
         try:
-            while not self._stop_asked.wait(timeout=0.01):  # the pace of a live source
+            while not self._stop_requested.wait(timeout=0.01):  # the pace of a live source
                 numbers = range(self.sent * ROWS, (self.sent + 1) * ROWS)
                 values = [b"%09d" % number for number in numbers]
                 partitions = [number % PARTITIONS for number in numbers]
@@ -121,7 +121,7 @@ class Load(threading.Thread):
 
     def stop(self) -> None:
         """End, and wait until everything is confirmed."""
-        self._stop_asked.set()
+        self._stop_requested.set()
         self.join(timeout=100)
         assert not self.is_alive()
         if self.failed is not None:
@@ -137,7 +137,7 @@ class Load(threading.Thread):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._stop_asked.set()
+        self._stop_requested.set()
         self.join(timeout=100)
 
     def check(self, bootstrap: str) -> None:

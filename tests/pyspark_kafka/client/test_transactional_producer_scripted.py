@@ -455,7 +455,7 @@ def test_a_duplicate_without_an_offset_leaves_that_of_an_earlier_batch(
 
 @BOTH
 def test_duplicate_without_any_offset_fails(version: TransactionVersion) -> None:
-    """Roll-forward could not tell later whether they were committed."""
+    """Roll forward could not determine later whether they were committed."""
     brokers = Coordinated({"error_code": 46, "base_offset": -1}, {"base_offset": 9})
     with writing_in(brokers, version) as one:
         one.producer.send(rows("t", [b"x"]))
@@ -469,7 +469,7 @@ def test_duplicate_without_any_offset_fails(version: TransactionVersion) -> None
 
 @BOTH
 def test_last_offset_with_answers_in_any_order(version: TransactionVersion) -> None:
-    """A broker that was started anew confirms the last batch first, and then nothing before it."""
+    """A restarted broker confirms the last batch first, and no batch before it."""
     log: dict[int, int] = {}
     answered: list[int] = []
 

@@ -119,8 +119,8 @@ def _header_lists(messages: list[Message]) -> list[list[tuple[str, bytes | None]
     except (SystemError, UnicodeDecodeError):
         failed = messages[len(lists)]
         raise KafkaError(
-            f"The record at offset {failed.offset()} of {failed.topic()}-{failed.partition()} has a "
-            "header whose key is not UTF-8, which the engine librdkafka cannot decode.",
+            f"The record at offset {failed.offset()} of {failed.topic()}-{failed.partition()} has "
+            "a header whose key is not UTF-8, which the engine librdkafka cannot decode.",
             advice="Read it without 'includeHeaders'.",
             column="headers",
             topic=failed.topic(),

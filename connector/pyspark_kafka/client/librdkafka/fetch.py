@@ -9,8 +9,8 @@ transactions, compaction). The range is complete after a record at its last offs
 after librdkafka's "end of partition" event at its end or later. An event below the end means that
 the high watermark (last stable offset with read_committed) is lower; the reader waits for it.
 
-Progress. An aborted transaction yields no messages while it is skipped, whatever its size. The field
-`next_offset` of librdkafka's statistics still shows every fetch response.
+Progress. An aborted transaction yields no messages while it is skipped, whatever its size. The
+field `next_offset` of librdkafka's statistics still shows every fetch response.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class RangeReader:
         return time.monotonic() + self.errors.timeout_s
 
     def _raise_unless_new_partition(self, progress: Progress, error: Code) -> None:
-        """Ignore an unknown partition that exists: a new one takes a moment to reach all brokers."""
+        """Ignore an error for a partition that exists: all brokers do not know a new one yet."""
         if error_class(error) is not UnknownTopicOrPartitionError:
             raise self._failure(progress, error)
         self.check_existence()

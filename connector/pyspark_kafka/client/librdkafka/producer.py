@@ -77,7 +77,7 @@ _NO_SUCH_TOPIC: Final = (Code._UNKNOWN_TOPIC, Code.UNKNOWN_TOPIC_OR_PART, Code.T
 
 @dataclass(slots=True)
 class _Deliveries:
-    """The first failed delivery, as an error: librdkafka's message is valid only in the callback."""
+    """The first failed delivery; librdkafka's message is valid only in the callback."""
 
     events: ErrorEvents
     errors: DeliveryErrors

@@ -30,7 +30,7 @@ class LogReader(PartitionReader[LogBatch]):
         self, position: int, following: int, fetched: FetchedPartition
     ) -> Generator[LogBatch, None, int]:
         partition = self.fetch_range.topic_partition
-        wanted = DecodeRequest(
+        request = DecodeRequest(
             topic=partition.topic,
             partition=partition.partition,
             start_offset=position,
@@ -38,7 +38,7 @@ class LogReader(PartitionReader[LogBatch]):
             columns=_KEY_AND_VALUE,
             aborted=None,
         )
-        next_offset = yield from log_batches(fetched.records, wanted)
+        next_offset = yield from log_batches(fetched.records, request)
         return following if next_offset == self.fetch_range.end_offset else next_offset
 
 

@@ -266,11 +266,11 @@ class NativeProducer:
         held_s = self._clock.now() - topic.rows.oldest_at
         if held_s >= min(_LINGER_S, self._settings.delivery_timeout_s / 2):
             return True
-        wanted = topic.batch_bytes_max
+        full_bytes = topic.batch_bytes_max
         known = self._router.metadata.topics.get(name)
         if topic.rows.has_keys and known is not None:
-            wanted *= len(known.partitions)
-        return topic.rows.bytes >= min(wanted, self._piece_bytes)
+            full_bytes *= len(known.partitions)
+        return topic.rows.bytes >= min(full_bytes, self._piece_bytes)
 
     def _encode(self, name: str, topic: TopicState) -> None:
         """Encode the rows of a topic, if its metadata and the producer id are known."""

@@ -39,8 +39,8 @@ they fill batches, or until `flush`, which a task calls after its last row.
 _INT32_MAX: Final = 2**31 - 1
 _MEBIBYTE: Final = 1024 * 1024
 BATCH_BYTES: Final = 512 * 1024
-"""Default of `batch.size`. Measured with one Apache Kafka broker, 6 partitions, rows of 100 and 1000
-bytes with and without keys: Java's 16 KiB take 2.5 to 4 times as long, 64 KiB 1.5 to 2 times,
+"""Default of `batch.size`. Measured with one Apache Kafka broker, 6 partitions, rows of 100 and
+1000 bytes with and without keys: Java's 16 KiB take 2.5 to 4 times as long, 64 KiB 1.5 to 2 times,
 256 KiB up to 1.15 times; 1 MiB gains little, and is the default limit of a topic."""
 _CODECS: Final = {codec.name.lower(): codec for codec in Codec}
 _DEFAULT_LEVEL: Final = "-1"

@@ -53,7 +53,7 @@ class NativeSettings:
 
     @classmethod
     def of(cls, options: ClientOptions, role: Role = "consumer") -> Self:
-        """Convert settings that the engine supports (`supported_properties`); raises `OptionError`."""
+        """Convert supported settings (`supported_properties`); raises `OptionError`."""
         properties = librdkafka_properties(options.kafka, role=role)
 
         def number(name: str, default: int) -> int:

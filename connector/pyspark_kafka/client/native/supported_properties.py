@@ -1,7 +1,7 @@
 """Which settings the native engine supports: one table of properties, and the check against it.
 
-Purpose: `unsupported_setting`. Invariant: a property that is not in the table is unsupported, and no
-value that may be secret is in a message. What it must not know: connections; whether a value is
+Purpose: `unsupported_setting`. Invariant: a property that is not in the table is unsupported, and
+no value that may be secret is in a message. What it must not know: connections; whether a value is
 valid, which librdkafka has checked on the driver.
 """
 

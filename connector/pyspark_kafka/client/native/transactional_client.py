@@ -371,8 +371,8 @@ def _final(
 
 def _fenced(transactional_id: str, code: ErrorCode) -> ProducerFencedError:
     return ProducerFencedError(
-        f"Another producer now owns transactional id {transactional_id!r}: the coordinator answered "
-        f"{format_code(code)}.",
+        f"Another producer now owns transactional id {transactional_id!r}: the coordinator "
+        f"answered {format_code(code)}.",
         transactional_id=transactional_id,
     )
 

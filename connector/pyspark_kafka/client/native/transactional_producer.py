@@ -5,8 +5,8 @@ producer never ends the transaction and never requests another epoch. What it mu
 commits or aborts the transaction.
 
 The transaction version determines how a partition is added. Version 1 (KIP-98): the producer sends
-AddPartitionsToTxn before the first batch. Version 2 (KIP-890): the leader adds the partition when it
-gets Produce of version 12 or later; it rejects older ones. In both versions leaders verify with the
+AddPartitionsToTxn before the first batch. Version 2 (KIP-890): the leader adds the partition when
+it gets Produce of version 12 or later; it rejects older ones. In both versions leaders verify with the
 coordinator, so Produce can return a coordinator's error codes.
 
 Source: `TransactionManager` and `Sender` of Apache Kafka, for which error codes are final.
@@ -263,7 +263,7 @@ class NativeTransactionalProducer(NativeProducer):
                 if is_final(code):
                     raise self._not_added(partition, code)
             failures = {
-                partition: f"the coordinator of {self._transactional_id!r} answered {format_code(code)}"
+                partition: f"the coordinator answered {format_code(code)} to AddPartitionsToTxn"
                 for partition, code in failed.items()
             }
         self._failed_additions = self._failed_additions + 1 if failures else 0
