@@ -59,8 +59,8 @@ class TransactionalClient(KafkaClient, Protocol):
         Returns only when the markers of that transaction are written. With `expected` (KIP-360)
         raises `ProducerFencedError` if another producer owns the id, and in transactions of version
         1 also if its transaction was open, which is then aborted. Raises `OptionError` for a
-        timeout above the brokers' limit (INVALID_TRANSACTION_TIMEOUT), and for `two_phase_commit` if the
-        cluster does not support it.
+        timeout above the brokers' limit (INVALID_TRANSACTION_TIMEOUT), and for `two_phase_commit`
+        without support in the cluster.
         """
 
     def end_transactions(self, ends: Collection[EndTransaction]) -> Mapping[str, ErrorCode | None]:

@@ -65,7 +65,7 @@ def test_a_refused_login_when_writing(bootstrap: str) -> None:
         write(client)
 
 
-def test_tls_where_the_broker_has_none(bootstrap: str) -> None:
+def test_tls_to_a_plaintext_listener(bootstrap: str) -> None:
     settings: dict[str, Any] = {"security_protocol": "SSL", "default_api_timeout_ms": "2000"}
     with (
         reading(bootstrap, **settings) as client,

@@ -128,7 +128,7 @@ def test_the_table_has_names_of_librdkafka() -> None:
         assert "consumer" in known.roles or name not in CONSUMER, name
 
 
-def test_what_is_made_of_settings() -> None:
+def test_settings_from_options() -> None:
     settings = NativeSettings.of(
         options(
             NOWHERE,

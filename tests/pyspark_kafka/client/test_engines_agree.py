@@ -144,9 +144,7 @@ def test_of_transactions(
 
 
 @pytest.mark.slow
-def test_of_what_compaction_leaves(
-    cluster_with: ClusterFactory, unique_name: Callable[[], str]
-) -> None:
+def test_compacted_log(cluster_with: ClusterFactory, unique_name: Callable[[], str]) -> None:
     chance = random.Random(SEED)
     cluster = cluster_with(configs={"log.cleaner.backoff.ms": "100"})
     bootstrap, name = cluster.bootstrap_servers, unique_name()

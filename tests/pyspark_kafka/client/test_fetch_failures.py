@@ -147,7 +147,7 @@ def test_a_damaged_batch(bootstrap: str, topic: TopicFactory) -> None:
 
 
 @of_librdkafka
-def test_a_header_key_that_is_not_utf_8(bootstrap: str, topic: TopicFactory) -> None:
+def test_header_key_that_is_not_utf_8(bootstrap: str, topic: TopicFactory) -> None:
     name = topic()
     write(bootstrap, name, [Record(value=b"v"), Record(value=b"v", headers=(("KEYKEY", b"x"),))])
     with (
@@ -170,7 +170,7 @@ with reading("127.0.0.1:1", default_api_timeout_ms="500") as client:
 
 
 @of_librdkafka
-def test_librdkafka_says_nothing_on_stderr() -> None:
+def test_librdkafka_writes_nothing_to_stderr() -> None:
     """In a process of its own, whose logging nobody has set up, as in a Python worker."""
     root = Path(__file__).parents[3]
     ran = subprocess.run(

@@ -55,7 +55,7 @@ def test_the_end_of_the_partition(progress: Progress, at: int, done: bool) -> No
     assert progress.done is done
 
 
-def test_what_comes_behind_a_failure_is_not_taken(progress: Progress) -> None:
+def test_messages_after_an_error_are_dropped(progress: Progress) -> None:
     assert taken(progress, record(3), event(KafkaError._BAD_MSG, 4), record(6), record(7)) == [3]
     failure = progress.failure()
     assert failure is not None
@@ -63,7 +63,7 @@ def test_what_comes_behind_a_failure_is_not_taken(progress: Progress) -> None:
     assert not progress.done
 
 
-def test_a_failure_behind_the_range_is_none(progress: Progress) -> None:
+def test_error_after_the_range_is_ignored(progress: Progress) -> None:
     assert taken(progress, record(6), event(KafkaError._BAD_MSG, 7)) == [6]
     assert progress.failure() is None
 
@@ -72,7 +72,7 @@ def test_a_failure_behind_the_range_is_none(progress: Progress) -> None:
     "code",
     [KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError.GROUP_AUTHORIZATION_FAILED],
 )
-def test_what_passes_or_does_not_matter_is_no_failure(progress: Progress, code: int) -> None:
+def test_retriable_and_irrelevant_errors_are_ignored(progress: Progress, code: int) -> None:
     assert taken(progress, record(3), event(code), record(4)) == [3, 4]
     assert progress.failure() is None
 
@@ -158,7 +158,7 @@ def reader(**changed: Any) -> RangeReader:
     return RangeReader(**fields | changed)
 
 
-def test_what_came_behind_a_passing_unknown_topic_is_read_anew(scripted: type[Scripted]) -> None:
+def test_messages_after_a_temporary_unknown_topic_are_read_again(scripted: type[Scripted]) -> None:
     unknown = event(KafkaError.UNKNOWN_TOPIC_OR_PART)
     scripted.calls[:] = [
         [record(3), unknown, unknown, record(4), record(5)],
@@ -177,7 +177,7 @@ def test_what_came_behind_a_passing_unknown_topic_is_read_anew(scripted: type[Sc
     ],
     ids=["a full batch", "what came before a failure that passed"],
 )
-def test_what_spark_does_with_a_batch_is_no_waiting(
+def test_sparks_time_does_not_count_as_waiting(
     scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch, calls: list[list[Message]]
 ) -> None:
     now_s = [0.0]

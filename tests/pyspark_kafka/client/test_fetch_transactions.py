@@ -166,7 +166,7 @@ def test_an_open_transaction_holds_the_end_back(
         assert values(client, name, 0, 3, COMMITTED) == [b"a", b"open", b"b"]
 
 
-def test_a_range_that_waits_goes_on_when_the_transaction_is_decided(
+def test_waiting_fetch_continues_when_the_transaction_ends(
     bootstrap: str, topic: TopicFactory, transactional: Transactional
 ) -> None:
     name = topic()

@@ -34,7 +34,7 @@ def seen(bootstrap: str, group: str, *partitions: TopicPartition) -> dict[TopicP
     return {TopicPartition(p.topic, p.partition): p.offset for p in found}
 
 
-def test_others_see_what_is_committed(
+def test_committed_offsets_are_visible_to_others(
     client: KafkaReads, bootstrap: str, topic: TopicFactory, unique_name: Callable[[], str]
 ) -> None:
     one, other, group = topic(partitions=2), topic(), unique_name()

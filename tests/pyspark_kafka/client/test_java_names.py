@@ -50,7 +50,7 @@ def test_a_setting_becomes(role: Role, name: str, value: str, expected: dict[str
     assert librdkafka_properties({name: value}, role=role) == expected
 
 
-def test_what_the_options_carry_themselves_is_left_to_them() -> None:
+def test_settings_with_fields_in_client_options_are_not_translated() -> None:
     given = {"bootstrap.servers": "a:1", "group.id": "g", "isolation.level": "read_committed"}
     assert librdkafka_properties(given, role="consumer") == {}
 
@@ -100,7 +100,7 @@ def test_contradicting_names_of_one_property_are_rejected() -> None:
     assert caught.value.option == "kafka.fetch.wait.max.ms"
 
 
-def test_what_the_options_refuse_is_refused_with_the_same_words() -> None:
+def test_settings_that_options_reject_have_the_same_advice() -> None:
     for name, remedy in REFUSED_KAFKA.items():
         with pytest.raises(OptionError, match=re.escape(remedy)):
             librdkafka_properties({name: "x"}, role="consumer")

@@ -71,7 +71,7 @@ def values(batches: list[LogBatch]) -> list[bytes | None]:
     return [value for one in batches for _, value in one.records]
 
 
-def test_all_that_is_in_the_log_whatever_became_of_it(
+def test_read_log_returns_all_batches(
     client: TransactionalClient,
     topic: TopicFactory,
     bootstrap: str,
@@ -165,7 +165,7 @@ def test_a_log_of_many_fetches(
     assert [(value or b"")[:2].rstrip(b"\0") for value in found] == [b"%d" % i for i in range(25)]
 
 
-def test_what_was_deleted_before_is_left_out(
+def test_read_log_starts_at_the_log_start_offset(
     client: TransactionalClient, topic: TopicFactory, bootstrap: str
 ) -> None:
     name = topic()
@@ -187,7 +187,7 @@ def delete(bootstrap: str, topic: str, before: int) -> None:
     future.result(TIMEOUT_S)
 
 
-def test_what_is_deleted_meanwhile_is_no_gap(
+def test_records_deleted_during_read_log_are_an_error(
     client: TransactionalClient, topic: TopicFactory, bootstrap: str
 ) -> None:
     name = topic(**{"max.message.bytes": "2000000"})
@@ -200,9 +200,7 @@ def test_what_is_deleted_meanwhile_is_no_gap(
         list(batches)
 
 
-def test_what_is_not_there_yet_is_waited_for_and_no_longer(
-    bootstrap: str, topic: TopicFactory
-) -> None:
+def test_read_log_waits_for_the_high_watermark(bootstrap: str, topic: TopicFactory) -> None:
     name = topic()
     put(producer(bootstrap), name, [Record(value=b"v")])
     with opened(bootstrap, poll_timeout_ms=1_000) as client:

@@ -89,7 +89,7 @@ def test_no_questions_have_no_answers(client: KafkaReads) -> None:
     assert client.committed_offsets("any", []) == {}
 
 
-def test_a_partition_that_is_not_there_is_named(client: KafkaReads, topic: TopicFactory) -> None:
+def test_missing_partition_is_an_error(client: KafkaReads, topic: TopicFactory) -> None:
     name = topic(partitions=2)
     queries = {TopicPartition(name, 0): LATEST, TopicPartition(name, 7): LATEST}
     with pytest.raises(UnknownTopicOrPartitionError, match=rf"{name}.*7"):
@@ -126,7 +126,7 @@ def test_no_such_host_is_an_error_in_time_that_names_it() -> None:
         client.list_topics()
 
 
-def test_a_stopped_broker_is_asked_again_until_it_answers(
+def test_request_to_a_stopped_broker_is_retried(
     cluster_with: Callable[[], Cluster],
 ) -> None:
     cluster = cluster_with()

@@ -128,7 +128,7 @@ def test_retriable_error_is_retried(first: dict[str, Any]) -> None:
     assert answers.count("fetch") == 2
 
 
-def test_where_nothing_below_the_end_can_be_shown_the_range_is_read() -> None:
+def test_range_without_visible_records_is_complete() -> None:
     answers = Answers(metadata=[], fetch=[fetched()], list_offsets=[listed(0)])
     with ScriptedBroker(answers) as broker:
         answers.answers["metadata"] = [cluster(broker)]
@@ -154,7 +154,7 @@ OLD, NEW = UUID(int=1), UUID(int=2)
 UNKNOWN_ID = int(ErrorCode.unknown_topic_id)
 
 
-def test_a_topic_made_anew_under_the_read_is_not_read_as_if_it_were_the_old_one() -> None:
+def test_topic_recreated_during_the_read_is_an_error() -> None:
     answers = Answers(
         fetch=[
             fetched_by_id(OLD, BATCH, high_watermark=9, last_stable_offset=9),
@@ -170,7 +170,7 @@ def test_a_topic_made_anew_under_the_read_is_not_read_as_if_it_were_the_old_one(
     assert answers.count("fetch") == 2
 
 
-def test_what_an_earlier_read_knew_of_another_topic_of_this_name_is_asked_anew(
+def test_metadata_of_an_earlier_topic_is_refreshed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "pyspark_kafka")
@@ -184,7 +184,7 @@ def test_what_an_earlier_read_knew_of_another_topic_of_this_name_is_asked_anew(
     assert caplog.messages == [], "no try failed"
 
 
-def test_a_broker_that_fetches_by_name_is_asked_for_the_id_first() -> None:
+def test_topic_id_is_checked_before_a_fetch_by_name() -> None:
     by_name = {**ALL_VERSIONS, 1: (4, 12)}
     answers = Answers(fetch=[fetched(BATCH)])
 
@@ -211,7 +211,7 @@ def test_a_short_range_is_one_request_once_the_topic_is_known() -> None:
     assert answers.received == ["metadata", "fetch", "fetch", "fetch"]
 
 
-def test_an_idle_connection_that_the_broker_closed_is_opened_anew_without_a_word(
+def test_connection_closed_while_idle_is_reopened_silently(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "pyspark_kafka")
@@ -262,7 +262,7 @@ def test_a_reader_left_with_an_answer_on_its_way_leaves_the_connection() -> None
     assert answers.count("fetch") == 3
 
 
-def test_what_was_asked_ahead_is_used_only_where_the_records_go_on(
+def test_fetch_sent_ahead_is_used_only_at_the_next_offset(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said = iter([4, 6])
@@ -316,7 +316,7 @@ def test_a_broker_that_falls_silent_does_not_take_all_the_time() -> None:
     assert (silent.count("metadata"), one.connections) == (2, 2)
 
 
-def test_a_leader_that_connects_and_says_nothing_does_not_take_all_the_time() -> None:
+def test_silent_leader_does_not_use_the_whole_timeout() -> None:
     answers = Answers(metadata=[], fetch=[fetched(BATCH)])
     setup = {"socket_connection_setup_timeout_ms": "100"}
     with ScriptedBroker(answers) as one, ScriptedBroker(Peer.hang) as stopped:
@@ -383,7 +383,9 @@ def test_malformed_answer_fails_before_the_timeout() -> None:
     ("code", "offset"),
     [(ErrorCode.unknown_leader_epoch, listed(9)), (ErrorCode.kafka_storage_error, None)],
 )
-def test_a_refusal_that_lasts_is_told(code: ErrorCode, offset: dict[str, Any] | None) -> None:
+def test_persistent_error_code_is_in_the_error(
+    code: ErrorCode, offset: dict[str, Any] | None
+) -> None:
     def refuse(peer: Peer, asked: ReceivedRequest) -> None:
         peer.answer(asked, "fetch", **fetched(error_code=int(code)))
 
@@ -464,7 +466,7 @@ def test_a_follower_that_lags_does_not_make_a_log_cut_short() -> None:
 
 
 @pytest.mark.parametrize("next_offset", [4, 9])
-def test_the_epoch_that_was_read_is_told_only_where_the_headers_were_right(
+def test_last_fetched_epoch_is_sent_only_if_the_headers_were_right(
     next_offset: int, asked: list[FetchPartition], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch_module, "last_batch", lambda _: LastBatch(next_offset, 7))
@@ -516,7 +518,7 @@ def test_an_answer_is_freed_before_the_next_one_is_waited_for(
     assert len(held) == 4
 
 
-def test_a_replica_that_nobody_knows_is_not_waited_for() -> None:
+def test_unknown_preferred_replica_is_ignored() -> None:
     def name_it_to_who_is_there(peer: Peer, asked: ReceivedRequest) -> None:
         is_there = b"here" in asked.rest
         answer = fetched(preferred_read_replica=9) if is_there else fetched(BATCH)

@@ -181,7 +181,7 @@ SCRIPTS = [_hang, _close, _half_a_frame, _wrong_correlation, _garbage, _an_answe
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_what_was_not_answered_is_sent_again_as_it_was(
+def test_unanswered_batch_is_resent(
     script: Callable[[Peer, ReceivedRequest], None],
 ) -> None:
     brokers = Brokers(script, OK)
@@ -467,7 +467,7 @@ def test_reused_producer_continues_its_sequences() -> None:
     assert brokers.answers.received.count("init_producer_id") == 1
 
 
-def test_a_topic_created_anew_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recreated_topic_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     reset: list[str] = []
     found = []
     monkeypatch.setattr(BatchQueues, "reset_window", lambda _, topic: reset.append(topic))
@@ -525,7 +525,7 @@ def test_rows_without_a_key_avoid_partitions_without_a_leader() -> None:
     assert {key for _, sent in brokers.batches for key in sent} == {("t", 1)}
 
 
-def test_a_batch_that_is_too_large_is_split_and_the_next_ones_are_smaller() -> None:
+def test_too_large_batch_is_split_and_later_ones_are_smaller() -> None:
     brokers = Brokers(OK)
     written: list[bytes] = []
 
@@ -557,7 +557,7 @@ def test_a_batch_that_is_too_large_is_split_and_the_next_ones_are_smaller() -> N
     assert sum(counts) == 200 * sends
 
 
-def test_a_small_batch_that_is_too_large_makes_the_next_ones_smaller_than_itself() -> None:
+def test_small_too_large_batch_makes_later_ones_smaller() -> None:
     brokers = Brokers(OK)
 
     def serve(peer: Peer, asked: ReceivedRequest) -> None:

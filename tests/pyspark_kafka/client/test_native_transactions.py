@@ -135,7 +135,7 @@ def test_the_version_is_the_clusters(
 # --- InitProducerId ---
 
 
-def test_taking_an_id_fences_who_had_it_and_ends_what_was_open(
+def test_init_producer_id_fences_the_owner_and_ends_its_transaction(
     client: TransactionalClient,
     bootstrap: str,
     topic: str,
@@ -174,7 +174,7 @@ def test_init_producer_id_with_the_expected_owner(
     assert init(client, name, expected=third).producer_epoch > third.producer_epoch
 
 
-def test_an_id_whose_transaction_is_open_is_taken_from_who_is_expected(
+def test_init_producer_id_with_the_expected_owner_and_open_transaction(
     client: TransactionalClient,
     topic: str,
     version: TransactionVersion,
@@ -193,7 +193,7 @@ def test_an_id_whose_transaction_is_open_is_taken_from_who_is_expected(
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
-def test_taking_an_id_waits_for_the_markers_of_what_was_ended(
+def test_init_producer_id_waits_for_markers(
     client: TransactionalClient,
     topic: str,
     version: TransactionVersion,
@@ -220,14 +220,14 @@ def test_a_timeout_above_the_brokers_limit(
     client.init_producer_id(name, timeout_ms=120_000)
 
 
-def test_two_phases_where_there_are_none(
+def test_two_phase_commit_without_broker_support(
     client: TransactionalClient, unique_name: NameFactory
 ) -> None:
     with pytest.raises(OptionError, match="'twoPhaseCommit'"):
         init(client, unique_name(), two_phase_commit=True)
 
 
-def test_an_id_that_is_none(bootstrap: str) -> None:
+def test_empty_transactional_id(bootstrap: str) -> None:
     with opened(bootstrap) as client, pytest.raises(KafkaError, match=r"INVALID_REQUEST"):
         init(client, "")
 
@@ -308,7 +308,7 @@ def test_descriptions(
     )
 
 
-def test_lists_are_of_what_begins_so_and_nothing_else(
+def test_list_transactions_by_prefix(
     client: TransactionalClient, topic: str, unique_name: NameFactory
 ) -> None:
     x = unique_name() + ".a-b"

@@ -215,7 +215,7 @@ def test_a_lost_answer_is_not_taken_for_one() -> None:
         assert client.end_transactions(ends("x")) == {"x": None}
 
 
-def test_a_refusal_of_the_principal_is_told_when_the_others_are_ended() -> None:
+def test_missing_acl_is_raised_after_the_other_ids_are_ended() -> None:
     asked: list[bytes] = []
 
     def answer(peer: Peer, request: ReceivedRequest) -> None:
@@ -232,7 +232,7 @@ def test_a_refusal_of_the_principal_is_told_when_the_others_are_ended() -> None:
     assert asked.count(b"y") == 3
 
 
-def test_an_end_that_the_coordinator_cannot_be_told() -> None:
+def test_end_txn_without_a_supported_version() -> None:
     answers = Answers(end_txn=[ended()])
     with (
         opened(answers, "x", ranges={26: (0, 4)}) as client,
@@ -301,7 +301,7 @@ def test_loading_coordinator_retries_all_brokers() -> None:
 
 
 @pytest.mark.parametrize("states", [("Ongoing", "Empty"), ("CompleteCommit", "Ongoing")])
-def test_what_two_brokers_have_is_listed_once_and_as_open(states: tuple[str, str]) -> None:
+def test_id_listed_by_two_brokers_is_open(states: tuple[str, str]) -> None:
     first, second = (Answers(list_transactions=[listing("x/1", state_name=s)]) for s in states)
     with two_brokers(first, second) as client:
         (found,) = client.list_transactions("x/")
@@ -319,7 +319,7 @@ def test_a_broker_that_does_not_answer_is_left_out_with_a_warning(
     assert "ListTransactions v2 to broker 2" in caplog.text
 
 
-def test_where_nobody_answers_there_is_no_list() -> None:
+def test_list_transactions_without_any_answer_fails() -> None:
     first, second = Answers(list_transactions=[closes]), Answers(list_transactions=[closes])
     with (
         two_brokers(first, second, api_timeout_ms=2_000) as client,
@@ -338,7 +338,7 @@ def test_brokers_whose_settings_are_not_for_us() -> None:
         assert client.broker_config() is None
 
 
-def test_coordinators_that_are_nobody() -> None:
+def test_unknown_coordinator() -> None:
     answers = Answers(find_coordinator=[coordinators("y", port=1)])
     with opened(answers, api_timeout_ms=1_000) as client, pytest.raises(KafkaError, match="'y'"):
         client.init_producer_id("x", timeout_ms=1)

@@ -113,7 +113,9 @@ MURMUR2 = {
 computed by it."""
 
 
-def test_keys_go_where_java_puts_them(client: Writes, bootstrap: str, topic: TopicFactory) -> None:
+def test_keys_have_the_same_partitions_as_in_java(
+    client: Writes, bootstrap: str, topic: TopicFactory
+) -> None:
     name = topic(partitions=17)
     keys = list(MURMUR2)
     producer = client.producer()
@@ -219,7 +221,7 @@ def test_a_record_larger_than_the_topic_takes(client: Writes, topic: TopicFactor
     producer.abort()
 
 
-def test_a_topic_that_is_not_created(client: Writes) -> None:
+def test_topic_that_is_not_created(client: Writes) -> None:
     producer = client.producer()
 
     def send() -> None:
@@ -248,7 +250,9 @@ def test_a_topic_is_created_by_writing_to_it(
     assert [record.value for record in read_all(bootstrap, name)] == [b"x"]
 
 
-def test_a_topic_that_nobody_creates(bootstrap: str, unique_name: Callable[[], str]) -> None:
+def test_missing_topic_without_auto_creation(
+    bootstrap: str, unique_name: Callable[[], str]
+) -> None:
     name = unique_name()
     settings = {"allow_auto_create_topics": "false", "max_block_ms": "1000"}
     with writing(bootstrap, **settings) as client:
@@ -305,7 +309,7 @@ def test_a_silent_broker_fails_in_time_and_abort_does_not_hang(
         assert time.monotonic() - started < 20
 
 
-def test_abort_does_not_wait_for_what_cannot_be_sent() -> None:
+def test_abort_does_not_wait_for_unsent_rows() -> None:
     with writing("127.0.0.1:1") as client:
         producer = client.producer()
         producer.send(rows("t", [b"x"] * 1_000))

@@ -133,9 +133,7 @@ def test_leaders_are_killed_and_stopped_in_turn(nodes: Nodes, unique_name: NameF
 
 
 @pytest.mark.full
-def test_a_leader_hangs_until_others_lead_and_then_goes_on(
-    nodes: Nodes, unique_name: NameFactory
-) -> None:
+def test_hanging_leader_resumes_after_an_election(nodes: Nodes, unique_name: NameFactory) -> None:
     """What it still has in its sockets it may append, or not: never twice."""
     bootstrap = nodes.cluster.bootstrap_servers
     name = nodes.create(unique_name(), *EACH_LEADS_ONE, **MIN_ISR)
@@ -151,9 +149,7 @@ def test_a_leader_hangs_until_others_lead_and_then_goes_on(
 
 
 @pytest.mark.full
-def test_the_only_broker_is_started_anew(
-    cluster_with: ClusterFactory, unique_name: NameFactory
-) -> None:
+def test_only_broker_restarts(cluster_with: ClusterFactory, unique_name: NameFactory) -> None:
     """In good order, so that it remembers just the last batch of each producer, and killed."""
     cluster = cluster_with(SETTINGS)
     name = unique_name()

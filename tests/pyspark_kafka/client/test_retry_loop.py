@@ -103,7 +103,7 @@ def test_a_refusal_of_hours_ago_is_not_held_against_an_answer(opened: Opened) ->
         client.describe_topics(["t"])
 
 
-def test_a_refusal_while_waiting_is_told_before_the_time_is_up(opened: Opened) -> None:
+def test_refused_login_fails_before_the_timeout(opened: Opened) -> None:
     client, admin = opened
     admin.events_with_question = [REFUSED]
     with pytest.raises(AccessError, match=r"topic 't' .*no such user"):
@@ -111,7 +111,7 @@ def test_a_refusal_while_waiting_is_told_before_the_time_is_up(opened: Opened) -
     assert admin.asked == 1
 
 
-def test_what_a_broker_answers_counts_more_than_what_another_refused(opened: Opened) -> None:
+def test_answer_takes_precedence_over_a_refused_login(opened: Opened) -> None:
     client, admin = opened
     admin.events_with_question = [REFUSED]
     admin.answers = [Code(Code.UNKNOWN_TOPIC_OR_PART)]
@@ -132,7 +132,7 @@ PASSING = [
 
 
 @pytest.mark.parametrize("code", PASSING)
-def test_what_a_cluster_says_while_it_moves_is_no_answer(opened: Opened, code: int) -> None:
+def test_error_codes_of_moving_leaders_are_retried(opened: Opened, code: int) -> None:
     client, admin = opened
     more_than_retries = 5
     admin.answers = [Code(code)] * more_than_retries + [Topic()]
@@ -155,9 +155,7 @@ def test_a_leader_that_does_not_answer_while_others_do_is_no_offset(opened: Open
         (Code.COORDINATOR_LOAD_IN_PROGRESS, KafkaError),
     ],
 )
-def test_when_the_time_is_over_the_error_says_how_to_wait_longer(
-    opened: Opened, code: int, error: type[KafkaError]
-) -> None:
+def test_timeout_error_names_the_option(opened: Opened, code: int, error: type[KafkaError]) -> None:
     client, admin = opened
     admin.answers = [Code(code) for _ in range(1_000)]
     with pytest.raises(error, match=r"t-0 .*within 1 s.*'kafka.default.api.timeout.ms'") as caught:
@@ -165,14 +163,14 @@ def test_when_the_time_is_over_the_error_says_how_to_wait_longer(
     assert type(caught.value) is error
 
 
-def test_a_partition_that_is_not_there_is_not_waited_for(opened: Opened) -> None:
+def test_missing_partition_fails_before_the_timeout(opened: Opened) -> None:
     client, admin = opened
     admin.answers = [*[Code(Code._NOENT)] * 3, Code(Code.UNKNOWN_TOPIC_OR_PART)]
     with pytest.raises(UnknownTopicOrPartitionError, match=r"'t'"):
         list_offsets(client)
 
 
-def test_a_partition_that_is_there_and_leaderless_is_waited_for(opened: Opened) -> None:
+def test_leaderless_partition_is_retried(opened: Opened) -> None:
     client, admin = opened
     leaderless: object = Code(Code._NOENT)
     admin.answers = [*[leaderless] * 3, Topic(), *[leaderless] * 3, SimpleNamespace(offset=7)]

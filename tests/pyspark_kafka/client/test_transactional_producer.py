@@ -84,7 +84,7 @@ def test_rows_are_seen_once_they_are_committed(
         await_seen(bootstrap, name, [*before[0], *values[0::2]], [], [*before[2], *values[1::2]])
 
 
-def test_what_is_aborted_is_not_seen(
+def test_aborted_rows_are_invisible(
     begun: Transactions, bootstrap: str, topic: Callable[..., str], unique_name: NameFactory
 ) -> None:
     name = topic()

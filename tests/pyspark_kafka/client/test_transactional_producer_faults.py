@@ -192,7 +192,7 @@ def test_a_transaction_begins_while_a_broker_is_down(
     load.check(nodes.cluster.bootstrap_servers)
 
 
-def test_a_leader_hangs_until_others_lead_and_then_goes_on(
+def test_hanging_leader_resumes_after_an_election(
     nodes: Nodes, version: TransactionVersion, unique_name: NameFactory
 ) -> None:
     """What it still has in its sockets it may append, or not: never twice."""
@@ -232,7 +232,7 @@ def test_the_id_is_taken_while_a_leader_is_down(
     await_seen(bootstrap, name, *[[b"x"]] * PARTITIONS)
 
 
-def test_the_only_broker_is_started_anew(
+def test_only_broker_restarts(
     one_broker: Cluster, version: TransactionVersion, unique_name: NameFactory
 ) -> None:
     """In good order, so that it remembers just the last batch of each producer, and killed."""

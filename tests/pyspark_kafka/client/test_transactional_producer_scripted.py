@@ -167,7 +167,7 @@ def header(batch: bytes) -> tuple[int, int, int, int]:
 # --- what is asked ---
 
 
-def test_the_coordinator_is_told_of_each_partition_before_its_first_batch() -> None:
+def test_partitions_are_added_before_their_first_batch() -> None:
     brokers = Coordinated(OK, partitions=3)
     with writing_in(brokers, 1) as one:
         one.producer.send(rows("t", [b"x"] * 4, partition=[0, 1, 0, 1]))

@@ -6,8 +6,8 @@ commits or aborts the transaction.
 
 The transaction version determines how a partition is added. Version 1 (KIP-98): the producer sends
 AddPartitionsToTxn before the first batch. Version 2 (KIP-890): the leader adds the partition when
-it gets Produce of version 12 or later; it rejects older ones. In both versions leaders verify with the
-coordinator, so Produce can return a coordinator's error codes.
+it gets Produce of version 12 or later; it rejects older ones. In both versions leaders verify with
+the coordinator, so Produce can return a coordinator's error codes.
 
 Source: `TransactionManager` and `Sender` of Apache Kafka, for which error codes are final.
 """
