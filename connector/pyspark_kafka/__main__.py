@@ -1,12 +1,12 @@
 """`python -m pyspark_kafka transactions`: the operator's command for sinks with `transactionalId`.
 
-    python -m pyspark_kafka transactions --id X --bootstrap-servers HOST:PORT            looks
-    python -m pyspark_kafka transactions --id X --bootstrap-servers ... --recover        would do
-    python -m pyspark_kafka transactions --id X --bootstrap-servers ... --recover --yes  does
+    python -m pyspark_kafka transactions --id ID --bootstrap-servers HOST:PORT            shows
+    python -m pyspark_kafka transactions --id ID --bootstrap-servers ... --recover        would do
+    python -m pyspark_kafka transactions --id ID --bootstrap-servers ... --recover --yes  does
 
-Purpose: parse the arguments, look, say or do, and turn every error into one line. Invariant: without
-`--yes` nothing is changed; stdout carries what was found and done, stderr what went wrong. What it
-must not know: Spark, and what the protocol does.
+Purpose: parse the arguments, show or repair a sink, and print every error as one line. Invariant:
+without `--yes` nothing is changed; stdout contains the report and the actions, stderr the errors.
+Must not know: Spark, and what the protocol does.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ ALIVE: Final = 3
 LOST: Final = 4
 
 _WATCHED_S: Final = 5
-_NOTHING: Final = ("nothing: there is nothing to do",)
+_NOTHING: Final = ("nothing: no repair is needed",)
 
 _EPILOG: Final = """\
 exit codes:
-  0  looked, or done; nothing is lost
-  1  it failed, and the line on stderr says why and what to do
+  0  the state is shown, or the repair is done; no rows are lost
+  1  it failed; the line on stderr contains the reason and what to do
   2  the arguments are wrong
-  3  with --recover or --forget: nothing was done, since the owner seems to be alive
+  3  with --recover or --forget: nothing was done, because the owner seems to be alive
   4  rows of a decided batch are lost, or may be: see LOST-ROWS
-docs/exactly-once.md says what the lines mean and when to use which option.
+docs/exactly-once.md explains the lines and when to use which flag.
 """
 
 
@@ -66,7 +66,7 @@ class _Parser(argparse.ArgumentParser):
 def _option(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not name.strip() or not separator:
-        raise argparse.ArgumentTypeError(f"'{text}' is not of the form NAME=VALUE")
+        raise argparse.ArgumentTypeError(f"'{text}' does not have the form NAME=VALUE")
     return name.strip(), value.strip()
 
 
@@ -81,18 +81,21 @@ def _parser() -> _Parser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     transactions = commands.add_parser(
         "transactions",
-        help="what stands under a transactionalId; recover it, or forget it",
-        description="Shows what an exactly-once sink has decided, what it has left open, who owns "
-        "its transactionalId and which read_committed readers wait for it. Changes nothing "
+        help="show the state of a transactionalId; recover it, or forget it",
+        description="Shows the decisions of an exactly-once sink, its open transactions, the owner "
+        "of its transactionalId and the read_committed readers that wait for it. Changes nothing "
         "without --yes.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     transactions.add_argument(
-        "--id", required=True, metavar="X", help="the sink's option transactionalId"
+        "--id", required=True, metavar="ID", help="the sink's option transactionalId"
     )
     transactions.add_argument(
-        "--bootstrap-servers", required=True, metavar="HOST:PORT[,...]", help="brokers to ask first"
+        "--bootstrap-servers",
+        required=True,
+        metavar="HOST:PORT[,...]",
+        help="brokers to connect to",
     )
     transactions.add_argument(
         "--commit-topic",
@@ -108,55 +111,55 @@ def _parser() -> _Parser:
         help="an option of the sink, such as kafka.default.api.timeout.ms=120000; may be repeated",
     )
     transactions.add_argument("--json", action="store_true", help="print one JSON document")
-    _add_wishes(transactions)
+    _add_repair_flags(transactions)
     return parser
 
 
-def _add_wishes(parser: argparse.ArgumentParser) -> None:
-    request = parser.add_mutually_exclusive_group()
-    request.add_argument(
+def _add_repair_flags(parser: argparse.ArgumentParser) -> None:
+    repairs = parser.add_mutually_exclusive_group()
+    repairs.add_argument(
         "--recover",
         action="store_true",
-        help="take X, commit what is decided, end what is not: what the next start of the query "
-        "would do",
+        help="take over the id, commit what is decided, and abort the rest, as the next start of "
+        "the query would do",
     )
-    request.add_argument(
+    repairs.add_argument(
         "--forget",
         action="store_true",
-        help="--recover, and then remove the decisions of X: for a query that is given up, or one "
-        "that begins anew",
+        help="--recover, and then remove the decisions: for a query that is stopped for good, or "
+        "one whose batch ids start again",
     )
     parser.add_argument(
         "--accept-loss",
         action="store_true",
-        help="with --recover or --forget: call decisions finished whose rows are lost or not "
-        "known; nobody will write these rows again",
+        help="with --recover or --forget: mark decisions as finished whose rows are lost or "
+        "unknown; no query will write these rows again",
     )
     parser.add_argument(
-        "--yes", action="store_true", help="do it; without this only say what would be done"
+        "--yes", action="store_true", help="do it; without this flag only print what would be done"
     )
     parser.add_argument(
         "--take-over",
         action="store_true",
-        help="do it even if the owner seems to be alive; its batch fails, and nothing of it is "
-        "seen",
+        help="do it even if the owner seems to be alive; its batch fails, and none of its rows "
+        "will be visible",
     )
     parser.add_argument(
         "--quiet",
         type=_seconds,
         default=60,
         metavar="SECONDS",
-        help="how long nothing must have happened for the owner to count as gone [60]",
+        help="how long the owner must have been inactive [60]",
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command and return its exit code."""
     parser = _parser()
     parsed = parser.parse_args(arguments)
-    asks = parsed.recover or parsed.forget
+    is_repair = parsed.recover or parsed.forget
     for name in ("yes", "take_over", "accept_loss"):
-        if getattr(parsed, name) and not asks:
+        if getattr(parsed, name) and not is_repair:
             flag = name.replace("_", "-")
             parser.error(f"--{flag} needs --recover or --forget")
     try:
@@ -168,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("python -m pyspark_kafka: interrupted", file=sys.stderr)
         return FAILED
     except BrokenPipeError:
-        # Whoever read stdout has enough; Python would complain of that at its end.
+        # The reader of stdout has closed it, as `head` does; suppress Python's error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
 
@@ -184,14 +187,14 @@ def _options(parsed: argparse.Namespace) -> SinkOptions:
 
 def _transactions(parsed: argparse.Namespace) -> int:
     options = _options(parsed)
-    assert options.exactly_once is not None  # for there is an id
+    assert options.exactly_once is not None  # because `transactionalId` is set
     with open_transactional(options.client) as client:
         command = _Command(client, options.exactly_once, parsed)
         return command.run()
 
 
 class _Command:
-    """One run of the command, and what it prints: lines as they come, or one document at the end."""
+    """One run of the command. Prints lines as they come, or one JSON document at the end."""
 
     def __init__(
         self, client: TransactionalClient, options: ExactlyOnce, parsed: argparse.Namespace
@@ -205,13 +208,15 @@ class _Command:
         report = self._look()
         if report.is_unknown:
             raise ExactlyOnceError(
-                f"nothing is known of transactionalId '{report.sink_id}': no decision in topic "
-                f"'{report.commit_topic}', and no transaction. Is it the query's, is this its "
-                "cluster, and --commit-topic its option commitTopic? A query that has never begun "
-                "a batch leaves nothing, and there is nothing to do about it"
+                f"The cluster has no trace of transactionalId '{report.sink_id}': no decision in "
+                f"topic '{report.commit_topic}', and no transaction.",
+                advice="Check --id, --bootstrap-servers and --commit-topic (the sink's option "
+                "commitTopic). If the query has never started a batch, there is nothing to do.",
+                topic=report.commit_topic,
+                transactional_id=report.sink_id,
             )
-        asks = self._parsed.recover or self._parsed.forget
-        code = self._settle(report) if asks else self._show(report)
+        is_repair = self._parsed.recover or self._parsed.forget
+        code = self._repair(report) if is_repair else self._show(report)
         if self._parsed.json:
             print(json.dumps({**self._document, "exit_code": code}, indent=2))
         return code
@@ -227,15 +232,15 @@ class _Command:
     def _show(self, report: Report) -> int:
         self._document["report"] = as_json(report)
         self._print(lines(report))
-        return LOST if report.needs_judgement else DONE
+        return LOST if report.needs_operator else DONE
 
-    def _settle(self, report: Report) -> int:
+    def _repair(self, report: Report) -> int:
         request = RepairRequest(forget=self._parsed.forget, accept_loss=self._parsed.accept_loss)
         check(report, request, names_topic=self._parsed.commit_topic is not None)
         planned = planned_actions(report, request)
         signs = self._signs_of_life(report) if planned else ()
         if self._parsed.yes and not signs:
-            return self._carry_out(report, request, planned)
+            return self._execute(report, request, planned)
         code = self._show(report)
         self._document |= {"would": planned, "signs_of_life": signs}
         self._print(f"would {text}" for text in planned or _NOTHING)
@@ -243,31 +248,29 @@ class _Command:
         if not signs:
             return code
         self._print(
-            [
-                "refused the owner seems to be alive: stop it, or make its batch fail with --take-over"
-            ]
+            ("refused the owner seems to be alive: stop it, or use --take-over to fail its batch",)
         )
         return ALIVE
 
     def _signs_of_life(self, report: Report) -> Sequence[str]:
-        """Looks a second time, some seconds later."""
+        """Compare the report with a second one some seconds later."""
         quiet_s = self._parsed.quiet
         if self._parsed.take_over or not quiet_s:
             return ()
         time.sleep(min(quiet_s, _WATCHED_S))
         return signs_of_life(report, self._look(), quiet_ms=quiet_s * 1_000)
 
-    def _carry_out(self, report: Report, request: RepairRequest, planned: Sequence[str]) -> int:
+    def _execute(self, report: Report, request: RepairRequest, planned: Sequence[str]) -> int:
         done: list[str] = []
 
-        def say(text: str) -> None:
-            """At once: what was done has to be known also where the next thing fails."""
+        def on_action(text: str) -> None:
+            """Print the action at once, so that it is known even if the next one fails."""
             done.append(text)
             print(f"done {text}", flush=True, file=sys.stderr if self._parsed.json else None)
 
         self._document["done"] = done
         if planned:
-            repair(self._client, report, request, say)
+            repair(self._client, report, request, on_action)
         else:
             self._print(f"done {text}" for text in _NOTHING)
         return self._show(self._look())
@@ -280,5 +283,6 @@ class _Command:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    logging.getLogger("pyspark_kafka.sink").setLevel(logging.CRITICAL)  # all of it is printed
+    # The command itself prints what the sink would log.
+    logging.getLogger("pyspark_kafka.sink").setLevel(logging.CRITICAL)
     sys.exit(main())

@@ -1,7 +1,7 @@
 """Spark's Arrow batches as the rows that a producer accepts, each checked before any is sent.
 
 Purpose: convert to the types of `columns.PRODUCE_SCHEMA`. Invariant: every row of the result has a
-topic, an existing partition or none, and headers with keys. Must not know: Spark, how rows are sent.
+topic, an existing partition or none, and headers with keys. Must not know: Spark, clients.
 """
 
 from __future__ import annotations

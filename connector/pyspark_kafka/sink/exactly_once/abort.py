@@ -1,10 +1,10 @@
-"""After a batch has failed on the driver: end its transactions, unless it was decided.
+"""After a batch has failed on the driver: abort its transactions, unless it was decided.
 
-Purpose: Spark calls this after any failure in tasks or in commit, so that the batch may have been
-decided after all, or be about to, by a request that is still under way. Invariant: a transaction is
-aborted only when X's epoch has moved on under our hands, so that nothing can decide it any more,
-and the commit topic does not name it; where that cannot be had nothing is done, and the next
-planning settles it. What it must not know: Spark, why the batch failed.
+Purpose: Spark calls this after any failure in tasks or in commit, so the batch may be decided, or
+a request that decides it may still be under way. Invariant: a transaction is aborted only if this
+process has raised the epoch of the sink's transactional id, so that nothing can decide the batch
+any longer, and if the commit topic does not contain the transaction. Otherwise nothing is done, and
+the next planning settles it. Must not know: Spark, why the batch failed.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ def abort(
     options: ExactlyOnce,
     messages: Sequence[WriterCommitMessage | None],
 ) -> None:
-    """End what the tasks of a failed batch have left prepared, if that is safe.
+    """Abort the prepared transactions of a failed batch, if that is safe.
 
-    `messages` are of the tasks that have finished, None for others. Never raises what brokers
-    cause: the failure that led here is the one to be told.
+    `messages` are the results of finished tasks, and None for others. Never raises errors of the
+    brokers: the caller raises the original failure.
     """
-    answered = [message for message in messages if isinstance(message, TaskMessage)]
-    if not answered:
+    results = [message for message in messages if isinstance(message, TaskMessage)]
+    if not results:
         return
-    sink_id, first = options.transactional_id, answered[0]
+    sink_id, first = options.transactional_id, results[0]
     try:
-        _abort(client, options, answered, first)
+        _abort(client, options, results, first)
     except (KafkaError, ExactlyOnceError) as error:
         log.warning(
-            "the transactions of a failed batch (run %s) under transactionalId '%s' were not all "
-            "aborted: %s. That is safe: the next start of the query ends them, or commits them if "
-            "they were decided; until then, or their timeout, read_committed readers wait",
+            "Not all transactions of a failed batch (run %s) with transactionalId '%s' were "
+            "aborted: %s The next start of the query aborts them, or commits them if they were "
+            "decided. Until then, or until they time out, read_committed readers wait.",
             first.task.run,
             sink_id,
             error,
@@ -57,19 +57,19 @@ def abort(
 def _abort(
     client: TransactionalClient,
     options: ExactlyOnce,
-    answered: Sequence[TaskMessage],
+    results: Sequence[TaskMessage],
     first: TaskMessage,
 ) -> None:
     sink_id = options.transactional_id
     with step(Step.ABORT_LOOK):
-        is_free = _may_be_undecided(client, sink_id, first.owner)
-    if not is_free:
+        is_owner = _is_owner(client, sink_id, first.owner)
+    if not is_owner:
         return
     with step(Step.ABORT_FENCE):
         owner = _take_over(client, options, first.owner)
     if owner is None:
         return
-    prepared = [message for message in answered if isinstance(message, Prepared)]
+    prepared = [message for message in results if isinstance(message, Prepared)]
     with step(Step.ABORT_READ):
         states = CommitTopic(client, options.commit_topic).read(sink_id)
         decided = {
@@ -78,7 +78,7 @@ def _abort(
             for entry in state.decision.entries
         }
     if any((m.entry.transactional_id, m.entry.producer) in decided for m in prepared):
-        log.info("run %s under '%s' was decided before it failed", first.task.run, sink_id)
+        log.info("Run %s with transactionalId '%s' was decided", first.task.run, sink_id)
         return
     with step(Step.ABORT_TASKS):
         _end(client, prepared)
@@ -93,16 +93,17 @@ def _abort(
         )
 
 
-def _may_be_undecided(client: TransactionalClient, sink_id: str, owner: ProducerIdAndEpoch) -> bool:
-    """Whether X is just as planning left it.
+def _is_owner(client: TransactionalClient, sink_id: str, owner: ProducerIdAndEpoch) -> bool:
+    """Return whether the sink's transactional id still has the producer id and epoch of planning.
 
-    Asking for X, and be it in vain, would abort a decision that a newer owner is writing.
+    InitProducerId, even if it fails, would abort a decision that a newer owner is writing.
     """
     found = client.describe_transactions([sink_id]).get(sink_id)
     if found is not None and found.producer == owner:
         return True
     log.info(
-        "'%s' is left as it is (%s): the batch is decided, or another run has taken over",
+        "Transactional id '%s' is left unchanged (%s): the batch is decided, or another run has "
+        "taken over",
         sink_id,
         "unknown" if found is None else f"{found.state.value}, {found.producer}",
     )
@@ -112,19 +113,19 @@ def _may_be_undecided(client: TransactionalClient, sink_id: str, owner: Producer
 def _take_over(
     client: TransactionalClient, options: ExactlyOnce, owner: ProducerIdAndEpoch
 ) -> ProducerIdAndEpoch | None:
-    """Move X's epoch on, so that no request that is still under way can decide the batch."""
+    """Raise the sink's epoch, so that no pending request can decide the batch."""
     sink_id = options.transactional_id
     try:
         return client.init_producer_id(
             sink_id, timeout_ms=decision_timeout_ms(options), expected=owner
         )
     except ProducerFencedError as error:
-        log.info("'%s' is left as it is, since another run has taken over: %s", sink_id, error)
+        log.info("Another run has taken over transactional id '%s': %s", sink_id, error)
         return None
 
 
 def _end(client: TransactionalClient, prepared: Sequence[Prepared]) -> None:
-    """Abort them; one that refuses has ended already, or ends with its timeout."""
+    """Abort the transactions. One that cannot be aborted has ended, or times out."""
     ends = [
         EndTransaction(
             transactional_id=message.entry.transactional_id,
@@ -134,8 +135,8 @@ def _end(client: TransactionalClient, prepared: Sequence[Prepared]) -> None:
         )
         for message in prepared
     ]
-    answers = client.end_transactions(ends)
+    error_codes = client.end_transactions(ends)
     log.info(
-        "aborted the transactions of a failed batch: %s",
-        {name: code and code.name for name, code in answers.items()},
+        "Aborted the transactions of a failed batch: %s",
+        {name: code and code.name for name, code in error_codes.items()},
     )

@@ -1,4 +1,4 @@
-"""The clock that the protocol goes by where it has to compare its own times with brokers'."""
+"""The clock for comparisons of the driver's times with the brokers'."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import time
 
 
 def wall_clock_ms() -> int:
-    """Milliseconds since the epoch, as brokers count."""
+    """Return milliseconds since the epoch, as in Kafka's timestamps."""
     return time.time_ns() // 1_000_000

@@ -1,9 +1,9 @@
 """After the tasks of a batch: verify, decide, roll forward, mark, sweep.
 
-Purpose: steps 7 to 11 of the protocol, on the driver, under the producer id and epoch of X that
-planning got. Invariant: all rows of a batch are decided at once, by one EndTxn, or none; before it
-every error leaves the batch undecided, after it every error says that it is decided; only what was
-asked and answered so counts as decided. What it must not know: Spark.
+Purpose: steps 7 to 11 of the protocol, on the driver, under the producer id and epoch of the sink's
+transactional id that planning got. Invariant: one EndTxn decides all rows of a batch; every error
+before it leaves the batch undecided, and every error after it reports that the batch is decided;
+only an acknowledged EndTxn counts as decided. Must not know: Spark.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from pyspark_kafka.errors import (
     ReplayMismatchError,
     RowsLostError,
     SinkFencedError,
+    reason_of,
+    sentence,
 )
 from pyspark_kafka.kafka.transactions import (
     EndTransaction,
@@ -50,13 +52,11 @@ from pyspark_kafka.sink.exactly_once.sweep import sweep
 log = logging.getLogger(__name__)
 
 _TIME_LEFT_MS_MIN: Final = 60_000
-"""Of a task's transaction, at the look at it: what follows has to be over before its timeout.
-
-Half of it has to be left when the batch is decided.
-"""
+"""The time that a task's transaction must have left when it is verified, so that the rest of the
+commit ends before its timeout. Half of it must be left when the batch is decided."""
 
 _TIME_LEFT_SHARE: Final = 4
-"""Of a short timeout a quarter is enough, or no batch could ever be committed."""
+"""For short timeouts, this share of the timeout is enough; else no batch could be committed."""
 
 _NAMED_MAX: Final = 10
 
@@ -69,72 +69,76 @@ def commit(
     offsets: SourceOffsets | None,
     now_ms: Callable[[], int] = wall_clock_ms,
 ) -> None:
-    """Commit a batch of which every task has answered; `offsets` are a micro-batch's.
+    """Commit a batch whose tasks have all returned results; `offsets` are a micro-batch's.
 
-    Raises `BatchNotCommittedError` or `SinkFencedError` for a batch that was not decided and of which nothing
-    will be seen, `ReplayMismatchError` for one that was decided with other rows, `OutcomeUnknownError` where
-    it cannot be told here, `RowsLostError` where decided rows are gone, and errors of `KafkaError`.
+    Raises `BatchNotCommittedError` or `SinkFencedError` if the batch is not decided and none of its
+    rows will be visible, `ReplayMismatchError` if it was decided with other rows,
+    `OutcomeUnknownError` if the outcome is unknown, `RowsLostError` if decided rows were aborted,
+    and errors of `KafkaError`.
     """
-    answers = TaskResults.of(options.transactional_id, messages)
-    batch = _Batch(client=client, options=options, answers=answers, offsets=offsets, now_ms=now_ms)
+    results = TaskResults.of(options.transactional_id, messages)
+    batch = _Batch(client=client, options=options, results=results, offsets=offsets, now_ms=now_ms)
     with step(Step.COMMIT_VERIFY):
         decide_before_ms = batch.verify()
-    decision = batch.decision() if answers.replayed_number is None else batch.supplement()
+    decision = batch.decision() if results.replayed_number is None else batch.supplement()
     if decision is None:
         return
     with step(Step.COMMIT_DECIDE):
         batch.decide(decision, before_ms=decide_before_ms)
-    with _told_as_decided(answers):
+    with _note_decided(results):
         batch.finish(decision)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Batch:
-    """A batch of which every task has answered."""
+    """A batch whose tasks have all returned results."""
 
     client: TransactionalClient
     options: ExactlyOnce
-    answers: TaskResults
+    results: TaskResults
     offsets: SourceOffsets | None
     now_ms: Callable[[], int]
 
     @property
-    def _x(self) -> str:
+    def _sink_id(self) -> str:
         return self.options.transactional_id
 
     @property
     def _name(self) -> str:
-        return f"{self.answers.task.batch}, transactionalId '{self._x}',"
+        return sentence(f"{self.results.task.batch} with transactionalId '{self._sink_id}'")
 
     @property
-    def _not_seen(self) -> str:
-        number = self.answers.replayed_number
+    def _nothing_visible(self) -> str:
+        number = self.results.replayed_number
         if number is None:
-            return "Nothing of it will be seen"
-        return f"Of what decision {number} of it has lost, nothing will be seen"
+            return "None of its rows will be visible."
+        return f"None of the rows that replace the lost rows of decision {number} will be visible."
 
     def verify(self) -> float:
-        """Step 7: every prepared transaction is as its task left it, with time to go on.
+        """Step 7: check that every prepared transaction is unchanged and has time left.
 
-        The answer is until when they can be decided, in ms of this driver's clock.
+        Returns the time by the driver's clock, in ms, before which they must be decided.
         """
-        entries = [message.entry for message in self.answers.prepared]
+        entries = [message.entry for message in self.results.prepared]
         if not entries:
             return math.inf
         found = self.client.describe_transactions([entry.transactional_id for entry in entries])
-        faults = [
+        problems = [
             f"'{entry.transactional_id}' (partition {entry.partition}, {entry.totals.row_count} "
-            f"rows) {fault}"
+            f"rows) {problem}"
             for entry in entries
-            if (fault := _fault(entry, found.get(entry.transactional_id), self.now_ms()))
+            if (problem := _problem(entry, found.get(entry.transactional_id), self.now_ms()))
         ]
-        if faults:
-            more = f"; and {len(faults) - _NAMED_MAX} more" if faults[_NAMED_MAX:] else ""
+        if problems:
+            more = f"; and {len(problems) - _NAMED_MAX} more" if problems[_NAMED_MAX:] else ""
             raise BatchNotCommittedError(
-                f"{self._name} is not committed, since transactions of its tasks are not as they "
-                f"were left: {'; '.join(faults[:_NAMED_MAX])}{more}. {self._not_seen}; "
-                "run it again. If batches take so long, raise option 'transactionTimeout'; if "
-                "another query runs with this transactionalId, give each its own"
+                f"{self._name} is not committed, because transactions of its tasks changed after "
+                f"they were prepared or are about to time out: {'; '.join(problems[:_NAMED_MAX])}"
+                f"{more}. {self._nothing_visible}",
+                advice="Run the batch again. If batches take this long, raise the option "
+                "'transactionTimeout'. If another query uses the same transactionalId, give each "
+                "query its own.",
+                transactional_id=self._sink_id,
             )
         return min(
             _began_ms(entry, one) + one.timeout_ms - _time_left_ms_min(one) // 2
@@ -143,159 +147,176 @@ class _Batch:
         )
 
     def decision(self) -> Decision | None:
-        """What is to be decided of a batch that was not decided before.
+        """Return the decision for a batch that was not decided before.
 
-        Also of one without rows: it is then known as done, and has offsets to commit. Only a job
-        that nobody can repeat leaves nothing that were worth knowing.
+        A batch without rows is decided, too: it is then known as committed, and may have offsets to
+        commit. None for a job without rows that cannot be repeated: there is nothing to keep.
         """
-        answers = self.answers
-        if not answers.prepared and answers.task.batch_id is None:
+        results = self.results
+        if not results.prepared and results.task.batch_id is None:
             log.info("%s has no rows: there is nothing to commit", self._name)
             return None
         return Decision(
-            sink_id=self._x,
-            query_id=answers.task.query_id,
-            number=answers.last_number + 1,
-            batch_id=answers.task.batch_id,
-            run=answers.task.run,
+            sink_id=self._sink_id,
+            query_id=results.task.query_id,
+            number=results.last_number + 1,
+            batch_id=results.task.batch_id,
+            run=results.task.run,
             offsets_hash=None if self.offsets is None else self.offsets.hash,
-            totals=answers.totals,
-            entries=tuple(message.entry for message in answers.prepared),
+            totals=results.totals,
+            entries=tuple(message.entry for message in results.prepared),
             decided_ms=self.now_ms(),
         )
 
     def supplement(self) -> Decision | None:
-        """What is to be decided anew of a batch that was decided: the rows that it has lost.
+        """Return a new decision for a decided batch that has lost rows.
 
-        None where it has lost none, so that there is nothing more to do.
+        None if it has lost none.
         """
         with step(Step.COMMIT_COMPARE):
             state = self._decided_before()
             self._compare(state.decision)
             lost = () if state.is_finished else roll_forward(self.client, state)
             rewritten = {
-                message.entry.partition: message.entry for message in self.answers.prepared
+                message.entry.partition: message.entry for message in self.results.prepared
             }
             self._check_rewritten(lost, rewritten)
         if not lost:
             log.warning(
-                "%s was committed before (decision %d): its %d rows were counted again, and none "
+                "%s was already committed (decision %d): its %d rows were counted again, and none "
                 "was written",
                 self._name,
                 state.decision.number,
-                self.answers.totals.row_count,
+                self.results.totals.row_count,
             )
             if not state.is_finished:
                 self._mark(state.decision)
             return None
-        gone = {entry.partition for entry in lost}
-        surviving = [entry for entry in state.decision.entries if entry.partition not in gone]
+        lost_partitions = {entry.partition for entry in lost}
+        surviving = [
+            entry for entry in state.decision.entries if entry.partition not in lost_partitions
+        ]
         return replace(
             state.decision,
             number=state.decision.number + 1,
-            run=self.answers.task.run,
+            run=self.results.task.run,
             entries=tuple(surviving) + tuple(rewritten.values()),
             decided_ms=self.now_ms(),
         )
 
     def _decided_before(self) -> QueryState:
         topic = CommitTopic(self.client, self.options.commit_topic)
-        state = topic.read(self._x).get(self.answers.task.query_id)
-        number = self.answers.replayed_number
+        state = topic.read(self._sink_id).get(self.results.task.query_id)
+        number = self.results.replayed_number
         if state is None or state.decision.number != number:
+            current = "none" if state is None else f"decision {state.decision.number}"
             raise SinkFencedError(
                 f"{self._name} is a replay of decision {number} in topic "
-                f"'{self.options.commit_topic}', and that has "
-                f"{'none' if state is None else f'decision {state.decision.number}'} by now: "
-                "another run has gone on, or its state was removed. Nothing was written here; "
-                "stop this query, or the other one"
+                f"'{self.options.commit_topic}', which now contains {current} for this query: "
+                "another run has continued, or the state was removed. This run has written "
+                "nothing.",
+                advice="Let only one of the two queries run.",
+                topic=self.options.commit_topic,
+                transactional_id=self._sink_id,
             )
         return state
 
     def _compare(self, decision: Decision) -> None:
-        """Whether the rows that come again are those that were decided."""
+        """Check that the replayed rows are those that were decided."""
         differences = []
-        if self.answers.totals != decision.totals:
-            now = self.answers.totals
+        if self.results.totals != decision.totals:
+            now = self.results.totals
             differences.append(
-                f"it has {now.row_count} rows with checksum {now.checksum}, and "
-                f"{decision.totals.row_count} with checksum {decision.totals.checksum} were "
-                "committed"
+                f"it has {now.row_count} rows with checksum {now.checksum} instead of "
+                f"{decision.totals.row_count} rows with checksum {decision.totals.checksum}"
             )
         if (
             self.offsets is not None
             and decision.offsets_hash is not None
             and self.offsets.hash != decision.offsets_hash
         ):
-            differences.append("its sources' offsets in the checkpoint are others than then")
+            differences.append("the checkpoint has other source offsets for it")
         if not differences:
             return
         what = (
-            f"{self._name} was committed before (decision {decision.number}, by run "
-            f"{decision.run}), and its replay differs: {'; '.join(differences)}. What was "
-            "committed stays as it is"
+            f"{self._name} was already committed (decision {decision.number}, by run "
+            f"{decision.run}), and its replay differs: {'; '.join(differences)}. The committed "
+            "rows are unchanged, and no rows were added."
         )
         if self.options.fail_on_replay_mismatch:
             raise ReplayMismatchError(
-                f"{what}, and nothing was added. If the input or the query may differ at a replay "
-                "(a query that is not deterministic does), set option 'onReplayMismatch' to "
-                "'warn'; if this is another query or a new checkpoint, or a second write of "
-                "foreachBatch, take another transactionalId"
+                what,
+                advice="If the query or its input is not deterministic, set the option "
+                "'onReplayMismatch' to 'warn' to keep the committed rows. If this is another "
+                "query, a new checkpoint or a second write of foreachBatch, use another "
+                "transactionalId.",
+                transactional_id=self._sink_id,
             )
-        log.warning("%s: rows that have only come now are not in Kafka", what)
+        log.warning("%s", what)
 
     def _check_rewritten(self, lost: Sequence[Entry], rewritten: dict[int, Entry]) -> None:
-        """Just what is lost was written again, and as it was."""
+        """Check that exactly the lost rows were written again, unchanged."""
         missing = [entry for entry in lost if entry.partition not in rewritten]
         if missing:
             raise RowsLostError(
-                f"{self._name} was decided, and has lost {_listing(missing)}; this run has not "
-                "written them again. Run it again: the next start looks what is lost"
+                f"{self._name} is committed, but {_listing(missing)} are lost, and this run has "
+                "not written them again.",
+                advice="Run the batch again: the next start looks up which rows are lost.",
+                transactional_id=self._sink_id,
             )
         kept = rewritten.keys() - {entry.partition for entry in lost}
         if kept:
             raise BatchNotCommittedError(
-                f"{self._name} was decided, and this run has written partitions "
-                f"{', '.join(map(str, sorted(kept)))} again, which are not lost by now: what it "
-                "wrote will not be seen. Run it again"
+                f"{self._name} was already committed. This run has written the rows of partitions "
+                f"{', '.join(map(str, sorted(kept)))} again, which are no longer lost. The rows "
+                "that this run wrote will not be visible.",
+                transactional_id=self._sink_id,
             )
         for entry in lost:
             if rewritten[entry.partition].totals != entry.totals:
                 raise ReplayMismatchError(
-                    f"{self._name} has lost {_listing([entry])}, and other rows were written for "
-                    "them, which will not be seen. Write the lost ones by other means, and then "
-                    f"call the batch settled with {operator_command(self._x, '--recover --accept-loss')}"
+                    f"{self._name} is committed, but {_listing([entry])} are lost, and this run "
+                    "has written other rows to replace them. These will not be visible.",
+                    advice="Write the lost rows with another tool. Then mark the batch as finished "
+                    f"with {operator_command(self._sink_id, '--recover --accept-loss')}.",
+                    transactional_id=self._sink_id,
                 )
 
     def decide(self, decision: Decision, *, before_ms: float) -> None:
-        """Step 8. When this returns the batch is committed, whatever happens.
+        """Step 8. When this returns, the batch is committed, whatever happens next.
 
-        It is not even asked for once `before_ms` is past: a decision whose rows time out is lost.
+        EndTxn is not sent after `before_ms`: rows of a decision whose transactions time out are
+        lost.
         """
         self._write_decision(decision)
         if self.now_ms() >= before_ms:
             raise BatchNotCommittedError(
-                f"{self._name} is not committed: writing down what is to be committed took so long "
-                "that the transactions of its tasks are about to time out. "
-                f"{self._not_seen}; run it again. If that comes again, raise option "
-                f"'transactionTimeout', or see what slows topic '{self.options.commit_topic}' down"
+                f"{self._name} is not committed: writing its decision took so long that the "
+                f"transactions of its tasks are about to time out. {self._nothing_visible}",
+                advice="Run the batch again. If this happens again, raise the option "
+                "'transactionTimeout', or find out why writes to the topic "
+                f"'{self.options.commit_topic}' are slow.",
+                topic=self.options.commit_topic,
+                transactional_id=self._sink_id,
             )
         end = EndTransaction(
-            transactional_id=self._x,
-            producer=self.answers.owner,
+            transactional_id=self._sink_id,
+            producer=self.results.owner,
             is_commit=True,
-            version=self.answers.version,
+            version=self.results.version,
         )
         try:
-            answer = self.client.end_transactions([end]).get(self._x)
+            error_code = self.client.end_transactions([end]).get(self._sink_id)
         except KafkaError as error:
-            raise self._unknown(f"the request failed ({error})") from error
-        if answer is not ErrorCode.none:
-            said = "nothing" if answer is None else answer.name.upper()
-            raise self._unknown(f"the brokers answered {said}")
+            raise self._unknown(f"the request to commit it failed: {reason_of(error)}") from error
+        if error_code is None:
+            raise self._unknown("the brokers did not answer the request to commit it in time")
+        if error_code is not ErrorCode.none:
+            raise self._unknown(
+                f"the brokers answered the request to commit it with {error_code.name.upper()}"
+            )
         log.info(
-            "%s is decided (decision %d): %d rows in %d transactions are committed, whatever "
-            "happens from now on",
+            "%s is decided (decision %d): %d rows in %d transactions are committed",
             self._name,
             decision.number,
             decision.totals.row_count,
@@ -306,7 +327,7 @@ class _Batch:
         topic = CommitTopic(self.client, self.options.commit_topic)
         records = to_records(decision, chunk_bytes_max=topic.chunk_bytes_max)
         producer = self.client.transactional_producer(
-            self._x, self.answers.owner, self.answers.version
+            self._sink_id, self.results.owner, self.results.version
         )
         try:
             producer.send(topic.rows(records))
@@ -316,9 +337,11 @@ class _Batch:
             producer.abort()
             if isinstance(error, ProducerFencedError):
                 raise SinkFencedError(
-                    f"{self._name} is not committed: another run of this transactionalId has "
-                    "taken over. Nothing that this run wrote for it will be seen. If both are "
-                    "meant to run, give each its own transactionalId; else this one is to stop"
+                    f"{self._name} is not committed: another run with this transactionalId has "
+                    "taken over. None of the rows that this run wrote will be visible.",
+                    advice="If both queries are meant to run, give each its own transactionalId. "
+                    "Otherwise stop one of them.",
+                    transactional_id=self._sink_id,
                 ) from error
             raise
         producer.close()
@@ -329,8 +352,9 @@ class _Batch:
             return
         if self.offsets is None or not self.offsets.offsets:
             log.warning(
-                "%s has no offsets to commit to group '%s': its checkpoint names no partition of "
-                "Kafka. If the query reads from no Kafka, remove option 'commitOffsets'",
+                "%s has no offsets to commit to group '%s': its checkpoint contains no Kafka "
+                "partition. If the query does not read from Kafka, remove the option "
+                "'commitOffsets'.",
                 self._name,
                 group_id,
             )
@@ -339,21 +363,23 @@ class _Batch:
 
     def _unknown(self, why: str) -> OutcomeUnknownError:
         return OutcomeUnknownError(
-            f"whether {self._name} is committed is not known here: it was asked for, and {why}. "
-            "Either all of it is or nothing; the next start of the query finds out, finishes it "
-            "or writes it again. Do not write these rows by other means"
+            f"The outcome of {self.results.task.batch} with transactionalId '{self._sink_id}' is "
+            f"unknown: {why}. Either all of its rows are committed or none.",
+            advice="Start the query again: it finds out, and completes the batch or writes it "
+            "again. Do not write these rows with another tool.",
+            transactional_id=self._sink_id,
         )
 
     def finish(self, decision: Decision) -> None:
-        """Steps 9 to 11, all of which the next planning would make up for."""
+        """Steps 9 to 11; the next planning repeats what fails here."""
         with step(Step.COMMIT_ROLL_FORWARD):
             lost = roll_forward(self.client, QueryState(decision=decision))
         if lost:
-            raise RowsLostError(self._lost(lost))
+            raise self._rows_lost(lost)
         self._mark(decision)
         with step(Step.COMMIT_SWEEP):
             self._sweep(decision)
-        rows = self.answers.rows_by_topic
+        rows = self.results.rows_by_topic
         log.info(
             "%s is committed: %s",
             self._name,
@@ -361,19 +387,20 @@ class _Batch:
             or "it has no rows",
         )
 
-    def _lost(self, lost: Sequence[Entry]) -> str:
-        if self.answers.task.batch_id is None:
-            then = (
-                "A job without 'batchId' cannot be repeated in part: write these rows again by "
-                "other means, and then call it settled with "
-                f"{operator_command(self._x, '--recover --accept-loss')}"
+    def _rows_lost(self, lost: Sequence[Entry]) -> RowsLostError:
+        if self.results.task.batch_id is None:
+            advice = (
+                "A job without 'batchId' cannot be repeated in part. Write the lost rows with "
+                "another tool, and then mark the job as finished with "
+                f"{operator_command(self._sink_id, '--recover --accept-loss')}."
             )
         else:
-            then = "Run it again (restart the query): that writes the lost rows alone"
-        return (
-            f"{self._name} is committed, but the brokers have aborted, and so lost, "
-            f"{_listing(lost)}: their transactions timed out or were fenced between the last look "
-            f"at them and their commit. {then}. If it was the timeout, raise 'transactionTimeout'"
+            advice = "Run the batch again (restart the query): only the lost rows are written."
+        return RowsLostError(
+            f"{self._name} is committed, but the brokers have aborted {_listing(lost)}. Their "
+            "transactions timed out or were fenced between their verification and their commit.",
+            advice=f"{advice} If they timed out, raise the option 'transactionTimeout'.",
+            transactional_id=self._sink_id,
         )
 
     def _mark(self, decision: Decision) -> None:
@@ -383,70 +410,69 @@ class _Batch:
                 topic.mark_finished(decision)
         except KafkaError as error:
             log.warning(
-                "%s is committed, but could not be marked as finished, which the next start of a "
-                "batch makes up for: %s",
+                "%s is committed, but could not be marked as finished. The next batch marks it: %s",
                 self._name,
                 error,
             )
 
     def _sweep(self, decision: Decision) -> None:
-        """A job that cannot be repeated must not fail any more; a fenced query has to stop."""
+        """End transactions that are left open. Once committed, a batch job must not fail."""
         try:
             sweep(
                 self.client,
-                self._x,
-                self.answers.owner,
-                run=self.answers.task.run,
+                self._sink_id,
+                self.results.owner,
+                run=self.results.task.run,
                 spare=frozenset(entry.transactional_id for entry in decision.entries),
                 two_phase_commit=self.options.two_phase_commit,
-                decided_with=self.answers.version,
+                decided_with=self.results.version,
             )
         except SinkFencedError as error:
-            if self.answers.task.batch_id is not None:
+            if self.results.task.batch_id is not None:
                 raise
-            log.warning("%s is committed; meanwhile another has taken over: %s", self._name, error)
+            log.warning("%s is committed. Another run has taken over since: %s", self._name, error)
         except KafkaError as error:
             log.warning(
-                "%s is committed, but what attempts without success left open could not be "
-                "ended, which the next start of a batch makes up for: %s",
+                "%s is committed, but open transactions of failed attempts could not be aborted. "
+                "The next batch does that: %s",
                 self._name,
                 error,
             )
 
 
 @contextmanager
-def _told_as_decided(answers: TaskResults) -> Iterator[None]:
+def _note_decided(results: TaskResults) -> Iterator[None]:
     try:
         yield
     except (RowsLostError, TransactionOutcomeUnknownError):
         raise
     except Exception as error:
         error.add_note(
-            f"{answers.task.batch} is decided all the same: its rows are committed, or will be "
-            "when the next batch is begun under its transactionalId. Do not write them again by "
-            "other means"
+            f"{sentence(results.task.batch)} is decided nevertheless: its rows are committed, or "
+            "will be when the next batch with this transactionalId starts. Do not write them "
+            "with another tool."
         )
         raise
 
 
-def _fault(entry: Entry, found: TransactionDescription | None, now_ms: int) -> str | None:
-    """What speaks against committing a prepared transaction, if anything."""
+def _problem(entry: Entry, found: TransactionDescription | None, now_ms: int) -> str | None:
+    """Return why a prepared transaction cannot be committed, or None if it can."""
     if found is None:
-        return "is not known to the brokers any more"
+        return "no longer exists"
     if found.producer != entry.producer:
-        return f"was taken by another ({found.producer}, and it was {entry.producer})"
+        return f"is now owned by another producer ({found.producer} instead of {entry.producer})"
     if found.state is not TransactionState.ONGOING:
-        return f"is not open any more, but {found.state.value}"
-    wrote_to = frozenset(entry.last_offsets)
-    if found.partitions != wrote_to:
-        listed = [", ".join(map(str, sorted(some))) for some in (found.partitions, wrote_to)]
-        return f"is of the partitions {listed[0]}, and its task has written to {listed[1]}"
+        return f"is no longer open: its state is {found.state.value}"
+    written = frozenset(entry.last_offsets)
+    if found.partitions != written:
+        listed = [", ".join(map(str, sorted(some))) for some in (found.partitions, written)]
+        return f"contains the partitions {listed[0]}, but its task has written to {listed[1]}"
     began_ms = _began_ms(entry, found)
     left_ms = began_ms + found.timeout_ms - now_ms
     if left_ms < _time_left_ms_min(found):
         return (
-            f"is {now_ms - began_ms} ms old and will time out in {left_ms} ms, by the clocks of "
-            "its broker and this driver, which is too soon to begin"
+            f"is {now_ms - began_ms} ms old and times out in {left_ms} ms, by the clocks of its "
+            "broker and this driver"
         )
     return None
 
@@ -467,5 +493,5 @@ def _listing(entries: Sequence[Entry]) -> str:
         + ")"
         for entry in entries[:_NAMED_MAX]
     ]
-    more = f" and those of {len(entries) - _NAMED_MAX} more" if entries[_NAMED_MAX:] else ""
+    more = f" and the rows of {len(entries) - _NAMED_MAX} more" if entries[_NAMED_MAX:] else ""
     return "; ".join(named) + more

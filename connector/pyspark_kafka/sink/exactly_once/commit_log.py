@@ -1,11 +1,11 @@
-"""The log of the commit topic, as far as this process has read it for one X.
+"""The log of the commit topic, as far as this process has read it for one sink.
 
-Purpose: find the records of X that were decided, and at the next batch read only what is new: the
-log has all decisions of hours, and Spark plans every micro-batch in the same process. Invariant: a
-batch counts by the control marker of its own producer, and in the order of the log. What was read
-before counts on for minutes, and only where the log still has the last batch of it, in the topic of
-the same id; of a log that was cut, or cleaned up to there, all is read anew. What it must not know:
-what the records say.
+Purpose: find the decided records of a sink, and at the next batch read only what is new: the log
+holds the decisions of hours, and Spark plans every micro-batch in the same process. Invariant: a
+batch counts if its own producer's control marker commits it, in the order of the log. Earlier reads
+stay valid for some minutes, and only if the log still has the last batch that was read, in the
+topic with the same id. If the log was truncated or compacted past it, everything is read again.
+Must not know: what the records mean.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import TransactionResult
 
 KEPT_MS_MIN: Final = 600_000
-"""For so long at least the topic keeps tombstones and markers (`delete.retention.ms`)."""
+"""The topic keeps tombstones and markers for at least this time (`delete.retention.ms`)."""
 _FRESH_S: Final = KEPT_MS_MIN / 1_000 / 2
 
 Record = tuple[bytes | None, bytes | None]
 
 
 class CommitLog:
-    """Batches with records whose keys begin with `key_prefix`, and no others of these."""
+    """The batches that have records with `key_prefix`, reduced to these records."""
 
     def __init__(self, key_prefix: bytes) -> None:
         self._prefix = key_prefix
@@ -40,22 +40,22 @@ class CommitLog:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether no tombstone or marker behind what was read can have come and gone since."""
+        """Whether all tombstones and markers since the last read are still in the log."""
         return time.monotonic() - self._read_s < _FRESH_S
 
     @property
     def decided(self) -> tuple[LogBatch, ...]:
-        """The batches that are committed, or of no transaction, in order."""
+        """The batches that are committed, or not transactional, in order."""
         still_open = {offset for offsets in self._open.values() for offset in offsets}
         return tuple(batch for batch in self._batches if batch.base_offset not in still_open)
 
     @property
     def has_open(self) -> bool:
-        """Whether a transaction that has written such records is not decided yet."""
+        """Whether a transaction that wrote such records is still open."""
         return bool(self._open)
 
     def read(self, client: TransactionalClient, partition: TopicPartition, end_offset: int) -> bool:
-        """Read on to `end_offset`; False where the log is another than was read before."""
+        """Read up to `end_offset`; return False if the log is not the one that was read before."""
         began_s = time.monotonic()
         start_offset = 0 if self._last is None else self._last.base_offset
         batches = client.read_log(partition, start_offset, end_offset)
@@ -81,18 +81,18 @@ class CommitLog:
                     self._open.setdefault(producer_id, []).append(last.base_offset)
         if last is not None:
             self._last = _whole(last)
-        self._forget_replaced()
+        self._drop_replaced()
 
     def _is_mine(self, record: Record) -> bool:
         key, _ = record
         return key is not None and key.startswith(self._prefix)
 
-    def _decide(self, offsets: list[int], verdict: TransactionResult) -> None:
-        if verdict is TransactionResult.ABORT and offsets:
+    def _decide(self, offsets: list[int], result: TransactionResult) -> None:
+        if result is TransactionResult.ABORT and offsets:
             self._batches = [b for b in self._batches if b.base_offset not in offsets]
 
-    def _forget_replaced(self) -> None:
-        """As compaction does. While something is open, what it may replace is kept."""
+    def _drop_replaced(self) -> None:
+        """Drop replaced records, as compaction does; not while a transaction is open."""
         if self._open:
             return
         latest = {
@@ -113,7 +113,7 @@ class CommitLog:
 
 
 _READ: Final[dict[tuple[str, bytes], CommitLog]] = {}
-"""By this process, by the topic's id and the prefix."""
+"""What this process has read, by topic id and key prefix."""
 
 
 def read_commit_log(
@@ -123,9 +123,9 @@ def read_commit_log(
     *,
     topic_id: str | None = None,
 ) -> CommitLog:
-    """Read up to the high watermark as it is now, on from where this process was, if it can be.
+    """Read up to the current high watermark, from where this process has read to if possible.
 
-    Without `topic_id` all is read.
+    Without `topic_id` everything is read.
     """
     ends = client.list_offsets({partition: LATEST}, IsolationLevel.READ_UNCOMMITTED)
     end_offset = ends[partition]
@@ -143,5 +143,5 @@ def read_commit_log(
 
 
 def _whole(batch: LogBatch) -> LogBatch:
-    """The same, comparable, and without the bytes that it was fetched with."""
+    """Return the batch without its fetch buffer, so that it can be kept and compared."""
     return replace(batch, records=tuple(batch.records))

@@ -1,12 +1,12 @@
 """The commit topic: where decisions are kept, for all queries that write exactly once.
 
-Purpose: create and check it, read what was decided under one X, mark decisions as finished.
-Invariant: what `read` tells was decided, whatever other queries have open meanwhile. What it must
-not know: what decisions are for, Spark.
+Purpose: create and check it, read the decisions of one sink, mark decisions as finished.
+Invariant: `read` returns what was decided, whatever transactions other queries have open. Must not
+know: what decisions are for, Spark.
 
-A read_committed reader would stop where any query has a transaction open, in front of decisions of
-this one. So everything up to the high watermark is read. That is enough for who has just taken X:
-its markers are all written by then.
+A read_committed reader would stop at the first open transaction of any query, before decisions of
+this one. So everything up to the high watermark is read. That is complete for a caller that has
+just fenced the sink's transactional id: all of its markers are then written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from pyspark_kafka.client.transactional_port import TransactionalClient
 from pyspark_kafka.columns import PRODUCE_SCHEMA
-from pyspark_kafka.errors import AccessError, CommitTopicError
+from pyspark_kafka.errors import AccessError, CommitTopicError, reason_of
 from pyspark_kafka.kafka.log import LogBatch
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.sink.exactly_once.commit_log import KEPT_MS_MIN, read_commit_log
@@ -40,22 +40,22 @@ REPLICAS: Final = 3
 IN_SYNC_REPLICAS_MIN: Final = 2
 CHUNK_BYTES_MAX: Final = 48 * 1024
 MESSAGE_BYTES_MIN: Final = 64 * 1024
-"""What the topic has to take in one message: a chunk, its key, and what Kafka puts around them."""
+"""The smallest allowed `max.message.bytes`: a chunk, its key and the overhead of a batch."""
 
 CONFIG: Final = {
     "cleanup.policy": "compact",
     "unclean.leader.election.enable": "false",
-    # Every start of a query reads all of it: what is superseded has to go soon. Brokers clean
-    # whole segments, and drop markers and tombstones when nobody can be reading them any more.
+    # Every start of a query reads the whole topic, so replaced records have to be removed soon.
+    # Brokers clean whole segments, and drop markers and tombstones after `delete.retention.ms`.
     "segment.bytes": str(1024 * 1024),
     "max.message.bytes": str(512 * 1024),
     "min.cleanable.dirty.ratio": "0.1",
     "delete.retention.ms": str(KEPT_MS_MIN),
 }
-"""Of a topic that is created here, beside what depends on the number of brokers."""
+"""The configuration of a topic that is created here, except what depends on the broker count."""
 
 _CHECKED: Final[set[str | None]] = set()
-"""Topics by their ids, by this process: Spark plans every micro-batch in the same one."""
+"""Ids of the topics that this process has checked: Spark plans every micro-batch in it."""
 
 _SCHEMA: Final = pa.schema(
     [PRODUCE_SCHEMA.field(name) for name in ("key", "value", "topic", "partition")]
@@ -63,10 +63,10 @@ _SCHEMA: Final = pa.schema(
 
 
 class CommitTopic:
-    """The topic of this name, through a client."""
+    """The topic with this name, accessed through a client."""
 
     chunk_bytes_max: ClassVar[int] = CHUNK_BYTES_MAX
-    """Of a record's value; `ensure` has seen to it that the topic takes that much."""
+    """The largest value of a record; `ensure` checks that the topic accepts it."""
 
     def __init__(self, client: TransactionalClient, name: str) -> None:
         self._client = client
@@ -76,33 +76,37 @@ class CommitTopic:
 
     @property
     def topic_id(self) -> str | None:
-        """Once `ensure` has found the topic, where brokers have topic ids."""
+        """The topic's id, after `ensure` and if the brokers support topic ids."""
         return self._topic_id
 
     # --- created and checked ---
 
     def ensure(self) -> bool:
-        """See to it that the topic is there and keeps what is written to it.
+        """Create the topic if it does not exist, or check its configuration.
 
-        Creates it with three replicas, fewer only where there are fewer brokers. One that is there
-        is checked once a process; False where that was before. Raises `CommitTopicError` for a
+        It gets three replicas, or fewer if there are fewer brokers. An existing topic is checked
+        once a process; returns False if it was checked before. Raises `CommitTopicError` for a
         topic that could lose decisions or cannot hold them.
         """
         partitions = self._partition_count()
         if partitions == 0:
             if self._create():
                 return True
-            partitions = self._partition_count()  # another one was faster
+            partitions = self._partition_count()  # another query has created it
         if self._topic_id in _CHECKED:
             return False
         config = self._config()
-        faults = [*_faults(partitions, config)]
-        if faults:
+        problems = [*_problems(partitions, config)]
+        if problems:
             raise CommitTopicError(
-                f"topic '{self._name}' cannot be the commit topic: {'; '.join(faults)}. Nothing "
-                "was written. Correct it (kafka-configs.sh --alter), or name another topic with "
-                "option 'commitTopic', which is created as it has to be; decisions do not move "
-                "with it, so change it only while nothing is left to finish"
+                f"Topic '{self._name}' cannot be the commit topic: {'; '.join(problems)}. Nothing "
+                "was written.",
+                advice="Correct its configuration (kafka-configs.sh --alter), or name another "
+                "topic with the option 'commitTopic': the sink creates it with the required "
+                "configuration. Change 'commitTopic' only while no batch is unfinished, because "
+                "decisions stay in the old topic.",
+                option="commitTopic",
+                topic=self._name,
             )
         self._warn_of_few_replicas(config)
         if self._topic_id is not None:
@@ -117,7 +121,7 @@ class CommitTopic:
         return len(description.partitions)
 
     def _create(self) -> bool:
-        """Whether the topic is new; False where another one was faster."""
+        """Return whether the topic is new; False if another query has just created it."""
         brokers = self._client.broker_count()
         replicas = min(REPLICAS, brokers)
         config = CONFIG | {"min.insync.replicas": str(min(IN_SYNC_REPLICAS_MIN, replicas))}
@@ -128,16 +132,19 @@ class CommitTopic:
         except AccessError as error:
             settings = " ".join(f"--config {name}={value}" for name, value in config.items())
             raise CommitTopicError(
-                f"the commit topic '{self._name}' does not exist, and this principal may not "
-                f"create it ({error}). Nothing was written. Have it created: kafka-topics.sh "
-                f"--create --topic {self._name} --partitions 1 --replication-factor {replicas} "
-                f"{settings}; or allow CREATE on it"
+                f"The commit topic '{self._name}' does not exist, and the principal is not allowed "
+                f"to create it: {reason_of(error)}. Nothing was written.",
+                advice=f"Create it: `kafka-topics.sh --create --topic {self._name} --partitions 1 "
+                f"--replication-factor {replicas} {settings}`; or grant the principal CREATE on "
+                "the topic.",
+                option="commitTopic",
+                topic=self._name,
             ) from error
         if is_new and replicas < REPLICAS:
             log.warning(
-                "the commit topic '%s' was created with %d of %d replicas, since the cluster has "
-                "%d brokers: decisions can be lost with them; raise its replication factor when "
-                "there are more",
+                "The commit topic '%s' was created with %d of %d replicas, because the cluster has "
+                "%d brokers. Decisions are lost if these brokers lose their data. Raise its "
+                "replication factor when the cluster has more brokers.",
                 self._name,
                 replicas,
                 REPLICAS,
@@ -150,35 +157,38 @@ class CommitTopic:
             return self._client.topic_config(self._name)
         except AccessError as error:
             raise CommitTopicError(
-                f"the settings of the commit topic '{self._name}' cannot be checked ({error}), and "
-                "with wrong ones it would lose decisions. Nothing was written: allow "
-                "DESCRIBE_CONFIGS on it to this principal"
+                f"The configuration of the commit topic '{self._name}' cannot be checked: "
+                f"{reason_of(error)}. With a wrong configuration the topic would lose decisions. "
+                "Nothing was written.",
+                advice="Grant the principal DESCRIBE_CONFIGS on the topic.",
+                option="commitTopic",
+                topic=self._name,
             ) from error
 
     def _warn_of_few_replicas(self, config: Mapping[str, str]) -> None:
         replicas, brokers = self._client.replication_of(self._name), self._client.broker_count()
         in_sync_min = int(config.get("min.insync.replicas", IN_SYNC_REPLICAS_MIN))
-        wanted = min(REPLICAS, brokers)
-        if replicas < wanted or in_sync_min < min(IN_SYNC_REPLICAS_MIN, wanted):
+        required = min(REPLICAS, brokers)
+        if replicas < required or in_sync_min < min(IN_SYNC_REPLICAS_MIN, required):
             log.warning(
-                "the commit topic '%s' has %d replicas and min.insync.replicas=%d, where %d "
-                "brokers could have %d and %d: what was decided can be lost with a broker; raise "
-                "both",
+                "The commit topic '%s' has %d replicas and min.insync.replicas=%d. With %d brokers "
+                "it can have %d and %d. A decision can be lost with a broker: raise both.",
                 self._name,
                 replicas,
                 in_sync_min,
                 brokers,
-                wanted,
-                min(IN_SYNC_REPLICAS_MIN, wanted),
+                required,
+                min(IN_SYNC_REPLICAS_MIN, required),
             )
 
     # --- read ---
 
     def read(self, sink_id: str) -> Mapping[str, QueryState]:
-        """What was decided under X, by query.
+        """Return the state of every query of this sink, by query id.
 
-        Whole only for who has taken X before: a decision under way is passed over. Raises
-        `CommitTopicError` where records of X are damaged, missing or of a newer format.
+        Complete only for a caller that has fenced `sink_id` before: a decision that is being
+        written is skipped. Raises `CommitTopicError` if records of the sink are damaged, missing
+        or of a newer format.
         """
         found = read_commit_log(
             self._client, self._partition, key_prefix(sink_id), topic_id=self._topic_id
@@ -188,16 +198,22 @@ class CommitTopic:
             states = query_states(
                 sink_id,
                 (record for record, _ in records),
-                place=lambda position: _offsets(records[position][1]),
+                location=lambda position: _offsets(records[position][1]),
             )
             if not found.has_open:
                 _check_marks(states)
         except CommitTopicError as error:
-            raise CommitTopicError(f"topic '{self._name}': {error}") from None
+            raise CommitTopicError(
+                f"The commit topic '{self._name}' does not show which batches of transactionalId "
+                f"'{sink_id}' are committed. {error.what} Nothing was written.",
+                advice=error.advice,
+                topic=self._name,
+                transactional_id=sink_id,
+            ) from None
         return states
 
     def keys(self, sink_id: str) -> tuple[bytes, ...]:
-        """The keys of all records of X that are there, to remove them: tombstones for all."""
+        """Return the keys of all records of this sink: tombstones for them remove its state."""
         found = read_commit_log(self._client, self._partition, key_prefix(sink_id))
         keys = {key for batch in found.decided for key, _ in batch.records if key is not None}
         return tuple(sorted(keys))
@@ -205,7 +221,7 @@ class CommitTopic:
     # --- written ---
 
     def rows(self, records: Sequence[tuple[bytes, bytes | None]]) -> pa.RecordBatch:
-        """Keys and values as what a producer sends to the topic; a value of None removes its key."""
+        """Return the records as rows for a producer; a value of None is a tombstone."""
         count = len(records)
         columns = [
             _array(pa.binary(), [key for key, _ in records]),
@@ -216,11 +232,11 @@ class CommitTopic:
         return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
     def mark_finished(self, decision: Decision) -> None:
-        """Say that every transaction of a decision is committed; returns when that is confirmed."""
+        """Write that every transaction of a decision is committed; returns when acknowledged."""
         self.write_plain([finished_record(decision)])
 
     def write_plain(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Write records, if any, outside of transactions; returns when they are confirmed."""
+        """Write records, if any, outside of transactions; returns when they are acknowledged."""
         if not records:
             return
         producer = self._client.producer()
@@ -234,7 +250,7 @@ class CommitTopic:
 
 
 def _array(kind: pa.DataType, values: Sequence[bytes | None]) -> pa.Array:
-    """Put together by hand: `pyarrow.array` imports pandas, which takes longer than a planning."""
+    """Assemble an array without `pyarrow.array`, whose import of pandas is slower than planning."""
     ends = accumulate((len(value or b"") for value in values), initial=0)
     are_there = sum(1 << n for n, value in enumerate(values) if value is not None)
     buffers = [
@@ -245,22 +261,19 @@ def _array(kind: pa.DataType, values: Sequence[bytes | None]) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [pa.py_buffer(each) for each in buffers])
 
 
-def _faults(partitions: int, config: Mapping[str, str]) -> Iterator[str]:
+def _problems(partitions: int, config: Mapping[str, str]) -> Iterator[str]:
     if partitions != 1:
-        yield f"it has {partitions} partitions, and decisions are in order only within one"
+        yield f"it has {partitions} partitions instead of 1, which keeps decisions in order"
     policy = config.get("cleanup.policy")
     if policy != "compact":
-        yield f"its cleanup.policy is '{policy}', and only 'compact' keeps every last decision"
+        yield f"its cleanup.policy is '{policy}' instead of 'compact'"
     if config.get("unclean.leader.election.enable") != "false":
-        yield "its unclean.leader.election.enable is not 'false', and such an election drops some"
+        yield "its unclean.leader.election.enable is not 'false'"
     if int(config.get("delete.retention.ms", KEPT_MS_MIN)) < KEPT_MS_MIN:
-        yield (
-            f"its delete.retention.ms is {config['delete.retention.ms']}, and markers have to be "
-            f"kept for {KEPT_MS_MIN} or more"
-        )
+        yield f"its delete.retention.ms is {config['delete.retention.ms']}, below {KEPT_MS_MIN}"
     for name in ("max.message.bytes", "segment.bytes"):
         if int(config.get(name, MESSAGE_BYTES_MIN)) < MESSAGE_BYTES_MIN:
-            yield f"its {name} is {config[name]}, and a decision needs {MESSAGE_BYTES_MIN} or more"
+            yield f"its {name} is {config[name]}, below {MESSAGE_BYTES_MIN}"
 
 
 def _offsets(batch: LogBatch) -> str:
@@ -272,9 +285,10 @@ def _check_marks(states: Mapping[str, QueryState]) -> None:
         if state.finished_number > state.decision.number:
             sink_id = state.decision.sink_id
             raise CommitTopicError(
-                f"the last decision of query {query_id} is number {state.decision.number}, and "
-                f"number {state.finished_number} is marked as finished: decisions of "
-                f"transactionalId '{sink_id}' are gone, or were removed while a query was running. "
-                "Which rows were decided is not known, and nothing is written: compare the output "
-                f"with the input, then remove the state with {operator_command(sink_id, '--forget --accept-loss')}"
+                f"The last decision of query {query_id} has the number {state.decision.number}, "
+                f"but the number {state.finished_number} is marked as finished: decisions were "
+                "deleted, or removed while a query was running.",
+                advice="Compare the output with the input. Then remove the state with "
+                f"{operator_command(sink_id, '--forget --accept-loss')}.",
+                transactional_id=sink_id,
             )

@@ -1,19 +1,19 @@
-"""What was decided: one batch of one query, and the transactions that hold its rows.
+"""Decisions: one batch of one query, and the transactions that hold its rows.
 
-Purpose: decisions as values, and as records of the commit topic. Invariant: what is read is either
-just what was written or an error that says which record is damaged or of which newer format. What
-it must not know: clients, where the records are.
+Purpose: decisions as values, and as records of the commit topic. Invariant: reading returns exactly
+what was written, or an error that names the record that is damaged or of a newer format. Must not
+know: clients, where the records are.
 
-    key                            value
-    ["X","query","decision",0]     {"chunks":2,"format":1,"number":7}\\n and the first part
-    ["X","query","decision",1]     {"chunks":2,"format":1,"number":7}\\n and the rest
-    ["X","query","finished"]       {"format":1,"number":7,"run":"..."}
+    key                                  value
+    ["sink id","query","decision",0]     {"chunks":2,"format":1,"number":7}\\n and the first part
+    ["sink id","query","decision",1]     {"chunks":2,"format":1,"number":7}\\n and the rest
+    ["sink id","query","finished"]       {"format":1,"number":7,"run":"..."}
 
-The parts are one JSON document, cut where a chunk is full; all chunks are in one transaction. A
-shorter decision leaves chunks of an older one behind, which their number tells. Keys hold X, the
-query and the kind, so that no query can hide or compact away another's. A finished mark counts
-where it stands behind the decision that it names, by number and run: others are of another life
-of X, which ended with `--forget`.
+The parts are one JSON document, split where a chunk is full; all chunks are in one transaction. A
+shorter decision leaves chunks of an older one behind; their number tells them apart. Keys contain
+the sink's transactional id, the query and the kind, so that no query can hide or compact away
+another's records. A finished mark counts only after the decision that it names by number and run.
+Other marks were written before a `--forget`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _CHECKSUMS: Final = 2**64
 _DECISION: Final = "decision"
 _FINISHED: Final = "finished"
 _HEADER_BYTES_MAX: Final = 80
-"""Of a chunk: its numbers have at most 19 digits."""
+"""The size of a chunk's header, whose numbers have at most 19 digits."""
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTotals:
-    """Rows and the sum of their checksums modulo 2**64, which does not depend on their order."""
+    """Row count and the sum of the rows' checksums modulo 2**64, which is independent of order."""
 
     row_count: int = 0
     checksum: int = 0
@@ -58,9 +58,10 @@ class RowTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A prepared transaction: one task's rows. `last_offsets` are of its last record by partition.
+    """A prepared transaction: the rows of one task.
 
-    `partition` is Spark's, of the DataFrame.
+    `partition` is Spark's, of the DataFrame. `last_offsets` are the offsets of the transaction's
+    last record in each of Kafka's partitions.
     """
 
     partition: int
@@ -74,11 +75,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A batch that is committed, from the moment that this is.
+    """A committed batch: it is committed from the moment that its decision is.
 
-    `number` rises by one with each decision of (X, query). `batch_id` is None for a job without
-    `batchId`. `offsets_hash` is of the micro-batch's file in the checkpoint, where it is known.
-    `totals` are of all tasks of the batch, of which some may have no entry any more.
+    `number` rises by one with each decision of (`sink_id`, `query_id`). `batch_id` is None for a
+    job without `batchId`. `offsets_hash` is that of the micro-batch's file in the checkpoint, if it
+    is known. `totals` are those of all tasks of the batch, even of tasks without an entry.
     """
 
     sink_id: str
@@ -94,9 +95,9 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryState:
-    """What the commit topic says of one query under X: its last decision, and what is finished.
+    """The state of one query in the commit topic: its last decision, and what is finished.
 
-    `chunk_count` is how many records the decision takes.
+    `chunk_count` is the number of records of the decision.
     """
 
     decision: Decision
@@ -112,9 +113,9 @@ class QueryState:
 
 
 def to_records(decision: Decision, *, chunk_bytes_max: int) -> list[tuple[bytes, bytes]]:
-    """Keys and values of a decision, no value longer than `chunk_bytes_max`; for one transaction.
+    """Return the records of a decision, with values of up to `chunk_bytes_max` bytes.
 
-    The same decision always gives the same bytes.
+    They have to be written in one transaction. The same decision always gives the same bytes.
     """
     part_bytes = chunk_bytes_max - _HEADER_BYTES_MAX
     assert part_bytes > 0, chunk_bytes_max
@@ -129,13 +130,13 @@ def to_records(decision: Decision, *, chunk_bytes_max: int) -> list[tuple[bytes,
 
 
 def finished_record(decision: Decision) -> tuple[bytes, bytes]:
-    """Key and value of the mark that every transaction of a decision is committed."""
+    """Return the record that marks all transactions of a decision as committed."""
     value = {"format": FORMAT, "number": decision.number, "run": decision.run}
     return _finished_key(decision.sink_id, decision.query_id), _json(value)
 
 
 def tombstones(state: QueryState) -> list[tuple[bytes, None]]:
-    """Keys and no values: they remove all that is kept of a query. For one batch of a producer."""
+    """Return tombstones for all records of a query, to be written in one producer batch."""
     sink_id, query_id = state.decision.sink_id, state.decision.query_id
     chunks = [_json([sink_id, query_id, _DECISION, chunk]) for chunk in range(state.chunk_count)]
     return [(key, None) for key in (*chunks, _finished_key(sink_id, query_id))]
@@ -146,7 +147,7 @@ def _finished_key(sink_id: str, query_id: str) -> bytes:
 
 
 def key_prefix(sink_id: str) -> bytes:
-    """What the keys of all records of X begin with, and no others."""
+    """Return the common prefix of the keys of this sink, which no other sink's keys have."""
     return _json([sink_id])[:-1] + b","
 
 
@@ -190,12 +191,12 @@ def _entry_document(entry: Entry) -> dict[str, object]:
 
 
 class _RecordError(Exception):
-    """What is wrong with a record, in words that follow "is"."""
+    """A record that cannot be used; the message continues the sentence "The record ..."."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Record:
-    """`position` says which one it is of all that were read."""
+    """`position` is the record's index among those that were read."""
 
     position: int
     value: bytes
@@ -203,7 +204,7 @@ class _Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chunk:
-    """A record of a decision: `count` chunks make it, and `part` is this one's share."""
+    """A record of a decision: `part` is this chunk's share of `count` chunks."""
 
     position: int
     number: int
@@ -213,7 +214,7 @@ class _Chunk:
 
 @dataclass(slots=True)
 class _QueryRecords:
-    """The records of one query that nothing has replaced or removed; of its marks all."""
+    """The latest records of one query by chunk, and all of its finished marks."""
 
     chunks: dict[int, _Record] = field(default_factory=dict)
     marks: list[_Record] = field(default_factory=list)
@@ -223,13 +224,13 @@ def query_states(
     sink_id: str,
     records: Iterable[tuple[bytes | None, bytes | None]],
     *,
-    place: Callable[[int], str] = "number {}".format,
+    location: Callable[[int], str] = "number {}".format,
 ) -> dict[str, QueryState]:
-    """The state of every query under X, from the committed records of the topic in their order.
+    """Return the state of every query of the sink, from the committed records in log order.
 
-    Records of others are passed over. A null value removes what its key stood for. Raises
-    `CommitTopicError`, naming the key, for what is damaged, incomplete or of a newer format;
-    `place` says where the n-th of the records is.
+    Skips records of other sinks. A null value removes its key. Raises `CommitTopicError` with the
+    key for a record that is damaged, missing or of a newer format; `location` returns where the
+    n-th record is, for that error.
     """
     prefix = key_prefix(sink_id)
     kept: dict[bytes, list[_Record]] = {}
@@ -240,20 +241,20 @@ def query_states(
             kept.pop(key, None)
         else:
             kept.setdefault(key, []).append(_Record(position=position, value=value))
-    reading = _StateReader(sink_id, place)
+    reader = _StateReader(sink_id, location)
     return {
-        query_id: reading.state(query_id, query)
-        for query_id, query in reading.queries(kept).items()
+        query_id: reader.state(query_id, query)
+        for query_id, query in reader.queries(kept).items()
         if query.chunks
     }
 
 
 @dataclass(frozen=True, slots=True)
 class _StateReader:
-    """Makes states of the records of X, and errors that say which one is wrong."""
+    """Builds states from the records of a sink, and errors that name the wrong record."""
 
     sink_id: str
-    place: Callable[[int], str]
+    location: Callable[[int], str]
 
     def queries(self, kept: Mapping[bytes, list[_Record]]) -> dict[str, _QueryRecords]:
         found: dict[str, _QueryRecords] = {}
@@ -293,7 +294,7 @@ class _StateReader:
         for index, chunk in enumerate(chunks):
             if chunk.number != first.number:
                 wrong = _RecordError(
-                    f"missing: it is of decision {chunk.number}, not {first.number}"
+                    f"is missing: there is one of decision {chunk.number} instead of {first.number}"
                 )
                 raise self._damaged(self._key(query_id, index), chunk.position, wrong)
         return chunks
@@ -301,7 +302,7 @@ class _StateReader:
     def _chunk(self, query_id: str, query: _QueryRecords, index: int) -> _Chunk:
         record, key = query.chunks.get(index), self._key(query_id, index)
         if record is None:
-            raise self._damaged(key, None, _RecordError("missing"))
+            raise self._damaged(key, None, _RecordError("is missing"))
         header, _, part = record.value.partition(b"\n")
         try:
             fields = _of_this_format(header)
@@ -315,7 +316,7 @@ class _StateReader:
             raise self._damaged(key, record.position, wrong) from None
 
     def _mark(self, query_id: str, record: _Record, decision: Decision) -> int:
-        """The number that is finished; 0 where the mark means another decision of this number."""
+        """Return the finished number; 0 if the mark is for another decision with this number."""
         try:
             fields = _of_this_format(record.value)
             number, run = _number(fields, "number", least=1), _field(fields, "run", str)
@@ -328,60 +329,62 @@ class _StateReader:
         return _json([self.sink_id, query_id, _DECISION, chunk])
 
     def _damaged(self, key: bytes, position: int | None, wrong: _RecordError) -> CommitTopicError:
-        at = "" if position is None else f" ({self.place(position)})"
+        at = "" if position is None else f" ({self.location(position)})"
         return CommitTopicError(
-            f"the record with the key {key.decode(errors='replace')}{at} is {wrong}. Which rows of "
-            f"transactionalId '{self.sink_id}' were decided is not known without it, and nothing is "
-            "written: restore the topic, or upgrade pyspark-kafka where the format is newer; else "
-            "compare the output with the input, and remove the state with "
-            f"{operator_command(self.sink_id, '--forget --accept-loss')}"
+            f"The record with the key {key.decode(errors='replace')}{at} {wrong}.",
+            advice="If the record has a newer format, upgrade pyspark-kafka. Otherwise restore the "
+            "topic; if that is impossible, compare the output with the input, and then remove the "
+            f"state with {operator_command(self.sink_id, '--forget --accept-loss')}.",
+            transactional_id=self.sink_id,
         )
 
 
 def _parse_key(key: bytes) -> tuple[str, int | None]:
-    """The query, and the number of the chunk; None for a finished mark."""
+    """Return the query id, and the number of the chunk; None for a finished mark."""
     match _parsed(key):
         case [str(), str(query_id), "decision", int(chunk)] if chunk >= 0:
             return query_id, chunk
         case [str(), str(query_id), "finished"]:
             return query_id, None
-    raise _RecordError("of no kind that this version of pyspark-kafka knows")
+    raise _RecordError("has a key that this version of pyspark-kafka does not know")
 
 
 def _parsed(data: bytes) -> object:
     try:
         return cast("object", json.loads(data))
     except ValueError as error:
-        raise _RecordError(f"damaged: {error}") from None
+        raise _RecordError(f"is damaged: {error}") from None
 
 
 def _object(value: object) -> Mapping[str, object]:
     if not isinstance(value, dict):
-        raise _RecordError("damaged: something else stands where a JSON object should")
+        raise _RecordError("is damaged: a JSON object is missing")
     return value
 
 
 def _field(fields: Mapping[str, object], name: str, kind: type[_T]) -> _T:
     value = fields.get(name)
     if type(value) is not kind:
-        raise _RecordError(f"damaged: '{name}' is {value!r:.50}, and should be of {kind.__name__}")
+        raise _RecordError(
+            f"is damaged: '{name}' is {value!r:.50} instead of a value of type {kind.__name__}"
+        )
     return value
 
 
 def _number(fields: Mapping[str, object], name: str, *, least: int = 0) -> int:
     value = _field(fields, name, int)
     if value < least:
-        raise _RecordError(f"damaged: '{name}' is {value}, and should be {least} or more")
+        raise _RecordError(f"is damaged: '{name}' is {value}, below {least}")
     return value
 
 
 def _of_this_format(data: bytes) -> Mapping[str, object]:
     fields = _object(_parsed(data))
-    written = _number(fields, "format", least=1)
-    if written > FORMAT:
+    record_format = _number(fields, "format", least=1)
+    if record_format > FORMAT:
         raise _RecordError(
-            f"of format {written}, which a newer version of pyspark-kafka writes; this one reads "
-            f"up to {FORMAT}"
+            f"has format {record_format} of a newer version of pyspark-kafka; this version reads "
+            f"formats up to {FORMAT}"
         )
     return fields
 
@@ -395,12 +398,14 @@ def _parse_decision(
         ("number", number),
     ):
         if fields.get(name) != expected:
-            raise _RecordError(f"damaged: '{name}' is {fields.get(name)!r}, not {expected!r}")
+            raise _RecordError(
+                f"is damaged: '{name}' is {fields.get(name)!r} instead of {expected!r}"
+            )
     entries = tuple(_parse_entry(sink_id, each) for each in _field(fields, "entries", list))
     if len({entry.partition for entry in entries}) < len(entries):
-        raise _RecordError("damaged: two of its entries are of the same partition")
+        raise _RecordError("is damaged: two of its entries have the same partition")
     if len({entry.transactional_id for entry in entries}) < len(entries):
-        raise _RecordError("damaged: two of its entries have the same transactional id")
+        raise _RecordError("is damaged: two of its entries have the same transactional id")
     return Decision(
         sink_id=sink_id,
         query_id=query_id,
@@ -421,11 +426,11 @@ def _parse_entry(sink_id: str, value: object) -> Entry:
     transactional_id = _field(fields, "transactional_id", str)
     if not is_task_id_of(transactional_id, sink_id):
         raise _RecordError(
-            f"damaged: it names the transactional id '{transactional_id}', which is none of '{sink_id}'"
+            f"is damaged: '{transactional_id}' is not an id of a task of '{sink_id}'"
         )
     version = _number(fields, "version", least=1)
     if version not in (1, 2):
-        raise _RecordError(f"damaged: its 'version' is {version}, and should be 1 or 2")
+        raise _RecordError(f"is damaged: 'version' is {version} instead of 1 or 2")
     return Entry(
         partition=_number(fields, "partition"),
         transactional_id=transactional_id,
@@ -450,6 +455,6 @@ def _last_offsets(fields: Mapping[str, object]) -> dict[TopicPartition, int]:
         offsets = _object(fields[topic])
         for number in offsets:
             if not number.isdecimal():
-                raise _RecordError(f"damaged: topic '{topic}' has no partition '{number}'")
+                raise _RecordError(f"is damaged: '{number}' is no partition of topic '{topic}'")
             found[TopicPartition(topic, int(number))] = _number(offsets, number)
     return found

@@ -1,9 +1,8 @@
 """A client whose every request is a failpoint.
 
-Purpose: kill, stall or fail between any two requests of the protocol, without the protocol or the
-engine knowing. Invariant: does nothing but ask the client that it holds; the names of failpoints
-are those of the port's methods (`produce` for what a producer sends). What it must not know: what
-failpoints are for.
+Purpose: tests kill, stall or fail between any two requests, without changes to the protocol or the
+engine. Invariant: every call is forwarded to the inner client; failpoints are named after the
+port's methods (`produce` for a producer's rows). Must not know: what tests do at failpoints.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class FailpointProducer(Generic[_Producer]):
 
 
 class FailpointTransactionalProducer(FailpointProducer[TransactionalProducer]):
-    """And one that writes in a transaction."""
+    """A transactional producer whose every request is a failpoint."""
 
     @property
     def last_offsets(self) -> Mapping[TopicPartition, int]:
@@ -66,7 +65,7 @@ class FailpointTransactionalProducer(FailpointProducer[TransactionalProducer]):
 
 
 class FailpointClient:
-    """A `TransactionalClient`; what its methods mean is said there."""
+    """A `TransactionalClient` whose every request is a failpoint."""
 
     def __init__(self, client: TransactionalClient) -> None:
         self._client = client

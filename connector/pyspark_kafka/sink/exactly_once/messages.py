@@ -1,9 +1,9 @@
-"""What a task tells the driver: the only way from the tasks of a batch to its commit.
+"""The results of tasks: all that a batch's commit knows of its tasks.
 
-Purpose: the three outcomes of a task, as values that Spark pickles, and what all tasks of a batch
-say together. Invariant: each says which batch it is of and under which epoch of X it was planned;
-`TaskResults` exist only where every task has answered and none contradicts another. What it must not
-know: clients.
+Purpose: the three results of a task, as values that Spark pickles, and the checked results of a
+whole batch. Invariant: each result names its batch and the epoch of the sink's transactional id
+under which it was planned; `TaskResults` exist only if every task has returned one and they agree.
+Must not know: clients.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from operator import add
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from pyspark_kafka.errors import BatchNotCommittedError
+from pyspark_kafka.errors import BatchNotCommittedError, sentence
 from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionVersion
 from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB, Entry, RowTotals
 from pyspark_kafka.sink.exactly_once.names import is_task_id_of
@@ -24,7 +24,7 @@ from pyspark_kafka.sink.exactly_once.names import is_task_id_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Which task attempt of which batch.
+    """A task attempt of a batch.
 
     `query_id` is Spark's id of the streaming query, `decisions.BATCH_JOB` for a job with
     `batchId`, or a token of the job; `batch_id` is None for a job without `batchId`.
@@ -39,7 +39,7 @@ class Task:
 
     @property
     def batch(self) -> str:
-        """The batch that it is of, in the words of messages to the user."""
+        """The batch, for messages to the user."""
         if self.batch_id is None:
             return f"the batch job (run {self.run})"
         if self.query_id == BATCH_JOB:
@@ -49,9 +49,10 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMessage(WriterCommitMessage):
-    """`owner` is X's producer id and epoch that planning got; `version` that of its transactions.
+    """`owner` is the sink's producer id and epoch that planning got.
 
-    `last_number` is the number of the query's last decision, as planning read it; 0 for none.
+    `version` is the version of its transactions. `last_number` is the number of the query's last
+    decision when planning read it, or 0.
     """
 
     task: Task
@@ -65,7 +66,7 @@ class TaskMessage(WriterCommitMessage):
 class Prepared(TaskMessage):
     """Rows are written and acknowledged in a transaction that is left open.
 
-    `decision_number` is the number of the decision of which it replaces a lost entry, else None.
+    `decision_number` is None, or the decision whose lost entry this transaction replaces.
     """
 
     entry: Entry
@@ -87,10 +88,10 @@ class AlreadyCommitted(TaskMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResults:
-    """What all tasks of one batch say together. `task` is one of them.
+    """The results of all tasks of one batch. `task` is one of them.
 
-    `replayed_number` is the number of the decision of this batch that there is already, else None; then
-    the rows of `prepared` are those that it has lost.
+    `replayed_number` is None, or the number of the existing decision of this batch: then the rows
+    of `prepared` are those that it has lost.
     """
 
     task: Task
@@ -103,14 +104,14 @@ class TaskResults:
 
     @property
     def totals(self) -> RowTotals:
-        """Of all rows, written or counted."""
+        """The totals of all rows, written or counted."""
         written = [message.entry.totals for message in self.prepared]
         counted = [message.totals for message in self.already_committed]
         return reduce(add, written + counted, RowTotals())
 
     @property
     def rows_by_topic(self) -> Mapping[str, int]:
-        """Of the rows that were written."""
+        """The counts of the rows that were written."""
         rows = Counter[str]()
         for message in self.prepared:
             rows.update(message.rows_by_topic)
@@ -118,97 +119,99 @@ class TaskResults:
 
     @classmethod
     def of(cls, sink_id: str, messages: Sequence[WriterCommitMessage | None]) -> TaskResults:
-        """Put together what the tasks of a batch answered, in the order of Spark's partitions.
+        """Combine the results of a batch, in the order of Spark's partitions.
 
-        Raises `BatchNotCommittedError` where one has not answered or they cannot be of one batch.
+        Raises `BatchNotCommittedError` if a result is missing or if they contradict each other.
         """
-        answered = _all_answered(sink_id, messages)
-        task = answered[0].task
-        for message in answered:
-            _check_agreement(answered[0], message)
-        partitions = Counter(message.task.partition for message in answered)
+        results = _complete(sink_id, messages)
+        first = results[0]
+        for result in results:
+            _check_agreement(sink_id, first, result)
+        partitions = Counter(result.task.partition for result in results)
         if twice := [str(partition) for partition, count in partitions.items() if count > 1]:
-            raise _not_committed(task, f"more than one task answered for partition {_few(twice)}")
-        prepared = tuple(message for message in answered if isinstance(message, Prepared))
+            raise _not_committed(
+                sink_id, first.task, f"several tasks returned results for partition {_few(twice)}"
+            )
+        prepared = tuple(result for result in results if isinstance(result, Prepared))
         for message in prepared:
             _check_entry(sink_id, message)
         return cls(
-            task=task,
-            owner=answered[0].owner,
-            version=answered[0].version,
-            last_number=answered[0].last_number,
-            replayed_number=_replays(answered),
+            task=first.task,
+            owner=first.owner,
+            version=first.version,
+            last_number=first.last_number,
+            replayed_number=_replayed_number(sink_id, results),
             prepared=prepared,
-            already_committed=tuple(m for m in answered if isinstance(m, AlreadyCommitted)),
+            already_committed=tuple(r for r in results if isinstance(r, AlreadyCommitted)),
         )
 
 
-def _all_answered(
-    sink_id: str, messages: Sequence[WriterCommitMessage | None]
-) -> list[TaskMessage]:
-    answered = [message for message in messages if isinstance(message, TaskMessage)]
-    if len(answered) == len(messages) and answered:
-        return answered
-    silent = [str(n) for n, m in enumerate(messages) if not isinstance(m, TaskMessage)]
-    which = f"the tasks of partitions {_few(silent)} have not" if silent else "no task has"
+def _complete(sink_id: str, messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage]:
+    results = [message for message in messages if isinstance(message, TaskMessage)]
+    if len(results) == len(messages) and results:
+        return results
+    missing = [str(n) for n, m in enumerate(messages) if not isinstance(m, TaskMessage)]
+    whose = f"The tasks of partitions {_few(missing)}" if missing else "The tasks"
     raise BatchNotCommittedError(
-        f"a batch under transactionalId '{sink_id}' is not committed: {which} said what became of its "
-        "rows. Nothing of it will be seen; run it again"
+        f"A batch with transactionalId '{sink_id}' is not committed. {whose} returned no results. "
+        "None of its rows will be visible.",
+        transactional_id=sink_id,
     )
 
 
-def _check_agreement(first: TaskMessage, message: TaskMessage) -> None:
-    for what, one, other in (
-        ("query", first.task.query_id, message.task.query_id),
-        ("batch id", first.task.batch_id, message.task.batch_id),
-        ("run", first.task.run, message.task.run),
-        ("owner", first.owner, message.owner),
-        ("transaction version", first.version, message.version),
-        ("last decision", first.last_number, message.last_number),
+def _check_agreement(sink_id: str, first: TaskMessage, other: TaskMessage) -> None:
+    for what, expected, found in (
+        ("query", first.task.query_id, other.task.query_id),
+        ("batch id", first.task.batch_id, other.task.batch_id),
+        ("run", first.task.run, other.task.run),
+        ("owner", first.owner, other.owner),
+        ("transaction version", first.version, other.version),
+        ("last decision", first.last_number, other.last_number),
     ):
-        if one != other:
+        if expected != found:
             raise _not_committed(
+                sink_id,
                 first.task,
-                f"its tasks are not of one batch: the {what} of partition {first.task.partition} "
-                f"is {one}, and that of partition {message.task.partition} is {other}",
+                f"its tasks belong to different batches: the {what} of partition "
+                f"{first.task.partition} is {expected}, and that of partition "
+                f"{other.task.partition} is {found}",
             )
 
 
 def _check_entry(sink_id: str, message: Prepared) -> None:
     task, entry = message.task, message.entry
-    if entry.partition != task.partition or not is_task_id_of(
-        entry.transactional_id, sink_id, run=task.run
-    ):
+    is_own = is_task_id_of(entry.transactional_id, sink_id, run=task.run)
+    if entry.partition != task.partition or not is_own:
         raise _not_committed(
+            sink_id,
             task,
-            f"the task of partition {task.partition} reports the transaction "
-            f"'{entry.transactional_id}' of partition {entry.partition}, which cannot be its own",
+            f"the task of partition {task.partition} returned the transaction "
+            f"'{entry.transactional_id}' of partition {entry.partition}, which is not its own",
         )
 
 
-def _replays(answered: Sequence[TaskMessage]) -> int | None:
-    """The decision that all of them, or none, know of."""
-    known = {
-        message.decision_number
-        if isinstance(message, AlreadyCommitted)
-        else message.decision_number
-        if isinstance(message, Prepared)
-        else None
-        for message in answered
+def _replayed_number(sink_id: str, results: Sequence[TaskMessage]) -> int | None:
+    """Return the decision that all tasks found, or None if all found none."""
+    numbers = {
+        result.decision_number if isinstance(result, AlreadyCommitted | Prepared) else None
+        for result in results
     }
-    if len(known) == 1:
-        return known.pop()
+    if len(numbers) == 1:
+        return numbers.pop()
     raise _not_committed(
-        answered[0].task,
-        "some of its tasks found it decided already, and others did not (decisions "
-        f"{_few(str(number) for number in known)})",
+        sink_id,
+        results[0].task,
+        "some of its tasks found that it was already committed, and others did not (decisions "
+        f"{_few(str(number) for number in numbers)})",
     )
 
 
-def _not_committed(task: Task, why: str) -> BatchNotCommittedError:
+def _not_committed(sink_id: str, task: Task, why: str) -> BatchNotCommittedError:
     return BatchNotCommittedError(
-        f"{task.batch} is not committed: {why}. Nothing of it will be seen; run it again, and "
-        "report this, since it should not be"
+        f"{sentence(task.batch)} with transactionalId '{sink_id}' is not committed: {why}. None of "
+        "its rows will be visible.",
+        advice="Run the batch again. This is a bug in pyspark-kafka: please report it.",
+        transactional_id=sink_id,
     )
 
 

@@ -1,8 +1,8 @@
-"""Transactional ids: X, which the user gives, and those of task attempts, which lie under it.
+"""Transactional ids: the sink's, which the user sets, and those of its task attempts.
 
-Purpose: build and recognise them. Invariant: ids of task attempts are `X/run/partition/attempt-slot`
-and nothing else is; X holds no character that has a meaning in a pattern or a path. What it must not
-know: Kafka clients.
+Purpose: build and parse them. Invariant: exactly the ids of task attempts have the form
+`sink_id/run/partition/attempt-slot`; no part contains a character with a meaning in patterns or
+paths. Must not know: Kafka clients.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Final
 from pyspark_kafka.kafka.transactions import is_sink_id
 
 SLOTS: Final = 16
-"""Spark numbers task attempts of all stages on end (`taskAttemptId`); modulo this they are slots,
-which keep apart batches and stage attempts, of which a task is not told."""
+"""The number of slots. A slot is Spark's `taskAttemptId`, which counts the task attempts of all
+stages, modulo this number. It separates batches and stage attempts, which a task does not know."""
 
 _RUN: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 _TASK_ID: Final = re.compile(
@@ -39,14 +39,14 @@ class TaskId:
 
 
 def is_run(run: str) -> bool:
-    """Whether this can be the run in a task attempt's id; Spark's ids of runs can."""
+    """Return whether this can be the run in a task attempt's id; Spark's run ids can."""
     return _RUN.fullmatch(run) is not None
 
 
 def task_id(
     sink_id: str, run: str, *, partition: int, attempt: int, task_attempt_id: int
 ) -> TaskId:
-    """The id of a task attempt. `run` is the query run's id, or a token of a batch job."""
+    """Return the id of a task attempt. `run` is the query run's id, or a token of a batch job."""
     assert is_sink_id(sink_id), sink_id
     assert is_run(run), run
     return TaskId(
@@ -55,7 +55,7 @@ def task_id(
 
 
 def parse_task_id(text: str) -> TaskId | None:
-    """The parts of an id; None where it is no task attempt's."""
+    """Return the parts of an id; None if it is not a task attempt's."""
     match = _TASK_ID.fullmatch(text)
     if match is None:
         return None
@@ -70,11 +70,11 @@ def parse_task_id(text: str) -> TaskId | None:
 
 
 def is_task_id_of(text: str, sink_id: str, *, run: str | None = None) -> bool:
-    """Whether an id is that of a task attempt under X (and of this run)."""
+    """Return whether an id is that of a task attempt of this sink (and of this run)."""
     parsed = parse_task_id(text)
     return parsed is not None and parsed.sink_id == sink_id and run in (None, parsed.run)
 
 
 def prefix(sink_id: str, *, run: str | None = None) -> str:
-    """What the ids of all task attempts under X (and of this run) begin with."""
+    """Return the prefix of the ids of all task attempts of this sink (and of this run)."""
     return f"{sink_id}/" if run is None else f"{sink_id}/{run}/"

@@ -1,7 +1,7 @@
-"""The command that an error names where only an operator can go on.
+"""The command that an error recommends if only an operator can continue.
 
-Purpose: `command`. Invariant: it can be run once its brokers are filled in. What it must not know:
-what the command does.
+Purpose: `operator_command`. Invariant: the command runs once the address of a broker is filled in.
+Must not know: what the command does.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import shlex
 
 
 def operator_command(sink_id: str, flags: str) -> str:
-    """With `flags` such as `--forget`. Without `--yes` it only says what it would do."""
+    """Return the command with `flags` such as `--forget`, and how to complete it."""
     return (
         f"`python -m pyspark_kafka transactions {shlex.quote(f'--id={sink_id}')} {flags} "
-        "--bootstrap-servers HOST:PORT` (and --commit-topic, where the sink has that option; it "
-        "says what it would do, and does it with --yes)"
+        "--bootstrap-servers HOST:PORT` (add --commit-topic if the sink sets 'commitTopic'; "
+        "without --yes the command only prints what it would do)"
     )

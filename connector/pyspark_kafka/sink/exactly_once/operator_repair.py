@@ -1,11 +1,10 @@
-"""By hand: settle what a query has left, and forget a `transactionalId`, without Spark.
+"""The repair of a sink without Spark: recover unfinished batches, or forget its state.
 
-Purpose: what `python -m pyspark_kafka transactions` does about a report; `operator_report` looks,
-`operator_text` prints. Invariant: this does what the next start of the query would do, by the same
-functions and in the same order: take X, commit what is decided, end what is not. It therefore is
-safe beside a living query, whose batch then fails loudly. Rows that are lost are called settled, and
-decisions that cannot be read are removed, only where the operator says so. What it must not know:
-Spark, arguments, how a report is printed.
+Purpose: the repairs of `python -m pyspark_kafka transactions`. Invariant: a repair does what the
+next start of the query would do, with the same functions in the same order: fence the sink, commit
+what is decided, abort what is not. It is therefore safe beside a running query, whose batch then
+fails with an error. Lost rows are accepted, and unreadable decisions removed, only if the operator
+requests it. Must not know: Spark, arguments, how a report is printed.
 """
 
 from __future__ import annotations
@@ -40,52 +39,62 @@ from pyspark_kafka.sink.exactly_once.roll_forward import (
 )
 from pyspark_kafka.sink.exactly_once.sweep import sweep
 
-Say = Callable[[str], None]
+OnAction = Callable[[str], None]
+"""Called with a description of each completed action."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairRequest:
-    """What the operator asks for."""
+    """The operator's flags `--forget` and `--accept-loss`; without the first, `--recover`."""
 
     forget: bool = False
     accept_loss: bool = False
 
 
-# --- may it be done? ---
+# --- checks before a repair ---
 
 
 def check(report: Report, request: RepairRequest, *, names_topic: bool) -> None:
-    """Refuse what could abort decided rows: where decisions are not known, nothing is undecided.
+    """Refuse a repair that could abort decided rows, because decisions are unknown.
 
-    `names_topic` says whether the operator named the commit topic. Raises `ExactlyOnceError`.
+    `names_topic` is whether the operator named the commit topic. Raises `ExactlyOnceError`.
     """
     sink_id, topic = report.sink_id, report.commit_topic
     if report.damage is not None and not (request.forget and request.accept_loss):
         raise ExactlyOnceError(
-            f"what was decided under '{sink_id}' cannot be read: {report.damage} Nothing was changed, "
-            "since an open transaction that looks undecided may be decided. Repair the topic; or "
-            "give the decisions up with --forget --accept-loss, which aborts every transaction "
-            "that is open under this id"
+            f"The decisions of transactionalId '{sink_id}' cannot be read: {report.damage} An open "
+            "transaction that looks undecided may be decided, so nothing was changed.",
+            advice="Repair the topic. If that is impossible, --forget --accept-loss removes the "
+            "decisions and aborts every open transaction of this id.",
+            topic=topic,
+            transactional_id=sink_id,
         )
     if not report.has_commit_topic and not request.accept_loss:
         raise ExactlyOnceError(
-            f"there is no topic '{topic}', so that nobody can tell what was decided under '{sink_id}'. "
-            "Nothing was changed. Name the query's option commitTopic with --commit-topic; if it "
-            "is gone for good, --accept-loss aborts every transaction that is open under this id"
+            f"The commit topic '{topic}' does not exist, so the decisions of transactionalId "
+            f"'{sink_id}' are unknown. Nothing was changed.",
+            advice="Name the topic of the sink's option commitTopic with --commit-topic. If it was "
+            "deleted, --accept-loss aborts every open transaction of this id.",
+            topic=topic,
+            transactional_id=sink_id,
         )
     if report.has_commit_topic and not (report.damage or report.decisions or names_topic):
         raise ExactlyOnceError(
-            f"topic '{topic}' holds no decision of '{sink_id}'. If the query's option commitTopic names "
-            "another topic, what is decided there would be aborted. Nothing was changed. Say which "
-            f"it is: --commit-topic {topic}, if this is it"
+            f"The commit topic '{topic}' contains no decision of transactionalId '{sink_id}'. If "
+            "the sink's option commitTopic names another topic, a repair would abort what is "
+            "decided there. Nothing was changed.",
+            advice=f"If this is the right topic, add --commit-topic {topic}; otherwise name the "
+            "right one.",
+            topic=topic,
+            transactional_id=sink_id,
         )
 
 
 def signs_of_life(earlier: Report, later: Report, *, quiet_ms: int) -> tuple[str, ...]:
-    """Why the owner of X may be alive, by two looks some seconds apart; empty where nothing says so.
+    """Return signs that the owner is alive, from two reports some seconds apart.
 
-    A query that waits for input leaves no sign, and does not notice either when it is taken over:
-    it takes X again for its next batch. These are signs of a batch that is under way and would fail.
+    A query that waits for input leaves no sign, and a repair does not disturb it: it fences the
+    sink again for its next batch. These are signs of a running batch, which would fail.
     """
     return tuple(_signs(earlier, later, quiet_ms))
 
@@ -93,11 +102,11 @@ def signs_of_life(earlier: Report, later: Report, *, quiet_ms: int) -> tuple[str
 def _signs(earlier: Report, later: Report, quiet_ms: int) -> Iterator[str]:
     now_ms, owner = later.taken_ms, later.owner
     if (earlier.owner and earlier.owner.producer) != (owner and owner.producer):
-        yield f"somebody took '{later.sink_id}' a moment ago"
+        yield f"another process has just fenced '{later.sink_id}'"
     if owner is not None and is_open(owner.state):
-        yield f"the transaction of '{later.sink_id}' itself is open: a decision is being written"
+        yield f"the transaction of '{later.sink_id}' is open: a decision is being written"
     if _traces(earlier) != _traces(later):
-        yield "transactions were begun or ended, or grew, while they were watched"
+        yield "transactions began, ended or grew between two looks"
     for decision in (one.decision for one in later.decisions):
         if now_ms - decision.decided_ms < quiet_ms:
             yield f"query {decision.query_id} decided a batch at {time_text(decision.decided_ms)}"
@@ -114,7 +123,7 @@ def _signs(earlier: Report, later: Report, quiet_ms: int) -> Iterator[str]:
 
 
 def _traces(report: Report) -> object:
-    """What a task changes while it writes. Others may write to the same partitions, too."""
+    """Return what a task changes while it writes. Others may write to the partitions, too."""
     ends = {held.partition: held.high_watermark for held in report.held}
     of_tasks = [one.description for one in report.leftover]
     return (
@@ -123,62 +132,65 @@ def _traces(report: Report) -> object:
     )
 
 
-# --- what would be done ---
+# --- the actions of a repair ---
 
 
 def planned_actions(report: Report, request: RepairRequest) -> tuple[str, ...]:
-    """What carrying out the request would do, as far as can be told before; empty: nothing."""
+    """Return the actions of a repair, as far as they are known before; empty if there are none."""
     if not (report.unfinished or report.leftover or request.forget):
         return ()
-    return tuple(_intentions(report, request))
+    return tuple(_planned_actions(report, request))
 
 
-def _intentions(report: Report, request: RepairRequest) -> Iterator[str]:
-    yield f"take '{report.sink_id}': a run that is within a batch fails, and of that batch nothing is seen"
+def _planned_actions(report: Report, request: RepairRequest) -> Iterator[str]:
+    yield f"fence '{report.sink_id}': a running batch fails, and none of its rows will be visible"
     for one in report.unfinished:
-        waiting = one.state(EntryState.PREPARED, EntryState.COMMITTING)
+        waiting = one.in_state(EntryState.PREPARED, EntryState.COMMITTING)
         if waiting:
             yield f"commit {len(waiting)} transactions of {decision_text(one.decision)}"
-        yield f"{_judged(one, request)} {decision_text(one.decision)}"
+        yield f"{_mark_action(one, request)} {decision_text(one.decision)}"
     if report.leftover:
         yield f"abort {len(report.leftover)} undecided transactions"
     if not request.forget:
         return
-    if report.needs_judgement and not request.accept_loss:
-        yield f"not remove anything of '{report.sink_id}' from topic '{report.commit_topic}'"
+    if report.needs_operator and not request.accept_loss:
+        yield f"keep the records of '{report.sink_id}' in topic '{report.commit_topic}'"
     elif report.has_commit_topic:
         yield f"remove every record of '{report.sink_id}' from topic '{report.commit_topic}'"
 
 
-def _judged(report: DecisionReport, request: RepairRequest) -> str:
-    if not report.needs_judgement:
+def _mark_action(report: DecisionReport, request: RepairRequest) -> str:
+    if not report.needs_operator:
         return "mark as finished"
-    return (
-        "mark as finished, although rows are lost," if request.accept_loss else "leave unfinished"
-    )
+    if request.accept_loss:
+        return "mark as finished, although rows are lost,"
+    return "leave unfinished"
 
 
 def decision_text(decision: Decision) -> str:
-    """A decision in a sentence."""
+    """Return a short description of a decision."""
     batch = "" if decision.batch_id is None else f" (batch {decision.batch_id})"
     return f"decision {decision.number} of query {decision.query_id}{batch}"
 
 
-# --- doing it ---
+# --- the repair ---
 
 
-def repair(client: TransactionalClient, report: Report, request: RepairRequest, say: Say) -> None:
-    """Do it, saying each thing that is done; it may be repeated if it breaks off.
+def repair(
+    client: TransactionalClient, report: Report, request: RepairRequest, on_action: OnAction
+) -> None:
+    """Repair the sink, and report each completed action. A failed repair may be repeated.
 
-    What was decided is read anew after X is taken: only then it cannot change any more. Raises
-    errors of `KafkaError`, `SinkFencedError` where a query has taken X back meanwhile, `OutcomeUnknownError`.
+    Decisions are read again after the sink is fenced: from then on they cannot change. Raises
+    errors of `KafkaError`, `SinkFencedError` if a query has taken over again, and
+    `OutcomeUnknownError`.
     """
     sink_id = report.sink_id
     owner = client.init_producer_id(sink_id, timeout_ms=_timeout_ms(client))
-    say(f"took '{sink_id}' ({owner})")
+    on_action(f"fenced '{sink_id}' ({owner})")
     topic = CommitTopic(client, report.commit_topic)
     is_readable = report.has_commit_topic and report.damage is None
-    unfinished = _finish(client, topic, sink_id, request, say) if is_readable else {}
+    unfinished = _finish(client, topic, sink_id, request, on_action) if is_readable else {}
     fenced = sweep(
         client,
         sink_id,
@@ -191,65 +203,69 @@ def repair(client: TransactionalClient, report: Report, request: RepairRequest, 
         two_phase_commit=report.is_two_phase,
     )
     for transactional_id in fenced:
-        say(f"aborted '{transactional_id}'")
+        on_action(f"aborted '{transactional_id}'")
     if not request.forget or not report.has_commit_topic:
         return
     if unfinished:
-        say(f"kept the decisions of '{sink_id}': {len(unfinished)} are not finished")
+        on_action(f"kept the decisions of '{sink_id}': {len(unfinished)} are not finished")
         return
     _forget(client, topic, sink_id, owner)
-    say(f"removed every record of '{sink_id}' from topic '{report.commit_topic}'")
+    on_action(f"removed every record of '{sink_id}' from topic '{report.commit_topic}'")
 
 
 def _timeout_ms(client: TransactionalClient) -> int:
-    """Of the transaction that forget; brokers may allow less than a query asks for."""
+    """Return the timeout of the transaction that removes records, within the brokers' limit."""
     config = client.broker_config() or {}
     return min(DECISION_TIMEOUT_MS, int(config.get(TIMEOUT_MAX, DECISION_TIMEOUT_MS)))
 
 
 def _finish(
-    client: TransactionalClient, topic: CommitTopic, sink_id: str, request: RepairRequest, say: Say
+    client: TransactionalClient,
+    topic: CommitTopic,
+    sink_id: str,
+    request: RepairRequest,
+    on_action: OnAction,
 ) -> dict[str, QueryState]:
-    """Roll forward and mark; the answer is what is not finished, by query."""
+    """Roll forward and mark as finished; return what remains unfinished, by query."""
     unfinished = {}
     for query_id, state in sorted(topic.read(sink_id).items()):
         if state.is_finished:
             continue
-        if _settle(client, state, request, say):
+        if _is_settled(client, state, request, on_action):
             topic.mark_finished(state.decision)
-            say(f"marked {decision_text(state.decision)} as finished")
+            on_action(f"marked {decision_text(state.decision)} as finished")
         else:
             unfinished[query_id] = state
     return unfinished
 
 
-def _settle(
-    client: TransactionalClient, state: QueryState, request: RepairRequest, say: Say
+def _is_settled(
+    client: TransactionalClient, state: QueryState, request: RepairRequest, on_action: OnAction
 ) -> bool:
-    """Whether there is nothing left to commit, and nobody to write what is lost."""
+    """Commit a decision; return whether it may be marked as finished."""
     decision = state.decision
     try:
         lost = roll_forward(client, state)
     except OutcomeUnknownError as error:
-        # Also where brokers do not answer, or do not allow to look: then nothing may be given up.
-        may_give_up = request.accept_loss and isinstance(error, TransactionOutcomeExpiredError)
-        now = entry_states(client, decision.entries).values() if may_give_up else ()
-        if not may_give_up or {EntryState.PREPARED, EntryState.COMMITTING} & set(now):
-            say(f"left {decision_text(decision)} unfinished: {error}")
+        # Loss is not accepted if the brokers did not answer, or if an ACL is missing.
+        may_accept = request.accept_loss and isinstance(error, TransactionOutcomeExpiredError)
+        states = entry_states(client, decision.entries).values() if may_accept else ()
+        if not may_accept or {EntryState.PREPARED, EntryState.COMMITTING} & set(states):
+            on_action(f"left {decision_text(decision)} unfinished: {error}")
             return False
-        say(f"gave up what is not known of {decision_text(decision)}: {error}")
+        on_action(f"accepted the unknown outcome of {decision_text(decision)}: {error}")
         return True
     if not lost:
-        say(f"committed {len(decision.entries)} transactions of {decision_text(decision)}")
+        on_action(f"committed {len(decision.entries)} transactions of {decision_text(decision)}")
         return True
     rows = sum(entry.totals.row_count for entry in lost)
     if request.accept_loss:
-        say(f"gave up {rows} lost rows of {decision_text(decision)}")
+        on_action(f"accepted the loss of {rows} rows of {decision_text(decision)}")
         return True
-    say(
+    on_action(
         f"left {decision_text(decision)} unfinished: {rows} of its rows are lost. Start the query "
-        "again from the same checkpoint, which writes them again; or write them by other means and "
-        "come back with --accept-loss"
+        "again from the same checkpoint, which writes them again; or write them with another tool, "
+        "and then use --accept-loss"
     )
     return False
 
@@ -257,7 +273,7 @@ def _settle(
 def _forget(
     client: TransactionalClient, topic: CommitTopic, sink_id: str, owner: ProducerIdAndEpoch
 ) -> None:
-    """Remove all records at once, or none: half a decision would be a damaged one."""
+    """Remove all records in one transaction: a part of a decision would be a damaged one."""
     keys = topic.keys(sink_id)
     if not keys:
         return
@@ -269,19 +285,22 @@ def _forget(
     except ProducerFencedError as error:
         producer.abort()
         raise SinkFencedError(
-            f"'{sink_id}' is not ours any more, and so its decisions were not removed: a query has taken "
-            "it back, or brokers took too long to write. Stop the query if there is one, and do this "
-            "again"
+            f"The decisions of transactionalId '{sink_id}' were not removed: a query has taken "
+            "over the id again, or the brokers were too slow.",
+            advice="Stop the query if there is one, and repeat the command.",
+            transactional_id=sink_id,
         ) from error
     except BaseException:
         producer.abort()
         raise
     producer.close()
     end = EndTransaction(transactional_id=sink_id, producer=owner, is_commit=True, version=version)
-    answer = client.end_transactions([end]).get(sink_id)
-    if answer is not ErrorCode.none:
+    error_code = client.end_transactions([end]).get(sink_id)
+    if error_code is not ErrorCode.none:
+        result = "did not answer" if error_code is None else f"answered {error_code.name.upper()}"
         raise OutcomeUnknownError(
-            f"whether the decisions of '{sink_id}' were removed is not known: the brokers answered "
-            f"{'nothing' if answer is None else answer.name.upper()}. Either all are or none; do "
-            "this again"
+            f"It is unknown whether the decisions of transactionalId '{sink_id}' were removed: the "
+            f"brokers {result}. Either all of them are or none.",
+            advice="Repeat the command.",
+            transactional_id=sink_id,
         )

@@ -1,9 +1,8 @@
-"""What stands under a `transactionalId`, found by looking alone.
+"""The state of a sink, found by read-only requests.
 
-Purpose: decisions, open transactions, the owner and the readers held back, as one frozen `Report`.
-Invariant: nothing here changes anything in Kafka, so it may be run beside a living query at any
-time; what it finds is of that moment. What it must not know: how it is printed, what is done about
-it.
+Purpose: decisions, open transactions, the owner and waiting readers, as one frozen `Report`.
+Invariant: nothing here changes anything in Kafka, so it may run beside a running query at any time;
+the result is a snapshot. Must not know: how it is printed, how a sink is repaired.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from enum import Enum
 from typing import Final
 
 from pyspark_kafka.client.transactional_port import TransactionalClient
-from pyspark_kafka.errors import AccessError, AuthorizationError, CommitTopicError
+from pyspark_kafka.errors import AccessError, AuthorizationError, CommitTopicError, reason_of
 from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, IsolationLevel
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import (
@@ -26,29 +25,29 @@ from pyspark_kafka.kafka.transactions import (
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.decisions import Decision, Entry, QueryState
 from pyspark_kafka.sink.exactly_once.names import is_task_id_of, prefix, task_id
-from pyspark_kafka.sink.exactly_once.roll_forward import ENDING, Outcome, look
+from pyspark_kafka.sink.exactly_once.roll_forward import ENDING, Outcome, look_up_outcomes
 
 NEVER_TIMES_OUT_MS: Final = 2**31 - 1
-"""What brokers keep as the timeout of a two-phase transaction."""
+"""The timeout of a two-phase transaction in the brokers' responses."""
 
 _OPEN: Final = ENDING | {TransactionState.ONGOING}
 _PAUSES_S: Final = (0.05, 0.2, 0.8, 3.2)
-"""Between looks at an owner that is ending its transaction."""
+"""Pauses between requests while the sink's own transaction is ending."""
 _FIRST_WINDOW: Final = 1_000
 _SEARCHED_MAX: Final = 1_000_000
-"""Offsets that are searched in a partition for the first row of an aborted transaction."""
+"""The most offsets to search in a partition for the first row of an aborted transaction."""
 
 
 class EntryState(Enum):
-    """What became of a decided transaction."""
+    """The state of a decided transaction."""
 
     PREPARED = "prepared"
-    """Open and complete: committing it makes its rows visible."""
+    """Open and complete: it can be committed."""
     COMMITTING = "committing"
     COMMITTED = "committed"
     LOST = "lost"
     UNKNOWN = "unknown"
-    """Neither its coordinator nor the log can tell any more."""
+    """Its outcome is no longer recorded, by its coordinator or in the log."""
 
 
 _STANDINGS: Final = {
@@ -61,7 +60,7 @@ _STANDINGS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRange:
-    """Offsets between which a transaction's rows lie; `first_offset` None where it is not found."""
+    """The offsets of a transaction's rows; `first_offset` is None if it was not found."""
 
     partition: TopicPartition
     first_offset: int | None
@@ -70,7 +69,7 @@ class RowRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryReport:
-    """A decided transaction; `rows` of one that is lost or unknown alone."""
+    """A decided transaction; `rows` only if it is lost or unknown."""
 
     entry: Entry
     state: EntryState
@@ -79,25 +78,25 @@ class EntryReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionReport:
-    """The last decision of a query. Transactions of a finished one are committed, and not listed."""
+    """The last decision of a query. `entries` is empty for a finished one: all are committed."""
 
     decision: Decision
     is_finished: bool
     entries: tuple[EntryReport, ...]
 
-    def state(self, *entry_states: EntryState) -> tuple[EntryReport, ...]:
-        """The transactions that stand so."""
-        return tuple(entry for entry in self.entries if entry.state in entry_states)
+    def in_state(self, *states: EntryState) -> tuple[EntryReport, ...]:
+        """Return the transactions that are in one of these states."""
+        return tuple(entry for entry in self.entries if entry.state in states)
 
     @property
-    def needs_judgement(self) -> tuple[EntryReport, ...]:
-        """Transactions that nobody can commit any more, or of which that is not known."""
-        return self.state(EntryState.LOST, EntryState.UNKNOWN)
+    def needs_operator(self) -> tuple[EntryReport, ...]:
+        """The transactions that can no longer be committed, or whose outcome is unknown."""
+        return self.in_state(EntryState.LOST, EntryState.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """A task's transaction that is open, or being ended; `is_decided` by an unfinished decision."""
+    """A task's transaction that is open or ending; `is_decided` by an unfinished decision."""
 
     description: TransactionDescription
     is_decided: bool
@@ -107,8 +106,8 @@ class OpenTransaction:
 class HeldPartition:
     """A partition whose read_committed readers wait at `last_stable_offset`.
 
-    `holder` is who wrote what they wait for, where the log tells; `transactional_id` and
-    `started_ms` where that is one of ours.
+    `holder` is the producer of the open transaction, if the log shows it; `transactional_id` and
+    `started_ms` are set if that is a transaction of this sink.
     """
 
     partition: TopicPartition
@@ -121,7 +120,7 @@ class HeldPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """All that is found. `owner` is None where X's coordinator does not know it (any more)."""
+    """The state of a sink. `owner` is None if the coordinator does not know the sink's id."""
 
     sink_id: str
     commit_topic: str
@@ -134,13 +133,13 @@ class Report:
     open_transactions: tuple[OpenTransaction, ...]
     held: tuple[HeldPartition, ...]
     held_is_unknown: str | None
-    """Why it cannot be told whose readers wait."""
+    """Why it is unknown whose readers wait."""
     known_ids: int
     is_two_phase: bool
 
     @property
     def is_unknown(self) -> bool:
-        """Whether nothing at all is known of X."""
+        """Whether there is no trace of the sink."""
         return not (self.owner or self.decisions or self.known_ids or self.damage)
 
     @property
@@ -149,7 +148,7 @@ class Report:
 
     @property
     def leftover(self) -> tuple[OpenTransaction, ...]:
-        """Open and not decided: of a batch that is under way, or of one that has failed."""
+        """Open and undecided transactions, of a running batch or of a failed one."""
         return tuple(
             one
             for one in self.open_transactions
@@ -157,13 +156,13 @@ class Report:
         )
 
     @property
-    def needs_judgement(self) -> bool:
-        """Whether rows that were decided are lost, or may be."""
-        return any(decision.needs_judgement for decision in self.unfinished)
+    def needs_operator(self) -> bool:
+        """Whether decided rows are lost, or may be."""
+        return any(decision.needs_operator for decision in self.unfinished)
 
 
 def is_open(state: TransactionState) -> bool:
-    """Whether a transaction has begun and not ended."""
+    """Return whether a transaction has begun and not ended."""
     return state in _OPEN
 
 
@@ -175,11 +174,12 @@ def examine(
     now_ms: int,
     pause: Callable[[float], None] = time.sleep,
 ) -> Report:
-    """Look at all of X; raises errors of `KafkaError`.
+    """Return the state of the sink; raises errors of `KafkaError`.
 
-    What is open is listed before the decisions are read: so what is called undecided was so when
-    it was listed. A decision that its coordinator has, and the commit topic not yet (EndTxn is
-    answered before its markers are written), is waited for some seconds.
+    Open transactions are listed before decisions are read: one that is reported as undecided was
+    undecided when it was listed. EndTxn is answered before its markers are written, so a decision
+    may be known to its coordinator and not be in the commit topic yet; that is awaited for some
+    seconds.
     """
     owner = _owner(client, sink_id)
     for pause_s in _PAUSES_S:
@@ -225,15 +225,17 @@ def examine(
 
 
 def _owner(client: TransactionalClient, sink_id: str) -> TransactionDescription | None:
-    """Also asks for an id that nobody has: who may not see those is told nothing by lists."""
+    """Describe the sink's id, and one that does not exist: lists silently omit ids without ACL."""
     nobody = str(task_id(sink_id, "nobody", partition=0, attempt=0, task_attempt_id=0))
     try:
         return client.describe_transactions([sink_id, nobody]).get(sink_id)
     except AccessError as error:
         raise AuthorizationError(
-            f"what stands under transactionalId '{sink_id}' may not be looked at: {error}. Allow this "
-            f"principal DESCRIBE, and for --recover and --forget WRITE, on the transactional ids "
-            f"with the prefix '{sink_id}'"
+            f"The principal is not allowed to describe transactionalId '{sink_id}': "
+            f"{reason_of(error)}.",
+            advice="Grant it DESCRIBE, and for --recover and --forget WRITE, on the transactional "
+            f"ids with the prefix '{sink_id}'.",
+            transactional_id=sink_id,
         ) from error
 
 
@@ -246,8 +248,12 @@ def _read(
         return {}, str(error)
     except AccessError as error:
         raise AuthorizationError(
-            f"the decisions of transactionalId '{sink_id}' may not be read: {error}. Allow this "
-            f"principal READ on topic '{commit_topic}', and for --recover and --forget WRITE"
+            f"The principal is not allowed to read the decisions of transactionalId '{sink_id}': "
+            f"{reason_of(error)}.",
+            advice=f"Grant it READ on topic '{commit_topic}'; --recover "
+            "and --forget need WRITE, too.",
+            topic=commit_topic,
+            transactional_id=sink_id,
         ) from error
 
 
@@ -257,9 +263,9 @@ def _is_of(decided: Mapping[str, Entry], one: TransactionDescription) -> bool:
 
 
 def entry_states(client: TransactionalClient, entries: Sequence[Entry]) -> Mapping[str, EntryState]:
-    """What became of decided transactions, by their ids."""
+    """Return the states of decided transactions, by their ids."""
     found = client.describe_transactions([entry.transactional_id for entry in entries])
-    outcomes = look(client, entries, found)
+    outcomes = look_up_outcomes(client, entries, found)
     return {
         transactional_id: EntryState.PREPARED
         if outcome is Outcome.AGAIN and found[transactional_id].state is TransactionState.ONGOING
@@ -289,10 +295,10 @@ def _entry(client: TransactionalClient, entry: Entry, state: EntryState) -> Entr
 
 
 def row_ranges(client: TransactionalClient, entry: Entry) -> tuple[RowRange, ...]:
-    """Where a transaction's rows lie, whatever became of it.
+    """Return the offsets of a transaction's rows, whatever its outcome.
 
-    An entry says where they end. Where they begin is searched backwards from there, in windows that
-    grow, until as many rows are found as were counted.
+    An entry contains the last offsets. The first ones are searched backwards from there, in growing
+    windows, until as many rows are found as were counted.
     """
     try:
         first = _first_offsets(client, entry)
@@ -309,7 +315,7 @@ def row_ranges(client: TransactionalClient, entry: Entry) -> tuple[RowRange, ...
 
 
 def _first_offsets(client: TransactionalClient, entry: Entry) -> Mapping[TopicPartition, int]:
-    """Empty where not all rows are found: what was found is then not known to be the first."""
+    """Return the first offsets, or nothing if not all rows are found."""
     partitions = _existing(client, entry.last_offsets)
     starts = _offsets(client, partitions, EARLIEST, IsolationLevel.READ_UNCOMMITTED)
     ends = {partition: entry.last_offsets[partition] + 1 for partition in partitions}
@@ -331,7 +337,7 @@ def _first_offsets(client: TransactionalClient, entry: Entry) -> Mapping[TopicPa
 def _rows_between(
     client: TransactionalClient, entry: Entry, partition: TopicPartition, start: int, end: int
 ) -> list[tuple[int, int]]:
-    """First and last offset of the entry's batches that end in `start <= offset < end`."""
+    """Return the offsets of the entry's batches that end in `start <= offset < end`."""
     if start >= end:
         return []
     return [
@@ -344,7 +350,7 @@ def _rows_between(
 def _held(
     client: TransactionalClient, transactions: Collection[TransactionDescription]
 ) -> tuple[tuple[HeldPartition, ...], str | None]:
-    """Who may not read the topics is told all else, and why not this."""
+    """Return the held partitions, or the reason why the principal cannot read them."""
     try:
         return _held_partitions(client, transactions), None
     except AccessError as error:
@@ -354,7 +360,7 @@ def _held(
 def _held_partitions(
     client: TransactionalClient, transactions: Collection[TransactionDescription]
 ) -> tuple[HeldPartition, ...]:
-    """The partitions of open transactions in which read_committed readers wait."""
+    """Return the partitions of open transactions in which read_committed readers wait."""
     partitions = _existing(client, {p for one in transactions for p in one.partitions})
     stable = _offsets(client, partitions, LATEST, IsolationLevel.READ_COMMITTED)
     ends = _offsets(client, partitions, LATEST, IsolationLevel.READ_UNCOMMITTED)
@@ -389,7 +395,7 @@ def _writer_at(
 def _existing(
     client: TransactionalClient, partitions: Collection[TopicPartition]
 ) -> list[TopicPartition]:
-    """In order, without those of topics that were deleted since, and of groups' offsets."""
+    """Return the existing partitions in order, without those of internal topics."""
     described = client.describe_topics({one.topic for one in partitions}) if partitions else {}
     return sorted(
         one
@@ -409,5 +415,5 @@ def _offsets(
     if not partitions:
         return {}
     found = client.list_offsets(dict.fromkeys(partitions, which), isolation_level)
-    # None is the answer to timestamps alone.
+    # Only a lookup by timestamp returns None.
     return {partition: offset for partition, offset in found.items() if offset is not None}

@@ -1,8 +1,8 @@
 """The operator's report as text and as JSON.
 
-Purpose: one line a fact, its kind first and `name=value` behind, so that people read it and grep
-finds it. Invariant: text and JSON say the same, and times are UTC. What it must not know: how it was
-found out.
+Purpose: one line per fact, its kind first and then `name=value`, for people and for grep.
+Invariant: text and JSON have the same content, and times are UTC. Must not know: how the facts were
+found.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from pyspark_kafka.sink.exactly_once.operator_report import (
 )
 
 _MEANINGS = {
-    EntryState.PREPARED: "waits to be committed",
+    EntryState.PREPARED: "is prepared and will be committed",
     EntryState.COMMITTING: "is being committed",
     EntryState.COMMITTED: "is committed",
-    EntryState.LOST: "WAS ABORTED, by its timeout or by hand: no reader sees its rows",
-    EntryState.UNKNOWN: "NOT KNOWN whether it was committed: coordinator and log have forgotten it",
+    EntryState.LOST: "WAS ABORTED, by its timeout or manually: readers do not see its rows",
+    EntryState.UNKNOWN: "UNKNOWN OUTCOME: neither its coordinator nor the log has a record of it",
 }
 
 
 def lines(report: Report) -> Iterator[str]:
-    """The report, a fact a line."""
+    """Return the report, one fact per line."""
     yield _owner(report)
     for decision in report.decisions:
         yield from _decision(decision)
     if report.damage is not None:
         yield f"decision UNREADABLE {report.damage}"
     elif not report.has_commit_topic:
-        yield f"decision none: there is no topic '{report.commit_topic}'"
+        yield f"decision none: topic '{report.commit_topic}' does not exist"
     elif not report.decisions:
         yield f"decision none in topic '{report.commit_topic}'"
     for transaction in report.open_transactions:
         yield _transaction(transaction, report.taken_ms)
     if not report.open_transactions:
-        yield f"transaction none open, of {report.known_ids} known ids of tasks"
+        yield f"transaction none open, {report.known_ids} known ids of tasks"
     for held in report.held:
         yield _held(held, report.taken_ms)
     if report.held_is_unknown is not None:
@@ -58,7 +58,7 @@ def lines(report: Report) -> Iterator[str]:
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """The report, of plain values that `json` takes."""
+    """Return the report as plain values for `json`."""
     return {
         "transactional_id": report.sink_id,
         "commit_topic": report.commit_topic,
@@ -75,23 +75,21 @@ def as_json(report: Report) -> dict[str, Any]:
         "held_is_unknown": report.held_is_unknown,
         "known_ids": report.known_ids,
         "is_two_phase": report.is_two_phase,
-        "needs_judgement": report.needs_judgement,
+        "needs_operator": report.needs_operator,
     }
 
 
 def _owner(report: Report) -> str:
     owner = report.owner
     if owner is None:
-        return (
-            f"owner id={report.sink_id} none: its coordinator does not know it, or has forgotten it"
-        )
-    doing = "writes nothing now"
+        return f"owner id={report.sink_id} none: its coordinator does not know it"
+    activity = "no open transaction"
     if is_open(owner.state):
         is_writing = owner.state is TransactionState.ONGOING
-        doing = "writes a decision now" if is_writing else "is ending its transaction now"
+        activity = "is writing a decision" if is_writing else "is ending its transaction"
     return (
         f"owner id={report.sink_id} producer_id={owner.producer.producer_id} "
-        f"epoch={owner.producer.producer_epoch} state={owner.state.value}: {doing}"
+        f"epoch={owner.producer.producer_epoch} state={owner.state.value}: {activity}"
     )
 
 
@@ -100,7 +98,7 @@ def _decision(report: DecisionReport) -> Iterator[str]:
     if report.is_finished:
         state = "finished"
     else:
-        state = "LOST-ROWS" if report.needs_judgement else "unfinished"
+        state = "LOST-ROWS" if report.needs_operator else "unfinished"
     batch = "none" if decision.batch_id is None else str(decision.batch_id)
     query = f"{decision.query_id} (jobs with batchId)" if _is_job(report) else decision.query_id
     yield (
@@ -122,9 +120,9 @@ def _is_job(report: DecisionReport) -> bool:
 
 
 def range_text(rows: RowRange) -> str:
-    """Offsets between which a transaction's rows lie."""
+    """Return the offsets of a transaction's rows as text."""
     if rows.first_offset is None:
-        return f"{rows.partition} up to offset {rows.last_offset} (the first is not found any more)"
+        return f"{rows.partition} up to offset {rows.last_offset} (the first was not found)"
     return f"{rows.partition} offsets {rows.first_offset} to {rows.last_offset}"
 
 
@@ -148,15 +146,15 @@ def _timeout(one: TransactionDescription, now_ms: int) -> str:
 
 
 def _held(held: HeldPartition, now_ms: int) -> str:
-    who = "holder=unknown"
+    holder = "holder=unknown"
     if held.transactional_id is not None:
-        who = f"holder={held.transactional_id} {_since(held.started_ms, now_ms)}"
+        holder = f"holder={held.transactional_id} {_since(held.started_ms, now_ms)}"
     elif held.holder is not None:
-        who = f"holder=another application's producer_id={held.holder.producer_id}"
+        holder = f"holder=another application's producer_id={held.holder.producer_id}"
     return (
         f"held partition={held.partition} last_stable_offset={held.last_stable_offset} "
         f"high_watermark={held.high_watermark} "
-        f"behind={held.high_watermark - held.last_stable_offset} {who}"
+        f"behind={held.high_watermark - held.last_stable_offset} {holder}"
     )
 
 
@@ -167,12 +165,12 @@ def _since(started_ms: int | None, now_ms: int) -> str:
 
 
 def time_text(time_ms: int) -> str:
-    """A time of Kafka's or ours as UTC, to the second."""
+    """Return a time in UTC, to the second."""
     return datetime.fromtimestamp(time_ms / 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def duration_text(duration_ms: int) -> str:
-    """`1h02m`, `3m05s`, `7s`; what is over by now is `0s`."""
+    """Return `1h02m`, `3m05s` or `7s`; negative durations are `0s`."""
     seconds = max(0, duration_ms // 1_000)
     if seconds >= 3_600:
         return f"{seconds // 3_600}h{seconds % 3_600 // 60:02}m"

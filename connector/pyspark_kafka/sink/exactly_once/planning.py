@@ -1,9 +1,9 @@
 """Planning: what the driver does before the tasks of every batch.
 
-Purpose: steps 1 to 4 of the protocol: fence, read, roll forward, mark, sweep. Invariant: when a
-`Plan` is there, no older driver can decide anything, every earlier decision of X is finished, or its
-lost rows are named, or why that cannot be told; and nothing else under X is open. What it must not
-know: Spark; planning is told neither query nor batch.
+Purpose: steps 1 to 4 of the protocol: fence, read, roll forward, mark, sweep. Invariant: once a
+`Plan` exists, no older driver can decide anything, and no undecided transaction of the sink is
+open. Every earlier decision is finished, or the plan contains its lost rows, or the reason why their
+outcome is unknown. Must not know: Spark; planning knows neither query nor batch.
 """
 
 from __future__ import annotations
@@ -37,33 +37,42 @@ log = logging.getLogger(__name__)
 
 TIMEOUT_MAX: Final = "transaction.max.timeout.ms"
 DECISION_TIMEOUT_MS: Final = 30_000
-"""Of X's own transactions: each is written in one go."""
+"""The timeout of the sink's own transactions: each is written at once."""
 _VERIFICATION: Final = "transaction.partition.verification.enable"
 _CHECKED: Final[set[tuple[str | None, int]]] = set()
-"""Commit topics, by id, and the timeouts that their brokers allow, as this process knows."""
-_EXPIRED: Final[dict[tuple[str | None, str, str, int, str], str]] = {}
-"""Why decisions cannot be told any more, by topic id, X, query, number and run: finding that out
-reads logs to their ends."""
+"""Ids of commit topics, and timeouts that their brokers allow, that this process has checked."""
+_EXPIRED: Final[dict[tuple[str | None, str, str, int, str], UnknownOutcome]] = {}
+"""Decisions whose outcome can no longer be determined, by topic id, sink id, query, number and run:
+finding that out reads logs to their ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownOutcome:
+    """Why the outcome of a decision is unknown, and what to do, as in errors."""
+
+    what: str
+    advice: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastDecision:
-    """Of one query: what tasks compare themselves with. `lost` are Spark's partitions.
+    """The last decision of a query, with which tasks compare their batch.
 
-    `totals_of_lost` are what has to be written again, by partition. `unknown_reason` says why this query
-    cannot go on, where it cannot be told what became of the decision's rows.
+    `lost` are Spark's partitions whose rows are lost, and `totals_of_lost` the totals of these rows
+    by partition. `unknown` is set if the outcome of the decision is unknown, so that the query
+    cannot continue.
     """
 
     number: int
     batch_id: int | None
     lost: frozenset[int]
     totals_of_lost: Mapping[int, RowTotals]
-    unknown_reason: str | None = None
+    unknown: UnknownOutcome | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What tasks are given: who owns X, and the last decision of each query of X."""
+    """What tasks get: the sink's producer id and epoch, and the last decision of each query."""
 
     owner: ProducerIdAndEpoch
     version: TransactionVersion
@@ -71,12 +80,12 @@ class Plan:
 
 
 def plan(client: TransactionalClient, options: ExactlyOnce) -> Plan:
-    """Take X, settle what earlier batches have left, and see what was decided last.
+    """Fence the sink, complete or abort its earlier batches, and read its last decisions.
 
-    Raises `CommitTopicError` for a topic that cannot keep decisions, `OutcomeUnknownError` for a
-    decision of which cannot be told yet whether its rows are there, `SinkFencedError` where another run has
-    taken over meanwhile, `OptionError` for a timeout that the brokers do not allow, and errors of
-    `KafkaError`. Planning again is always safe.
+    Raises `CommitTopicError` for a topic that cannot keep decisions, `OutcomeUnknownError` if the
+    outcome of a decision cannot be determined now, `SinkFencedError` if another run has taken over,
+    `OptionError` for a timeout that the brokers do not allow, and errors of `KafkaError`. Planning
+    again is always safe.
     """
     sink_id = options.transactional_id
     topic = CommitTopic(client, options.commit_topic)
@@ -93,9 +102,9 @@ def plan(client: TransactionalClient, options: ExactlyOnce) -> Plan:
         states = topic.read(sink_id)
     unfinished = [state for state in states.values() if not state.is_finished]
     with step(Step.PLAN_ROLL_FORWARD):
-        lost, unknown_reason = _rolled_forward(client, unfinished, topic.topic_id)
+        lost, unknown = _rolled_forward(client, unfinished, topic.topic_id)
     with step(Step.PLAN_MARK):
-        topic.write_plain(_settled(states.values(), lost, unknown_reason))
+        topic.write_plain(_settled(states.values(), lost, unknown))
     with step(Step.PLAN_SWEEP):
         sweep(
             client,
@@ -107,60 +116,62 @@ def plan(client: TransactionalClient, options: ExactlyOnce) -> Plan:
             two_phase_commit=options.two_phase_commit,
         )
     last = {
-        query: _last(state, lost.get(query, ()), unknown_reason.get(query))
+        query: _last(state, lost.get(query, ()), unknown.get(query))
         for query, state in states.items()
     }
     log.info(
-        "'%s' is ours (%s); decided under it: %s", sink_id, owner, _listing(last) or "nothing yet"
+        "Transactional id '%s' is now ours (%s); decided before: %s",
+        sink_id,
+        owner,
+        _listing(last) or "nothing",
     )
     return Plan(owner=owner, version=version, last=last)
 
 
 def decision_timeout_ms(options: ExactlyOnce) -> int:
-    """Of X's own transactions: brokers that allow the tasks' timeout allow this one."""
+    """Return the timeout of the sink's own transactions, which is at most that of its tasks."""
     return min(DECISION_TIMEOUT_MS, options.transaction_timeout_ms)
 
 
 def _rolled_forward(
     client: TransactionalClient, unfinished: Iterable[QueryState], topic_id: str | None
-) -> tuple[dict[str, Sequence[Entry]], dict[str, str]]:
-    """By query, the entries that are lost, and why it cannot be told what became of some.
+) -> tuple[dict[str, Sequence[Entry]], dict[str, UnknownOutcome]]:
+    """Return by query the entries that are lost, and the outcomes that are unknown.
 
-    That stops the query whose decision it is, and no other one under X.
+    An unknown outcome stops only the query of that decision.
     """
     lost: dict[str, Sequence[Entry]] = {}
-    unknown_reason: dict[str, str] = {}
+    unknown: dict[str, UnknownOutcome] = {}
     for state in unfinished:
         decision = state.decision
         query_id = decision.query_id
         known = (topic_id, decision.sink_id, query_id, decision.number, decision.run)
         if known in _EXPIRED:
-            unknown_reason[query_id] = _EXPIRED[known]
+            unknown[query_id] = _EXPIRED[known]
             continue
         try:
             lost[query_id] = roll_forward(client, state)
         except TransactionOutcomeUnknownError as error:
             log.error("%s", error)
-            unknown_reason[query_id] = str(error)
-            if isinstance(error, TransactionOutcomeExpiredError) and topic_id is not None:
-                _EXPIRED[known] = str(error)
-    return lost, unknown_reason
+            unknown[query_id] = UnknownOutcome(what=error.what, advice=error.advice)
+            is_final = isinstance(error, TransactionOutcomeExpiredError)
+            if is_final and topic_id is not None:
+                _EXPIRED[known] = unknown[query_id]
+    return lost, unknown
 
 
 def _settled(
-    states: Iterable[QueryState],
-    lost: Mapping[str, Sequence[Entry]],
-    unknown_reason: Container[str],
+    states: Iterable[QueryState], lost: Mapping[str, Sequence[Entry]], unknown: Container[str]
 ) -> list[tuple[bytes, bytes | None]]:
-    """Marks for what is finished now; what nobody can repeat is not even kept.
+    """Return finished marks for decisions that are now finished, and tombstones for jobs.
 
-    A job without `batchId` is a query of its own: kept, all there ever were would be read before
-    every batch.
+    A job without `batchId` cannot be repeated and is a query of its own: if they were kept, every
+    batch would read all there ever were.
     """
     records: list[tuple[bytes, bytes | None]] = []
     for state in states:
         decision = state.decision
-        if lost.get(decision.query_id) or decision.query_id in unknown_reason:
+        if lost.get(decision.query_id) or decision.query_id in unknown:
             continue
         if decision.batch_id is None:
             records += tombstones(state)
@@ -169,12 +180,12 @@ def _settled(
     return records
 
 
-def _last(state: QueryState, lost: Sequence[Entry], unknown_reason: str | None) -> LastDecision:
+def _last(state: QueryState, lost: Sequence[Entry], unknown: UnknownOutcome | None) -> LastDecision:
     decision = state.decision
     return LastDecision(
         number=decision.number,
         batch_id=decision.batch_id,
-        unknown_reason=unknown_reason,
+        unknown=unknown,
         lost=frozenset(entry.partition for entry in lost),
         totals_of_lost={entry.partition: entry.totals for entry in lost},
     )
@@ -188,19 +199,21 @@ def _listing(last: Mapping[str, LastDecision]) -> str:
 
 
 def _check_brokers(config: Mapping[str, str] | None, options: ExactlyOnce) -> None:
-    """What brokers' settings say; where they may not be asked, a task meets a limit by itself."""
+    """Check the brokers' settings. If they may not be read, tasks run into the limits."""
     if config is None:
         return
     longest_ms = config.get(TIMEOUT_MAX)
     if longest_ms is not None and options.transaction_timeout_ms > int(longest_ms):
         raise OptionError(
-            f"option 'transactionTimeout' is {options.transaction_timeout_ms} ms, and the brokers "
-            f"allow {longest_ms} ms ({TIMEOUT_MAX}): lower the first or raise the second"
+            f"Option 'transactionTimeout' has the value {options.transaction_timeout_ms} ms, but "
+            f"the brokers allow at most {longest_ms} ms ({TIMEOUT_MAX}).",
+            advice="Lower the option, or raise the setting of the brokers.",
+            option="transactionTimeout",
         )
     if config.get(_VERIFICATION) != "true":
         log.warning(
-            "the brokers do not check that what they write belongs to an open transaction (%s; "
-            "Kafka has it from 3.6 on): a late request could leave a transaction open that holds "
-            "read_committed readers back for ever; upgrade, or switch it on",
+            "The brokers do not verify that written records belong to an open transaction (%s, "
+            "Kafka 3.6 or later). A late request can leave a transaction open for ever, and "
+            "read_committed readers then wait for it. Upgrade the brokers, or enable the setting.",
             _VERIFICATION,
         )

@@ -1,15 +1,15 @@
-"""Commit what was decided: every task's transaction, and where one refuses, see what became of it.
+"""The committer: commits the transactions of a decision, and finds out what became of each.
 
-Purpose: step 9 of the protocol, a ladder of outcomes. Invariant: an entry is called lost only where
-brokers say that its very transaction was aborted, and done only where they say that it was
-committed; all else is an error that names it. RetryLoop again, by whomever, does no harm: what has
-ended cannot be ended otherwise. What it must not know: who asks, the commit topic.
+Purpose: step 9 of the protocol. Invariant: an entry is called lost only if the brokers report that
+this transaction was aborted, and done only if they report that it was committed; all else is an
+error that names it. Repeating it, by whichever process, does no harm: a transaction that has ended
+cannot end otherwise. Must not know: its callers, the commit topic.
 
     EndTxn(commit) of every entry      NONE: done
-    (a) the decision is finished       done: nothing is even asked
-    (b) the coordinator has the very   CompleteCommit: done. CompleteAbort: lost. PrepareCommit, or
-        transaction, under the epoch   still open: ask again
-        that its end leaves
+    (a) the decision is finished       done, without a request
+    (b) the coordinator has this       CompleteCommit: done. CompleteAbort: lost. PrepareCommit, or
+        transaction, with the epoch    still open: retry
+        after its end
     (c) the log has the marker that    commit: done. abort: lost
         ended it
     (d) neither                        OutcomeUnknownError
@@ -32,6 +32,7 @@ from pyspark_kafka.errors import (
     KafkaError,
     OutcomeUnknownError,
     UnknownTopicOrPartitionError,
+    reason_of,
 )
 from pyspark_kafka.kafka.log import LogBatch
 from pyspark_kafka.kafka.offsets import LATEST, IsolationLevel
@@ -49,12 +50,12 @@ from pyspark_kafka.sink.exactly_once.operator_command import operator_command
 log = logging.getLogger(__name__)
 
 _PAUSES_S: Final = (0.1, 0.4, 1.6, 3.2)
-"""Between rounds of the ladder. The client itself has waited before for what mostly passes."""
+"""Pauses between attempts. The client itself has retried before what is usually temporary."""
 _NAMED_MAX: Final = 10
 
 
 class Outcome(Enum):
-    """What became of a decided transaction, or is to be found out yet."""
+    """The outcome of a decided transaction. `AGAIN` needs another attempt."""
 
     DONE = "done"
     LOST = "lost"
@@ -63,11 +64,11 @@ class Outcome(Enum):
 
 
 class TransactionOutcomeUnknownError(OutcomeUnknownError):
-    """What became of an entry cannot be found out, which stops the query of its decision alone."""
+    """The outcome of a transaction cannot be determined; stops only the query of its decision."""
 
 
 class TransactionOutcomeExpiredError(TransactionOutcomeUnknownError):
-    """It is written nowhere any more: asking again will not tell."""
+    """The outcome of a transaction is no longer recorded anywhere: retrying cannot help."""
 
 
 _BY_STATE: Final = {
@@ -76,7 +77,7 @@ _BY_STATE: Final = {
     TransactionState.PREPARE_ABORT: Outcome.LOST,
     TransactionState.PREPARE_COMMIT: Outcome.AGAIN,
 }
-"""Of the very transaction. What is prepared can only end so."""
+"""By the state of this transaction. A prepared commit or abort always completes."""
 
 ENDING: Final = frozenset(
     {
@@ -85,9 +86,9 @@ ENDING: Final = frozenset(
         TransactionState.PREPARE_EPOCH_FENCE,
     }
 )
-"""Markers are on their way."""
+"""The states while markers are being written."""
 
-_BY_VERDICT: Final = {TransactionResult.COMMIT: Outcome.DONE, TransactionResult.ABORT: Outcome.LOST}
+_BY_RESULT: Final = {TransactionResult.COMMIT: Outcome.DONE, TransactionResult.ABORT: Outcome.LOST}
 
 
 def roll_forward(
@@ -96,40 +97,41 @@ def roll_forward(
     *,
     pause: Callable[[float], None] = time.sleep,
 ) -> tuple[Entry, ...]:
-    """Commit every transaction of a decision; the answer is the entries that are lost.
+    """Commit every transaction of a decision; return the entries that are lost.
 
-    Raises `OutcomeUnknownError` for entries of which it cannot be told now, and `TransactionOutcomeUnknownError` for those of
-    which it cannot be found out, naming them.
+    Raises `OutcomeUnknownError` if the outcome of an entry is unknown now, and
+    `TransactionOutcomeUnknownError` if it cannot be determined, naming the entries.
     """
     if state.is_finished:
         return ()
     decision = state.decision
-    ladder = _Committer(client)
+    committer = _Committer(client)
     try:
-        ladder.climb(decision.entries)
+        committer.commit(decision.entries)
         for pause_s in _PAUSES_S:
-            if not (left := ladder.where(decision, Outcome.AGAIN)):
+            if not (left := committer.entries_with(decision, Outcome.AGAIN)):
                 break
             pause(pause_s)
-            ladder.climb(left)
+            committer.commit(left)
     except KafkaError as error:
         raise OutcomeUnknownError(
-            f"{_name(decision)} stands, but committing its transactions was interrupted: {error}. "
-            f"{_GOES_ON}"
+            f"{_name(decision)} is committed, but committing its transactions was interrupted: "
+            f"{reason_of(error)}. {_NOTHING_LOST}",
+            transactional_id=decision.sink_id,
         ) from error
-    if gone := ladder.where(decision, Outcome.UNKNOWN):
-        raise (_may_not_be_told if ladder.may_not_read else _forgotten)(
-            decision, gone, ladder.refusals
-        )
-    if left := ladder.where(decision, Outcome.AGAIN):
+    if unknown := committer.entries_with(decision, Outcome.UNKNOWN):
+        error_for = _unreadable_markers if committer.lacks_read else _expired
+        raise error_for(decision, unknown, committer.unreadable)
+    if left := committer.entries_with(decision, Outcome.AGAIN):
         raise OutcomeUnknownError(
-            f"{_name(decision)} stands, but the brokers have not said yet that these are "
-            f"committed: {_listing(left)}. {_GOES_ON}"
+            f"{_name(decision)} is committed, but the brokers have not confirmed yet that these "
+            f"transactions are committed: {_listing(left)}. {_NOTHING_LOST}",
+            transactional_id=decision.sink_id,
         )
-    lost = ladder.where(decision, Outcome.LOST)
+    lost = committer.entries_with(decision, Outcome.LOST)
     if lost:
         log.error(
-            "%s has lost rows, which brokers have aborted: %s",
+            "%s has lost rows, because brokers have aborted transactions: %s",
             _name(decision),
             _listing(lost),
             extra={"lost_transactional_ids": tuple(entry.transactional_id for entry in lost)},
@@ -137,90 +139,91 @@ def roll_forward(
     return lost
 
 
-def look(
+def look_up_outcomes(
     client: TransactionalClient,
     entries: Iterable[Entry],
     described: Mapping[str, TransactionDescription],
 ) -> Mapping[str, Outcome]:
-    """What became of transactions, by id; asks for the end of none, so that `AGAIN` may be open."""
-    ladder = _Committer(client)
+    """Return the outcome of transactions by id, without ending any; `AGAIN` may be open."""
+    committer = _Committer(client)
     return {
-        entry.transactional_id: ladder.look(entry, described.get(entry.transactional_id))
+        entry.transactional_id: committer.outcome_of(entry, described.get(entry.transactional_id))
         for entry in entries
     }
 
 
 @dataclass(slots=True)
 class _Committer:
-    """What is known so far, by transactional id; `refusals` are of partitions not to be read.
+    """The outcomes so far, by transactional id.
 
-    `may_not_read` says that one of these is for want of a right.
+    `unreadable` names partitions that cannot be read, and why; `lacks_read` is set if one of them
+    lacks an ACL.
     """
 
     client: TransactionalClient
     outcomes: dict[str, Outcome] = field(default_factory=dict)
-    refusals: list[str] = field(default_factory=list)
-    may_not_read: bool = False
+    unreadable: list[str] = field(default_factory=list)
+    lacks_read: bool = False
 
-    def where(self, decision: Decision, outcome: Outcome) -> tuple[Entry, ...]:
+    def entries_with(self, decision: Decision, outcome: Outcome) -> tuple[Entry, ...]:
         found = self.outcomes
         return tuple(e for e in decision.entries if found[e.transactional_id] is outcome)
 
-    def climb(self, entries: Sequence[Entry]) -> None:
-        answers = self.client.end_transactions([_commit(entry) for entry in entries])
+    def commit(self, entries: Sequence[Entry]) -> None:
+        error_codes = self.client.end_transactions([_commit(entry) for entry in entries])
         refused = []
         for entry in entries:
-            answer = answers.get(entry.transactional_id)
-            if answer is ErrorCode.none:
+            error_code = error_codes.get(entry.transactional_id)
+            if error_code is ErrorCode.none:
                 self.outcomes[entry.transactional_id] = Outcome.DONE
             else:
                 refused.append(entry)
-                log.info("%s answered %s to its commit", entry.transactional_id, answer)
+                log.info("EndTxn of '%s' returned %s", entry.transactional_id, error_code)
         found = self.client.describe_transactions([e.transactional_id for e in refused])
         for entry in refused:
-            outcome = self.look(entry, found.get(entry.transactional_id))
+            outcome = self.outcome_of(entry, found.get(entry.transactional_id))
             self.outcomes[entry.transactional_id] = outcome
-            log.info("%s is %s", entry.transactional_id, outcome.value)
+            log.info("The outcome of '%s' is: %s", entry.transactional_id, outcome.value)
 
-    def look(self, entry: Entry, found: TransactionDescription | None) -> Outcome:
-        outcome = _by_coordinator(entry, found)
+    def outcome_of(self, entry: Entry, found: TransactionDescription | None) -> Outcome:
+        outcome = _outcome_by_coordinator(entry, found)
         if outcome is Outcome.UNKNOWN:
-            outcome = self._by_log(entry)
+            outcome = self._outcome_by_log(entry)
         if outcome is Outcome.UNKNOWN and found is not None and found.state in ENDING:
             return Outcome.AGAIN
         return outcome
 
-    def _by_log(self, entry: Entry) -> Outcome:
-        """By whichever partition has the marker; all partitions of a transaction have the same."""
+    def _outcome_by_log(self, entry: Entry) -> Outcome:
+        """Return the outcome by the first marker found; all partitions have the same."""
         for partition in sorted(entry.last_offsets):
             try:
-                verdict = self._verdict(entry, partition)
+                result = self._result(entry, partition)
             except (AccessError, UnknownTopicOrPartitionError) as error:
-                self.refusals.append(f"{partition}: {error}")
-                self.may_not_read |= isinstance(error, AccessError)
+                self.unreadable.append(f"{partition} ({reason_of(error)})")
+                self.lacks_read |= isinstance(error, AccessError)
                 continue
-            if verdict is not None:
-                return _BY_VERDICT[verdict]
+            if result is not None:
+                return _BY_RESULT[result]
         return Outcome.UNKNOWN
 
-    def _verdict(self, entry: Entry, partition: TopicPartition) -> TransactionResult | None:
+    def _result(self, entry: Entry, partition: TopicPartition) -> TransactionResult | None:
         last_offset = entry.last_offsets[partition]
         ends = self.client.list_offsets({partition: LATEST}, IsolationLevel.READ_UNCOMMITTED)
         end_offset = ends[partition]
         if end_offset is None or end_offset <= last_offset:
             return None
-        return _first_verdict(
+        return _first_result(
             entry, last_offset, self.client.read_log(partition, last_offset, end_offset)
         )
 
 
-def _first_verdict(
+def _first_result(
     entry: Entry, last_offset: int, batches: Iterable[LogBatch]
 ) -> TransactionResult | None:
-    """Of the first marker behind the entry's last record, if that can only be its own.
+    """Return the result of the first marker after the entry's last record, if it is the entry's.
 
-    It is while the records themselves are there, since brokers drop them first; or if the epoch is
-    one that only the entry's end has.
+    That is certain while the records themselves exist, because brokers delete them first, or if the
+    epoch is one that only the entry's end has.
     """
     ending = _ended(entry)
     has_records = False
@@ -234,7 +237,7 @@ def _first_verdict(
     return None
 
 
-def _by_coordinator(entry: Entry, found: TransactionDescription | None) -> Outcome:
+def _outcome_by_coordinator(entry: Entry, found: TransactionDescription | None) -> Outcome:
     if found is None:
         return Outcome.UNKNOWN
     if found.producer == entry.producer and found.state is TransactionState.ONGOING:
@@ -245,9 +248,9 @@ def _by_coordinator(entry: Entry, found: TransactionDescription | None) -> Outco
 
 
 def _ended(entry: Entry) -> ProducerIdAndEpoch:
-    """Whom the coordinator and the markers name once the transaction is ended as asked.
+    """Return the producer id and epoch of coordinator and markers after the transaction's end.
 
-    Version 2 ends with the next epoch; with version 1 that could be the next owner's already.
+    Version 2 ends it with the next epoch; with version 1 that can be the next owner's already.
     """
     bump = 1 if entry.version == 2 else 0
     return ProducerIdAndEpoch(
@@ -265,40 +268,44 @@ def _commit(entry: Entry) -> EndTransaction:
     )
 
 
-# --- what is told ---
+# --- errors ---
 
-_GOES_ON: Final = "Nothing is lost by that: the next start of the query goes on with it"
+_NOTHING_LOST: Final = "No rows are lost by this."
 
 
-def _may_not_be_told(
-    decision: Decision, entries: Sequence[Entry], refusals: Sequence[str]
+def _unreadable_markers(
+    decision: Decision, entries: Sequence[Entry], unreadable: Sequence[str]
 ) -> TransactionOutcomeUnknownError:
     return TransactionOutcomeUnknownError(
-        f"{_name(decision)} stands, but whether these transactions of it were committed or aborted "
-        f"cannot be told: {_listing(entries)}. Their coordinators have gone on, and this principal "
-        f"may not read the markers that ended them: {'; '.join(refusals[:_NAMED_MAX])}. Allow it "
-        f"READ on these topics. {_GOES_ON}"
+        f"{_name(decision)} is committed, but it is unknown whether these of its transactions were "
+        f"committed or aborted: {_listing(entries)}. Their coordinators have newer transactions, "
+        "and the principal is not allowed to read the markers: "
+        f"{'; '.join(unreadable[:_NAMED_MAX])}. {_NOTHING_LOST}",
+        advice="Grant the principal READ on these topics, and start the query again.",
+        transactional_id=decision.sink_id,
     )
 
 
-def _forgotten(
-    decision: Decision, entries: Sequence[Entry], refusals: Sequence[str]
+def _expired(
+    decision: Decision, entries: Sequence[Entry], unreadable: Sequence[str]
 ) -> TransactionOutcomeExpiredError:
-    refused = f" Not read: {'; '.join(refusals[:_NAMED_MAX])}." if refusals else ""
+    not_read = f" Not readable: {'; '.join(unreadable[:_NAMED_MAX])}." if unreadable else ""
     return TransactionOutcomeExpiredError(
-        f"{_name(decision)} stands, but whether these transactions of it were committed or aborted "
-        f"cannot be told any more: {_listing(entries)}. Their coordinators have gone on, and the "
-        f"markers that ended them are gone from the logs (retention).{refused} Nothing else was "
-        "touched. Look whether the rows are there for a read_committed reader, at and before these "
-        "offsets, write by hand what is not, and then have the decision settled with "
-        f"{operator_command(decision.sink_id, '--recover --accept-loss')}"
+        f"{_name(decision)} is committed, but it can no longer be determined whether these of its "
+        f"transactions were committed or aborted: {_listing(entries)}. Their coordinators have "
+        f"newer transactions, and retention has deleted the markers.{not_read} Nothing was "
+        "changed.",
+        advice="Read the topics with read_committed up to these offsets, and write the rows that "
+        "are missing with another tool. Then mark the decision as finished with "
+        f"{operator_command(decision.sink_id, '--recover --accept-loss')}.",
+        transactional_id=decision.sink_id,
     )
 
 
 def _name(decision: Decision) -> str:
     batch = "" if decision.batch_id is None else f" (batch {decision.batch_id})"
     return (
-        f"decision {decision.number} of query {decision.query_id}{batch} under transactionalId "
+        f"Decision {decision.number} of query {decision.query_id}{batch} with transactionalId "
         f"'{decision.sink_id}'"
     )
 

@@ -1,13 +1,13 @@
 """The offsets of a micro-batch, read from its file in the checkpoint.
 
-Purpose: where a batch of a query ends in each of its sources, for the decision and for the group
-that `commitOffsets` commits to. Invariant: what comes out is what Spark planned the batch with, the
-same at every replay; a line of Kafka's that is damaged is an error and never left out. What it must
-not know: Spark's classes, clients.
+Purpose: the end offsets of a batch in each of its sources, for the decision and for the group of
+`commitOffsets`. Invariant: the result is what Spark planned the batch with, the same at every
+replay; a damaged line of a Kafka source is an error and never skipped. Must not know: Spark's
+classes, clients.
 
 Spark writes `offsets/<batch id>` before the batch runs and never again (OffsetSeqLog): a version, a
 line of metadata (the clock, the watermark, some settings), and a line for each source: its offset,
-or `-` where it has none yet. In `v2` the name of the source and a colon stand before the offset.
+or `-` if it has none yet. In `v2` the name of the source and a colon precede the offset.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _NO_OFFSET: Final = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOffsets:
-    """`offsets` are the ends of the batch in every source of Kafka, where a group would go on.
+    """`offsets` are the ends of the batch in all Kafka sources, where a group would continue.
 
-    `hash` is of all sources' offsets as they are written, Kafka's or not.
+    `hash` covers the offsets of all sources as they are written, Kafka's or not.
     """
 
     hash: str
@@ -56,10 +56,10 @@ class SourceOffsets:
 
 
 def read_source_offsets(checkpoint: str, batch_id: int) -> SourceOffsets:
-    """Read `<checkpoint>/offsets/<batch id>`: a local path or a URI of what Arrow can read.
+    """Read `<checkpoint>/offsets/<batch id>`: a local path or a URI that Arrow can read.
 
-    Raises `OptionError` for a file system that it cannot, and `CheckpointError` where the file is
-    missing, incomplete or damaged.
+    Raises `OptionError` for another file system, and `CheckpointError` if the file is missing,
+    incomplete or damaged.
     """
     check_store(checkpoint)
     path = f"{checkpoint.rstrip('/')}/offsets/{batch_id}"
@@ -67,32 +67,37 @@ def read_source_offsets(checkpoint: str, batch_id: int) -> SourceOffsets:
         content = _read(path)
     except FileNotFoundError:
         raise CheckpointError(
-            f"there is no {path}, where Spark keeps the offsets of batch {batch_id}: option "
-            f"'{_OPTION}' of the sink has to be the directory that this query uses, with its "
-            "scheme where it is not local"
+            f"The file {path}, in which Spark keeps the offsets of batch {batch_id}, does not "
+            "exist.",
+            advice=f"Set the option '{_OPTION}' of the sink to the checkpoint directory of this "
+            "query, with its scheme if it is not local.",
+            option=_OPTION,
         ) from None
     except (OSError, ValueError, NotImplementedError) as error:
         raise CheckpointError(
-            f"the offsets of batch {batch_id} in {path} (option '{_OPTION}') cannot be read by "
-            f"pyarrow.fs: {error}"
+            f"pyarrow.fs cannot read the offsets of batch {batch_id} in {path}: {error}.",
+            advice=f"Check the option '{_OPTION}', and the access to the file system.",
+            option=_OPTION,
         ) from error
     try:
         return _parse(content)
     except OffsetFormatError as error:
         raise CheckpointError(
-            f"the offsets of batch {batch_id} in {path} (option '{_OPTION}') cannot be used: "
-            f"{error}. Restore the checkpoint, or start with a new one"
+            f"The offsets of batch {batch_id} in {path} are damaged: {error}.",
+            option=_OPTION,
         ) from None
 
 
 def check_store(checkpoint: str) -> None:
-    """Whether checkpoints are read from such a place; raises `OptionError`."""
+    """Check that checkpoints can be read from this file system; raises `OptionError`."""
     match = _SCHEME.fullmatch(checkpoint)
     if match is not None and match[1].lower() not in (_LOCAL, *_SCHEMES):
         raise OptionError(
-            f"option '{_OPTION}' has the value '{checkpoint}', and files of '{match[1].lower()}:' "
-            "cannot be read here: use a local path, file:, s3:, gs:, abfs: or hdfs:, or remove the "
-            "option (and 'commitOffsets')"
+            f"Option '{_OPTION}' has the value '{checkpoint}'. Checkpoints on "
+            f"'{match[1].lower()}:' cannot be read.",
+            advice="Use a local path, file:, s3:, gs:, abfs: or hdfs:, or remove the option (and "
+            "'commitOffsets').",
+            option=_OPTION,
         )
 
 
@@ -103,10 +108,10 @@ def _read(path: str) -> bytes:
     scheme, rest = match[1].lower(), match[2]
     if scheme == _LOCAL:
         return Path(f"/{rest.lstrip('/')}").read_bytes()
-    # Loads the clients of all these stores, which a local checkpoint has no need of.
+    # Loads the clients of all these stores, which a local checkpoint does not need.
     from pyarrow.fs import FileSystem  # noqa: PLC0415
 
-    # Hadoop takes a path as it is written, Arrow a URI as a URI.
+    # Hadoop does not percent-decode paths, but Arrow decodes URIs.
     file_system, file = FileSystem.from_uri(f"{_SCHEMES[scheme]}:{quote(rest, safe='/:@')}")
     with file_system.open_input_stream(file) as stream:
         return bytes(stream.read())
@@ -135,7 +140,7 @@ def _without_name(line: str) -> str:
 
 
 def _offsets(sources: Sequence[str]) -> Mapping[TopicPartition, int]:
-    """Of all sources that are Kafka's. Where two read one partition, the one that lags counts."""
+    """Return the offsets of all Kafka sources; the lower one if two read the same partition."""
     found: dict[TopicPartition, int] = {}
     for number, line in enumerate(sources, start=1):
         value = _json(line, number)
@@ -152,7 +157,7 @@ def _offsets(sources: Sequence[str]) -> Mapping[TopicPartition, int]:
 
 def _json(line: str, number: int) -> object:
     if line == _NO_OFFSET or not line.lstrip().startswith("{"):
-        return None  # a number, or whatever another source may write
+        return None  # a number, or whatever another source writes
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -160,7 +165,7 @@ def _json(line: str, number: int) -> object:
 
 
 def _is_of_kafka(value: object) -> bool:
-    """Whether it is `{"topic":{"0":123}}`, or was before it was damaged.
+    """Return whether the value is `{"topic":{"0":123}}`, even if damaged.
 
     Other sources write flat objects, or nested ones with names and texts in them.
     """

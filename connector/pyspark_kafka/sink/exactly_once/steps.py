@@ -2,11 +2,11 @@
 
 Purpose: one name for a step in the code, the model, the log, the failpoint matrix and the docs.
 Invariant: `reach` does nothing unless `PYSPARK_KAFKA_FAILPOINTS` names a Python function
-`module:function`, which is then called with the failpoint's name. What it must not know: what
-steps do, and what a test makes of a failpoint.
+`module:function`, which is then called with the failpoint's name. Must not know: what the steps
+do, and what a test does at a failpoint.
 
-A failpoint is `step.before` or `step.after`, or, for a request inside of a step,
-`step.request.before` or `step.request.after` (see `watched`).
+A failpoint is `step.before` or `step.after`, or, for a request within a step,
+`step.request.before` or `step.request.after` (see `failpoint_client`).
 """
 
 from __future__ import annotations
@@ -58,31 +58,31 @@ class Step(Enum):
 
 
 _inside: list[Step] = []
-"""The steps that this process is in, the innermost last. One thread, as all of the protocol."""
+"""The steps that this process is in, innermost last. The protocol runs in one thread."""
 
 
 def reach(failpoint: str) -> None:
-    """A failpoint is met."""
+    """Call the hook, if there is one, at this failpoint."""
     hook = os.environ.get(VARIABLE)
     if hook:
         _function(hook)(failpoint)
 
 
 @contextmanager
-def step(of: Step) -> Iterator[None]:
-    """What is inside is this step: its failpoints are met before, and after it if it succeeds."""
-    reach(f"{of.title}.before")
-    _inside.append(of)
+def step(current: Step) -> Iterator[None]:
+    """Run the block as this step. The failpoint `after` is reached only if it succeeds."""
+    reach(f"{current.title}.before")
+    _inside.append(current)
     try:
         yield
     finally:
         _inside.pop()
-    reach(f"{of.title}.after")
+    reach(f"{current.title}.after")
 
 
 @contextmanager
 def request(name: str) -> Iterator[None]:
-    """What is inside is this request of the step that we are in, if any."""
+    """Run the block as this request of the current step, if there is one."""
     where = f"{_inside[-1].title}.{name}" if _inside else None
     if where:
         reach(f"{where}.before")

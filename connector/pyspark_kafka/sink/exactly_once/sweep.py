@@ -1,10 +1,10 @@
-"""End what attempts of tasks have left open under X and nothing has decided.
+"""End open transactions of task attempts that no decision contains.
 
-Purpose: steps 3 and 11 of the protocol. Invariant: only what was listed before X was seen to be
-ours is fenced. So no newer owner can be hit: its tasks' transactions come into being only after it
-has taken X from us. What it must not know: decisions, Spark.
+Purpose: steps 3 and 11 of the protocol. Invariant: a transaction is fenced only if it was listed
+before the sink's transactional id was found to be still ours. So no newer owner is affected: its
+tasks open transactions only after it has fenced us. Must not know: decisions, Spark.
 
-Transactions are ended by InitProducerId, which moves the epoch on, never by EndTxn(abort): under
+Transactions are ended by InitProducerId, which raises the epoch, never by EndTxn(abort): with
 version 1 a task that is still writing would silently begin another transaction after that.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from pyspark_kafka.client.transactional_port import TransactionalClient
-from pyspark_kafka.errors import AccessError, AuthorizationError, SinkFencedError
+from pyspark_kafka.errors import AccessError, AuthorizationError, SinkFencedError, reason_of
 from pyspark_kafka.kafka.transactions import (
     ProducerIdAndEpoch,
     TransactionDescription,
@@ -28,15 +28,13 @@ from pyspark_kafka.sink.exactly_once.names import is_task_id_of, prefix, task_id
 log = logging.getLogger(__name__)
 
 FENCING_TIMEOUT_MS: Final = 1_000
-"""Of transactions that nobody is going to write: a coordinator wants one to be said.
-
-Who had the id before told another one, so that an id that was fenced can be told.
-"""
+"""The timeout that InitProducerId requires; nobody writes under these epochs. The previous owner
+used another timeout, so this one marks ids that a sweep has fenced."""
 _ROUNDS_MAX: Final = 5
 _MADE_UP_RUN: Final = "probe"
 _DECIDED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
 _LAST_EPOCH: Final = 32_766
-"""The highest that a producer gets; the next one is epoch 0 of another producer id."""
+"""The highest epoch of a producer id; the next owner gets epoch 0 of another producer id."""
 
 
 def sweep(
@@ -49,12 +47,13 @@ def sweep(
     two_phase_commit: bool = False,
     decided_with: TransactionVersion | None = None,
 ) -> tuple[str, ...]:
-    """Fence every transaction that is open under X (under its `run`); the answer is their ids.
+    """Fence every open transaction of the sink's tasks (of its `run`); return their ids.
 
-    `owner` is who holds X, as planning got it; where a decision was written under it since, that
-    was ended by version `decided_with`. `spare` are the ids of decided transactions. With
-    `two_phase_commit` also ids under which nothing is written yet: what is begun there would
-    never time out. Raises `SinkFencedError` where X is not the owner's any more.
+    `owner` is the sink's producer id and epoch that planning got. If a decision was written under
+    it since, it was ended with version `decided_with`. `spare` are the ids of decided transactions.
+    With `two_phase_commit`, ids under which nothing is written yet are fenced, too: a transaction
+    that is opened there would never time out. Raises `SinkFencedError` if the sink has another
+    owner now.
     """
     fenced: list[str] = []
     for _ in range(_ROUNDS_MAX):
@@ -68,7 +67,7 @@ def sweep(
             one.transactional_id for one in listed if one.state is TransactionState.ONGOING
         ]
         if two_phase_commit:
-            left_open += _taken(client, listed)
+            left_open += _initialized(client, listed)
         _check_owner(client, sink_id, owner, decided_with)
         if not left_open:
             break
@@ -77,8 +76,8 @@ def sweep(
             fenced.append(transactional_id)
     if fenced:
         log.warning(
-            "%d transactions under transactionalId '%s', which earlier attempts had left open and "
-            "nothing has decided, were aborted: %s",
+            "%d undecided open transactions of earlier attempts with transactionalId '%s' were "
+            "aborted: %s",
             len(fenced),
             sink_id,
             ", ".join(sorted(fenced)[:10]),
@@ -86,8 +85,8 @@ def sweep(
     return tuple(fenced)
 
 
-def _taken(client: TransactionalClient, listed: Sequence[TransactionListing]) -> list[str]:
-    """Ids that somebody has just got, and may write under when we have looked; not what we fenced."""
+def _initialized(client: TransactionalClient, listed: Sequence[TransactionListing]) -> list[str]:
+    """Return ids that a task has initialized and may write under, except those that we fenced."""
     empty = [one.transactional_id for one in listed if one.state is TransactionState.EMPTY]
     found = client.describe_transactions(empty) if empty else {}
     return [name for name, one in found.items() if one.timeout_ms != FENCING_TIMEOUT_MS]
@@ -99,28 +98,31 @@ def _check_owner(
     owner: ProducerIdAndEpoch,
     decided_with: TransactionVersion | None,
 ) -> None:
-    """Whether X is still ours, and whether the list could be whole.
+    """Check that the sink is still ours, and that the list of transactions was complete.
 
-    Brokers leave ids out of lists without a word where DESCRIBE is not allowed, but refuse to
-    describe such an id, even one that does not exist.
+    ListTransactions silently omits ids without DESCRIBE. DescribeTransactions refuses them, even
+    those that do not exist.
     """
     made_up = str(task_id(sink_id, _MADE_UP_RUN, partition=0, attempt=0, task_attempt_id=0))
     try:
         found = client.describe_transactions([sink_id, made_up]).get(sink_id)
     except AccessError as error:
         raise AuthorizationError(
-            f"transactions under transactionalId '{sink_id}' that were left open could not be found "
-            f"({error}): allow DESCRIBE and WRITE on the transactional ids with the prefix '{sink_id}' "
-            "to this principal (kafka-acls.sh --transactional-id "
-            f"{sink_id} --resource-pattern-type prefixed)"
+            f"The open transactions of transactionalId '{sink_id}' cannot be listed: "
+            f"{reason_of(error)}.",
+            advice="Grant the principal DESCRIBE and WRITE on the transactional ids with the "
+            f"prefix '{sink_id}' (kafka-acls.sh --transactional-id {sink_id} "
+            "--resource-pattern-type prefixed).",
+            transactional_id=sink_id,
         ) from error
     if found is not None and is_held(found, owner, decided_with):
         return
-    now = "is not known to the brokers any more" if found is None else f"has {found.producer}"
+    now = "no longer exists" if found is None else f"now has {found.producer}"
     raise SinkFencedError(
-        f"another run has taken over transactionalId '{sink_id}': it {now}, and this run had {owner}. "
-        "This run ends here, and nothing of the other was touched. If both are meant to run, give "
-        "each its own transactionalId"
+        f"Another run has taken over transactionalId '{sink_id}': it {now}, and this run had "
+        f"{owner}. This run stops. It has not touched transactions of the other run.",
+        advice="If both queries are meant to run, give each its own transactionalId.",
+        transactional_id=sink_id,
     )
 
 
@@ -129,10 +131,10 @@ def is_held(
     owner: ProducerIdAndEpoch,
     decided_with: TransactionVersion | None,
 ) -> bool:
-    """Whether X is as `owner` got it, or as a decision under that epoch has left it.
+    """Return whether the sink's id is unchanged since `owner` got it, or since its own decision.
 
-    Version 2 ends a transaction with the next epoch. Who takes X then has yet another one, so that
-    only our own decision can be committed with this one.
+    Version 2 ends a transaction with the next epoch. A new owner then gets yet another one, so only
+    our own decision can be committed with this one.
     """
     if found.producer == owner:
         return True

@@ -1,9 +1,9 @@
-"""What a task attempt does: write its rows in a transaction of its own, and leave that prepared.
+"""The work of a task attempt: write its rows in a transaction, and leave that prepared.
 
-Purpose: steps 5 and 6 of the protocol. Invariant: an attempt that answers `Prepared` has every row
-acknowledged in a transaction that nobody has ended; of one that fails nothing will be seen, since
-only a decision that names a transaction commits it; nothing is written for a batch that is decided,
-but for rows that it has lost. What it must not know: Spark.
+Purpose: steps 5 and 6 of the protocol. Invariant: an attempt that returns `Prepared` has every row
+acknowledged in an open transaction. No rows of a failed attempt will be visible, because only a
+decision that contains a transaction commits it. Nothing is written for a batch that is already
+decided, except rows that it has lost. Must not know: Spark.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pyspark_kafka.errors import (
     RowsLostError,
     SinkFencedError,
     StaleBatchError,
+    sentence,
 )
 from pyspark_kafka.kafka.transactions import EndTransaction, ProducerIdAndEpoch
 from pyspark_kafka.options.values import ExactlyOnce, SinkOptions
@@ -51,12 +52,12 @@ def write_task(
     client: TransactionalClient,
     now_ms: Callable[[], int] = wall_clock_ms,
 ) -> TaskMessage:
-    """Write the rows of one task, or count them where they are committed already.
+    """Write the rows of one task, or count them if they are committed already.
 
-    Raises `StaleBatchError` for a batch older than what was decided, `RowsLostError` for one that would
-    leave lost rows behind, `SinkFencedError` when another run has taken over, `ReplayMismatchError` where lost
-    rows are not those that come again, `RowError` for a row that cannot be written, and errors
-    of `KafkaError`. After any of them nothing of this attempt will be seen.
+    Raises `StaleBatchError` for a batch older than the last decision, `RowsLostError` if an earlier
+    batch has lost rows, `SinkFencedError` if another run has taken over, `ReplayMismatchError` if
+    lost rows and their replacements differ, `RowError` for a row that cannot be written, and errors
+    of `KafkaError`. After any of them, none of this attempt's rows will be visible.
     """
     exactly_once = options.exactly_once
     assert exactly_once is not None
@@ -80,7 +81,7 @@ def write_task(
 
 @dataclass(slots=True, kw_only=True)
 class _Attempt:
-    """One attempt at one partition of one batch. `totals` are of the rows so far."""
+    """One attempt at one partition of one batch. `totals` are those of the rows so far."""
 
     plan: Plan
     task: Task
@@ -91,11 +92,15 @@ class _Attempt:
     totals: RowTotals = field(default_factory=RowTotals)
 
     def decided(self) -> LastDecision | None:
-        """The decision of this very batch, if there is one; raises where it must not be written."""
+        """Return the decision of this batch, if there is one; raise if it must not be written."""
         last = self.plan.last.get(self.task.query_id)
         batch_id = self.task.batch_id
-        if last is not None and last.unknown_reason is not None:
-            raise OutcomeUnknownError(last.unknown_reason)
+        if last is not None and last.unknown is not None:
+            raise OutcomeUnknownError(
+                last.unknown.what,
+                advice=last.unknown.advice,
+                transactional_id=self.options.transactional_id,
+            )
         if last is None or last.batch_id is None or batch_id is None:
             return None
         if last.batch_id > batch_id:
@@ -135,7 +140,7 @@ class _Attempt:
         try:
             message = self._produce(first, rows, own_id, own, decided)
         except BaseException as error:
-            self._give_up(own_id, own)
+            self._abort_own(own_id, own)
             if isinstance(error, ProducerFencedError):
                 raise self._fenced(own_id) from error
             raise
@@ -221,7 +226,7 @@ class _Attempt:
         return str(own)
 
     def _check_owner(self) -> None:
-        """A two-phase transaction has no timeout to end it, so none begins for a fenced run."""
+        """Check that the run is not fenced, if its transactions have no timeout."""
         if not self.options.two_phase_commit:
             return
         sink_id = self.options.transactional_id
@@ -230,24 +235,26 @@ class _Attempt:
             raise self._fenced(sink_id)
 
     def _check_rewritten(self, decided: LastDecision | None) -> None:
-        """Lost rows are written again only as what they were."""
+        """Check that rows that replace lost rows are equal to them."""
         if decided is None:
             return
-        wanted = decided.totals_of_lost[self.task.partition]
-        if self.totals != wanted:
+        expected = decided.totals_of_lost[self.task.partition]
+        if self.totals != expected:
+            sink_id = self.options.transactional_id
             raise ReplayMismatchError(
-                f"partition {self.task.partition} of {self.task.batch} has lost its "
-                f"{wanted.row_count} rows (checksum {wanted.checksum}), and those that are to "
-                f"replace them are others: {self.totals.row_count} (checksum "
-                f"{self.totals.checksum}). None of these will be seen. The lost rows have to be "
-                "written by other means; then "
-                f"{_settled_by_hand(self.options.transactional_id)}"
+                f"Partition {self.task.partition} of {self.task.batch} has lost its "
+                f"{expected.row_count} rows (checksum {expected.checksum}), but the rows that "
+                f"replace them differ: {self.totals.row_count} rows (checksum "
+                f"{self.totals.checksum}). None of these will be visible.",
+                advice="Write the lost rows with another tool. Then "
+                f"{_accept_loss_advice(sink_id)}.",
+                transactional_id=sink_id,
             )
 
-    def _give_up(self, own_id: str, own: ProducerIdAndEpoch) -> None:
-        """Abort the own transaction, unless somebody else has the id by now.
+    def _abort_own(self, own_id: str, own: ProducerIdAndEpoch) -> None:
+        """Abort the own transaction, unless another producer has its id now.
 
-        The failure that led here is the one to be told; what this cannot abort, a sweep will.
+        The caller raises the original failure; a sweep ends what this cannot abort.
         """
         end = EndTransaction(
             transactional_id=own_id, producer=own, is_commit=False, version=self.plan.version
@@ -257,26 +264,31 @@ class _Attempt:
 
     def _fenced(self, transactional_id: str) -> SinkFencedError:
         return SinkFencedError(
-            f"a task of {self.task.batch} has lost '{transactional_id}' to another: a newer run "
-            f"of transactionalId '{self.options.transactional_id}' has taken over, or this batch "
-            "is over without this attempt. Nothing of the attempt will be seen. If two queries "
-            "run with this transactionalId, give each its own"
+            f"A task of {self.task.batch} was fenced from '{transactional_id}': a newer run with "
+            f"transactionalId '{self.options.transactional_id}' has taken over, or this batch "
+            "ended without this attempt. None of the attempt's rows will be visible.",
+            advice="If two queries use this transactionalId, give each its own.",
+            transactional_id=self.options.transactional_id,
         )
 
 
 def _stale(sink_id: str, task: Task, decided: int) -> StaleBatchError:
     if task.query_id == BATCH_JOB:
         return StaleBatchError(
-            f"option 'batchId' is {task.batch_id}, and batch {decided} of transactionalId '{sink_id}' "
-            "is committed already: ids have to rise. Nothing was written. Use a higher batchId; "
-            "if the ids began anew (with a new checkpoint), take a new transactionalId, or "
-            f"{_by_hand(sink_id)}"
+            f"Option 'batchId' has the value {task.batch_id}, but batch {decided} of "
+            f"transactionalId '{sink_id}' is already committed. Nothing was written.",
+            advice="Use a higher batchId. If the ids start again (with a new checkpoint), use "
+            f"a new transactionalId, or {_forget_advice(sink_id)}.",
+            option="batchId",
+            transactional_id=sink_id,
         )
     return StaleBatchError(
-        f"{task.batch} is older than batch {decided}, which is committed under transactionalId "
-        f"'{sink_id}': this is a driver that was replaced, or a checkpoint that was set back. Nothing "
-        "was written. Stop the old driver, or restore the newer checkpoint; to write the rows "
-        f"since batch {task.batch_id} again, take a new transactionalId, or {_by_hand(sink_id)}"
+        f"{sentence(task.batch)} is older than batch {decided}, which is already committed with "
+        f"transactionalId '{sink_id}': this driver was replaced, or its checkpoint was restored "
+        "from an older copy. Nothing was written.",
+        advice="Stop the old driver, or restore the newest checkpoint. To write the rows since "
+        f"batch {task.batch_id} again, use a new transactionalId, or {_forget_advice(sink_id)}.",
+        transactional_id=sink_id,
     )
 
 
@@ -284,19 +296,20 @@ def _rows_lost_before(sink_id: str, task: Task, last: LastDecision) -> RowsLostE
     partitions = ", ".join(str(partition) for partition in sorted(last.lost))
     again = "query" if task.query_id != BATCH_JOB else f"job with batchId {last.batch_id}"
     return RowsLostError(
-        f"{task.batch} cannot be written: batch {last.batch_id} before it has lost the rows of "
-        f"its partitions {partitions}. Nothing was written. Run the {again} again from where "
-        f"batch {last.batch_id} began, which writes the lost rows alone; or, to go on without "
-        f"them, {_settled_by_hand(sink_id)}"
+        f"{sentence(task.batch)} cannot be written, because the earlier batch {last.batch_id} has "
+        f"lost the rows of its partitions {partitions}. Nothing was written.",
+        advice=f"Run the {again} again from where batch {last.batch_id} began: only the lost rows "
+        f"are written. To continue without them, {_accept_loss_advice(sink_id)}.",
+        transactional_id=sink_id,
     )
 
 
-def _by_hand(sink_id: str) -> str:
-    return f"remove what is known of it with {operator_command(sink_id, '--forget')}"
+def _forget_advice(sink_id: str) -> str:
+    return f"remove its state with {operator_command(sink_id, '--forget')}"
 
 
-def _settled_by_hand(sink_id: str) -> str:
-    return f"call the batch settled with {operator_command(sink_id, '--recover --accept-loss')}"
+def _accept_loss_advice(sink_id: str) -> str:
+    return f"mark the batch as finished with {operator_command(sink_id, '--recover --accept-loss')}"
 
 
 def _partition_count(client: TransactionalClient, topic: str) -> int | None:

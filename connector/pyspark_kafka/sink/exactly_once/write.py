@@ -1,13 +1,13 @@
-"""What Spark's writers share: planning once, which task this is, and a client for each step.
+"""Planning, tasks and commit, as Spark's writers call them.
 
-Purpose: the protocol's steps behind three calls: a write that is pickled and used in tasks, and
-`commit` and `abort`, which know no more than options and messages. Invariant: planning is done
-where a write is first pickled, once, and travels with it; making a write talks to no broker, since
-Spark makes one in the process that commits, too. What it must not know: what the steps do.
+Purpose: the protocol's steps behind a write that is pickled and used in tasks, and `commit` and
+`abort`, which get only options and messages. Invariant: planning runs once, when a write is first
+pickled, and its result is pickled with it. Creating a write contacts no broker, because Spark also
+creates one in the process that commits. Must not know: what the steps do.
 
-Spark pickles a writer to carry it to its tasks (twice), and in a batch job on to the process that
-commits. It does not pickle the one that it makes to commit a micro-batch. So pickling is the only
-moment that comes before all tasks and not again after them.
+Spark pickles a writer (twice) to send it to its tasks, and in a batch job to the process that
+commits. It does not pickle the one that it creates to commit a micro-batch. So pickling is the only
+call that comes before all tasks and not after them.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ log = logging.getLogger(__name__)
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 _RUN: Final = "spark.jobGroup.id"
-"""Spark's local properties of a micro-batch's tasks; its job group is the run of the query."""
+"""Spark's local properties of a micro-batch's tasks; the job group is the run of the query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlan:
-    """What planning gives to tasks. `job` is a token of this one, which a batch job goes by."""
+    """The plan of one job. `job` is a token that identifies a batch job."""
 
     plan: Plan
     job: str
 
 
 class ExactlyOnceWrite:
-    """Implements `sink.writers.Write`; pickling it runs planning, unless that has run."""
+    """Implements `sink.writers.Write`; pickling it runs planning once."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, is_streaming: bool) -> None:
         self.options = options
@@ -71,7 +71,7 @@ class ExactlyOnceWrite:
     def of(
         cls, options: SinkOptions, schema: StructType, *, is_streaming: bool
     ) -> ExactlyOnceWrite:
-        """Raises `SchemaError` and `OptionError` for what can be told without a broker."""
+        """Check everything that needs no broker; raises `SchemaError` and `OptionError`."""
         from pyspark_kafka.client.factory import check_transactional  # noqa: PLC0415
 
         check_columns(schema, options.topic)
@@ -87,12 +87,12 @@ class ExactlyOnceWrite:
         try:
             return {**self.__dict__, "_planned": self._plan()}
         except PysparkKafkaError as error:
-            # Spark hands this class on as it is, and others as something that cannot be serialised.
+            # Spark reports other classes as "cannot be serialized", without their text.
             raise PicklingError(f"{type(error).__name__}: {error}") from error
 
     @property
     def exactly_once(self) -> ExactlyOnce:
-        """The options that made this write be asked for."""
+        """The options of the exactly-once sink."""
         options = self.options.exactly_once
         assert options is not None
         return options
@@ -107,12 +107,12 @@ class ExactlyOnceWrite:
         return self._planned
 
     def task(self, batches: Iterable[pa.RecordBatch]) -> TaskMessage:
-        """Write the rows of the task that this process runs; raises what the step raises."""
+        """Write the rows of the task that this process runs; raises the errors of `write_task`."""
         from pyspark_kafka.sink.exactly_once.task import write_task  # noqa: PLC0415
 
         planned, context = self._planned, TaskContext.get()
         assert planned is not None, "tasks get a write that was pickled"
-        assert context is not None, "rows are written by tasks of Spark"
+        assert context is not None, "only Spark's tasks write rows"
         task = self._streaming_task(context) if self._is_streaming else self._job_task(context)
         with _client(self.options.client) as client:
             message = write_task(
@@ -133,19 +133,21 @@ class ExactlyOnceWrite:
         )
         if not query_id or not batch_id or not batch_id.isdecimal() or not run or not is_run(run):
             raise ExactlyOnceError(
-                "Spark did not say which query and micro-batch a task is of: its local properties "
+                "Spark did not report the query and micro-batch of a task: its local properties "
                 f"{_QUERY_ID!r}, {_BATCH_ID!r} and {_RUN!r} are {query_id!r}, {batch_id!r} and "
-                f"{run!r}. Nothing was written. Do not change the job group of a streaming query, "
-                "and use a trigger that makes micro-batches"
+                f"{run!r}. Nothing was written.",
+                advice="Do not change the job group of a streaming query, and use a trigger that "
+                "runs micro-batches.",
+                transactional_id=self.exactly_once.transactional_id,
             )
         return _task(context, query_id, int(batch_id), run)
 
     def commit(
         self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None = None
     ) -> list[Mapping[str, int]]:
-        """Commit what all tasks have written. `batch_id` is a micro-batch's.
+        """Commit the rows of all tasks. `batch_id` is a micro-batch's.
 
-        Raises errors of `ExactlyOnceError`, which say whether anything was decided.
+        Raises errors of `ExactlyOnceError`, which report whether anything was decided.
         """
         from pyspark_kafka.sink.exactly_once.commit import commit  # noqa: PLC0415
 
@@ -155,7 +157,7 @@ class ExactlyOnceWrite:
         return new_rows(messages)
 
     def _source_offsets(self, batch_id: int) -> SourceOffsets | None:
-        """Of the micro-batch, where they are needed or easily had."""
+        """Return the source offsets of the micro-batch, if they are needed or cheap to read."""
         options = self.exactly_once
         if options.checkpoint is None:
             return None
@@ -166,11 +168,11 @@ class ExactlyOnceWrite:
         if options.group_id is not None:
             return read_source_offsets(options.checkpoint, batch_id)
         if "://" in options.checkpoint and not options.checkpoint.startswith("file:"):
-            return None  # a comparison alone is not worth a look at a distant store
+            return None  # not worth a request to a remote store for a comparison alone
         try:
             return read_source_offsets(options.checkpoint, batch_id)
         except PysparkKafkaError as error:
-            log.info("replayed_number are compared without the offsets of their sources: %s", error)
+            log.info("Replays are compared without the offsets of their sources: %s", error)
             return None
 
     def abort(
@@ -178,7 +180,7 @@ class ExactlyOnceWrite:
         messages: Sequence[WriterCommitMessage | None],
         batch_id: int | None = None,  # noqa: ARG002
     ) -> None:
-        """Clean up behind a failed batch; never raises, so that Spark tells why it failed."""
+        """Clean up after a failed batch; never raises, so that Spark reports the failure itself."""
         from pyspark_kafka.sink.exactly_once.abort import abort  # noqa: PLC0415
 
         try:
@@ -186,17 +188,17 @@ class ExactlyOnceWrite:
                 abort(client, self.exactly_once, messages)
         except Exception:
             log.warning(
-                "a failed batch under transactionalId '%s' could not be cleaned up; the next start "
-                "of a batch does that, or the transactions' timeout",
+                "A failed batch with transactionalId '%s' could not be cleaned up. The next start "
+                "of the query does that, or the timeout of its transactions.",
                 self.exactly_once.transactional_id,
                 exc_info=True,
             )
 
 
 def new_rows(messages: Sequence[WriterCommitMessage | None]) -> list[Mapping[str, int]]:
-    """Rows by topic of each task that has written, which a replayed one has not."""
-    answered = [message for message in messages if isinstance(message, TaskMessage)]
-    return [m.rows_by_topic for m in answered if not isinstance(m, AlreadyCommitted)]
+    """Return the rows by topic of each task that has written rows."""
+    results = [message for message in messages if isinstance(message, TaskMessage)]
+    return [r.rows_by_topic for r in results if not isinstance(r, AlreadyCommitted)]
 
 
 def _task(context: TaskContext, query_id: str, batch_id: int | None, run: str) -> Task:
@@ -212,7 +214,7 @@ def _task(context: TaskContext, query_id: str, batch_id: int | None, run: str) -
 
 @cache
 def _pool() -> ClientPool[TransactionalClient]:
-    """Of this process. Spark reuses those of tasks, and those that plan and commit."""
+    """The clients of this process. Spark reuses the processes of tasks, planning and commit."""
     from pyspark_kafka.client.factory import open_transactional  # noqa: PLC0415
 
     return ClientPool(open_transactional)
@@ -220,13 +222,13 @@ def _pool() -> ClientPool[TransactionalClient]:
 
 @contextmanager
 def _client(options: ClientOptions) -> Iterator[TransactionalClient]:
-    """A client for one step; connecting costs, so that it is kept for the next."""
+    """Lend a client for one step. Connecting is slow, so the client is kept for the next step."""
     with _pool().lend(options) as client:
-        yield _watched(client)
+        yield _with_failpoints(client)
 
 
-def _watched(client: TransactionalClient) -> TransactionalClient:
-    """The client itself, unless tests want its requests to be failpoints."""
+def _with_failpoints(client: TransactionalClient) -> TransactionalClient:
+    """Return the client, with failpoints at its requests if a test sets them."""
     if not os.environ.get(VARIABLE):
         return client
     from pyspark_kafka.sink.exactly_once.failpoint_client import FailpointClient  # noqa: PLC0415

@@ -150,7 +150,7 @@ def test_lost_rows_stay_the_querys_to_write(world: FakeWorld) -> None:
     )
     done = do(world, run.sink_id, RECOVER)
     assert "unfinished: 3 of its rows are lost" in done[-1]
-    assert look(world, run.sink_id).needs_judgement
+    assert look(world, run.sink_id).needs_operator
     run.successor().write(0, [b"a", b"b"], [b"c"])
     assert world.committed(run.topic) == [b"a", b"b", b"c"]
 
@@ -165,7 +165,7 @@ def test_loss_may_be_accepted(world: FakeWorld) -> None:
         "gave up 3 lost rows of decision 1 of query query (batch 0)",
         "marked decision 1 of query query (batch 0) as finished",
     ]
-    assert not look(world, run.sink_id).needs_judgement
+    assert not look(world, run.sink_id).needs_operator
     run.successor().write(1, [b"d"])
     assert world.committed(run.topic) == [b"d"]
 
@@ -256,7 +256,7 @@ def test_lost_rows_are_not_forgotten(world: FakeWorld) -> None:
         do(world, run.sink_id, FORGET)[-1]
         == f"kept the decisions of '{run.sink_id}': 1 are not finished"
     )
-    assert look(world, run.sink_id).needs_judgement
+    assert look(world, run.sink_id).needs_operator
     do(world, run.sink_id, RepairRequest(forget=True, accept_loss=True))
     assert look(world, run.sink_id).decisions == ()
 

@@ -72,7 +72,7 @@ def check_decided(world: World) -> None:
     assert held.started_ms is not None
     assert report.owner is not None
     assert report.owner.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
-    assert not report.needs_judgement
+    assert not report.needs_operator
 
 
 def test_a_decided_batch_is_found_waiting(world: FakeWorld) -> None:
@@ -166,7 +166,7 @@ def test_lost_rows_are_named(world: FakeWorld) -> None:
     replace(others, topic=run.topic).write(0, [b"z"] * 2_000)
     world.cluster.advance(run.timeout_ms + 1)
     report = look(world, run.sink_id)
-    assert report.needs_judgement
+    assert report.needs_operator
     [decision] = report.unfinished
     assert [one.state for one in decision.entries] == [EntryState.LOST] * 2
     ranges = [rows for one in decision.entries for rows in one.rows]
