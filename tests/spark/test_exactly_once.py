@@ -113,14 +113,14 @@ RECORDS = [
 EVERY_COLUMN = "key; value; partition; timestamp; headers"
 
 
-def test_a_stream_writes_every_column(query: Query, bootstrap: str, topic: TopicFactory) -> None:
+def test_stream_writes_every_column(query: Query, bootstrap: str, topic: TopicFactory) -> None:
     source, target = topic(partitions=2), topic(partitions=2)
     put(bootstrap, source, RECORDS)
     query.run(source, target, select=EVERY_COLUMN)
     assert read_all(bootstrap, target, partitions=2) == RECORDS
 
 
-def test_a_restart_goes_on_where_it_ended(
+def test_restart_continues_where_it_ended(
     query: Query, bootstrap: str, topic: TopicFactory
 ) -> None:
     source, target = topic(partitions=2), topic(partitions=2)
@@ -132,7 +132,7 @@ def test_a_restart_goes_on_where_it_ended(
     assert numbers_in(bootstrap, target, partitions=2) == list(range(150))
 
 
-def test_a_micro_batch_that_was_committed_is_not_written_again(
+def test_committed_micro_batch_is_not_written_again(
     query: Query, bootstrap: str, topic: TopicFactory
 ) -> None:
     source, target = topic(partitions=2), topic(partitions=2)
@@ -143,7 +143,7 @@ def test_a_micro_batch_that_was_committed_is_not_written_again(
     assert numbers_in(bootstrap, target, partitions=2) == list(range(100))
 
 
-def test_a_micro_batch_that_comes_again_with_other_rows_is_told(
+def test_replayed_micro_batch_with_other_rows_is_refused(
     query: Query, bootstrap: str, topic: TopicFactory
 ) -> None:
     source, target = topic(partitions=2), topic(partitions=2)
@@ -157,7 +157,7 @@ def test_a_micro_batch_that_comes_again_with_other_rows_is_told(
     assert numbers_in(bootstrap, target, partitions=2) == list(range(10))
 
 
-def test_a_checkpoint_that_was_set_back_is_told(
+def test_checkpoint_restored_from_an_older_copy_is_refused(
     query: Query, bootstrap: str, topic: TopicFactory
 ) -> None:
     source, target = topic(partitions=2), topic(partitions=2)
@@ -174,7 +174,7 @@ def test_a_checkpoint_that_was_set_back_is_told(
     assert numbers_in(bootstrap, target, partitions=2) == list(range(30))
 
 
-def test_a_query_that_another_one_fences_fails_and_a_restart_writes_its_rows_once(
+def test_fenced_query_fails_and_its_restart_writes_rows_once(
     query: Query, bootstrap: str, topic: TopicFactory, tmp_path: Path
 ) -> None:
     source, target = topic(), topic(partitions=2)  # one task each, for there is room for two
@@ -214,7 +214,7 @@ class RowSink(DataSource):
         return StreamRowWriter(ExactlyOnceWrite.of(options, schema, is_streaming=True))
 
 
-def test_a_stream_by_rows_is_the_same(
+def test_row_writer_writes_the_same(
     spark: SparkSession, query: Query, bootstrap: str, topic: TopicFactory
 ) -> None:
     spark.dataSource.register(RowSink)
@@ -242,7 +242,7 @@ def frame_of(spark: SparkSession, start: int, end: int) -> DataFrame:
     return spark.range(start, end, numPartitions=3).selectExpr("string(id) AS value")
 
 
-def test_a_job_writes_as_often_as_it_runs(
+def test_job_without_batch_id_writes_in_every_run(
     spark: SparkSession, write: WriteJob, bootstrap: str, topic: TopicFactory
 ) -> None:
     target = topic(partitions=2)
@@ -255,7 +255,7 @@ def test_a_job_writes_as_often_as_it_runs(
     assert numbers_in(bootstrap, target, partitions=2) == again
 
 
-def test_a_job_that_fails_leaves_nothing_to_be_seen(
+def test_failed_job_leaves_no_visible_rows(
     spark: SparkSession, write: WriteJob, bootstrap: str, topic: TopicFactory
 ) -> None:
     target = topic(**{"max.message.bytes": "5000"})
@@ -267,7 +267,7 @@ def test_a_job_that_fails_leaves_nothing_to_be_seen(
     assert numbers_in(bootstrap, target) == list(range(100))
 
 
-def test_a_job_with_an_id_is_written_once(
+def test_job_with_batch_id_is_written_once(
     spark: SparkSession, write: WriteJob, bootstrap: str, topic: TopicFactory
 ) -> None:
     target = topic(partitions=2)
@@ -285,7 +285,7 @@ def test_a_job_with_an_id_is_written_once(
     assert numbers_in(bootstrap, target, partitions=2) == list(range(110))
 
 
-def test_foreach_batch_is_exactly_once_by_the_id_of_the_batch(
+def test_foreach_batch_with_batch_id_is_exactly_once(
     spark: SparkSession, bootstrap: str, topic: TopicFactory, tmp_path: Path, write: WriteJob
 ) -> None:
     source, target = topic(partitions=2), topic(partitions=2)
@@ -342,7 +342,7 @@ def test_refused_on_the_driver(
 
 
 def a_job(bootstrap: str, source: str, target: str, tmp_path: Path) -> dict[str, Any]:
-    """What `failpoint.exactly_once_job` is told."""
+    """The environment of `failpoint.exactly_once_job`."""
     return {
         "bootstrap": bootstrap,
         "source": source,
@@ -364,7 +364,7 @@ def a_job(bootstrap: str, source: str, target: str, tmp_path: Path) -> dict[str,
         pytest.param("commit.mark.before", True, marks=pytest.mark.full),
     ],
 )
-def test_a_query_that_is_killed_anywhere_writes_exactly_once(
+def test_query_killed_anywhere_writes_exactly_once(
     failpoint: str, is_decided: bool, bootstrap: str, topic: TopicFactory, tmp_path: Path
 ) -> None:
     source, target = topic(partitions=2), topic(partitions=2)
@@ -408,9 +408,7 @@ def written_in_all(bootstrap: str, topic: str) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_task_that_fails_is_tried_again(
-    bootstrap: str, topic: TopicFactory, tmp_path: Path
-) -> None:
+def test_failed_task_is_retried(bootstrap: str, topic: TopicFactory, tmp_path: Path) -> None:
     source, target = topic(partitions=2), topic(partitions=2)
     fill(bootstrap, source, range(1_000))
     fail_once = tmp_path / "failed"
@@ -428,7 +426,7 @@ def test_a_task_that_fails_is_tried_again(
         pytest.param(10, marks=[pytest.mark.full, pytest.mark.by_hand, pytest.mark.timeout(900)]),
     ],
 )
-def test_a_query_that_is_killed_at_random_writes_exactly_once(
+def test_query_killed_at_random_writes_exactly_once(
     kills: int, bootstrap: str, topic: TopicFactory, tmp_path: Path, seed: int
 ) -> None:
     moments = random.Random(seed)

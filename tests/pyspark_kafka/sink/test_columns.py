@@ -45,44 +45,43 @@ def test_the_option_beside_the_column() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "message"),
+    ("columns", "column", "words"),
     [
-        ({"key": TEXT}, r"column 'value' is missing.*it has 'key'"),
-        ({}, r"column 'value' is missing.*it has no columns"),
-        ({"value": INT}, r"column 'value' is int, but must be string or binary: cast it"),
-        ({"value": TEXT, "key": INT}, r"column 'key' is int, but must be string or binary"),
-        ({"value": TEXT, "topic": BINARY}, r"column 'topic' is binary, but must be string"),
-        ({"value": TEXT, "partition": LongType()}, r"column 'partition' is bigint.*must be int"),
-        (
-            {"value": TEXT, "timestamp": TimestampNTZType()},
-            r"column 'timestamp' is timestamp_ntz, but must be timestamp",
-        ),
-        (
-            {"value": TEXT, "headers": ArrayType(TEXT)},
-            r"column 'headers' is array<string>, but must be array<struct<key:string,value:",
-        ),
+        ({"key": TEXT}, "value", ["missing", "'key'"]),
+        ({}, "value", ["missing", "no columns"]),
+        ({"value": INT}, "value", ["int", "string or binary"]),
+        ({"value": TEXT, "key": INT}, "key", ["int", "string or binary"]),
+        ({"value": TEXT, "topic": BINARY}, "topic", ["binary", "string"]),
+        ({"value": TEXT, "partition": LongType()}, "partition", ["bigint", "int"]),
+        ({"value": TEXT, "timestamp": TimestampNTZType()}, "timestamp", ["timestamp_ntz"]),
+        ({"value": TEXT, "headers": ArrayType(TEXT)}, "headers", ["array<string>"]),
         (
             {"value": TEXT, "headers": ArrayType(StructType().add("k", TEXT).add("v", BINARY))},
-            r"column 'headers' is array<struct<k:string,v:binary>>",
+            "headers",
+            ["array<struct<k:string,v:binary>>", "array<struct<key:string,value:binary>>"],
         ),
-        ({"value": TEXT, "amount": DoubleType()}, r"column 'amount' \(double\) cannot be written"),
-        ({"Value": TEXT}, r"column 'Value' .*did you mean 'value'\?"),
-        ({"value": TEXT, "offset": LongType()}, r"column 'offset' .*: drop it"),
+        ({"value": TEXT, "amount": DoubleType()}, "amount", ["double"]),
+        ({"Value": TEXT}, "Value", ["Rename it to 'value'"]),
+        ({"value": TEXT, "offset": LongType()}, "offset", ["Drop it"]),
     ],
 )
-def test_refused(columns: dict[str, DataType], message: str) -> None:
-    with pytest.raises(SchemaError, match=message):
+def test_invalid_column_is_refused(
+    columns: dict[str, DataType], column: str, words: list[str]
+) -> None:
+    with pytest.raises(SchemaError) as caught:
         check("t", **columns)
+    assert caught.value.column == column
+    assert [word for word in words if word not in str(caught.value)] == []
 
 
-def test_a_column_twice() -> None:
+def test_duplicate_column_is_refused() -> None:
     schema = StructType().add("value", TEXT).add("value", TEXT)
-    with pytest.raises(SchemaError, match="column 'value' is there twice"):
+    with pytest.raises(SchemaError, match="two columns") as caught:
         check_columns(schema, "t")
+    assert caught.value.column == "value"
 
 
-def test_no_topic_at_all() -> None:
-    with pytest.raises(
-        OptionError, match=r"set the option 'topic', or add a string column 'topic'"
-    ):
+def test_write_without_any_topic_is_refused() -> None:
+    with pytest.raises(OptionError) as caught:
         check(None, value=TEXT)
+    assert caught.value.option == "topic"

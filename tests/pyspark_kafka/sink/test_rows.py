@@ -74,29 +74,31 @@ def test_rows_are_counted_by_topic() -> None:
     assert rows.rows_by_topic == {"t": 2, "u": 2}
 
 
-def test_a_null_topic() -> None:
-    with pytest.raises(
-        RowError, match=r"1 of 2 rows have a null in column 'topic'.*option 'topic'"
-    ):
+def test_null_topic_is_refused() -> None:
+    with pytest.raises(RowError, match="1 of 2 rows") as caught:
         preparation(None).prepare(batch(value=[b"a", b"b"], topic=["t", None]))
+    assert caught.value.column == "topic"
 
 
 @pytest.mark.parametrize(
-    ("topic", "partition", "message"),
+    ("topic", "partition", "count"),
     [
-        ("t", 3, r"partition 3 of topic 't', which has 3 \(0 to 2\): correct the column"),
-        ("u", 1, r"partition 1 of topic 'u', which has 1 \(0 to 0\)"),
-        ("t", -1, r"partition -1 of topic 't', which has 3"),
-        ("new", -7, r"partition -7 of topic 'new', which does not exist yet"),
+        ("t", 3, "3 partitions (0 to 2)"),
+        ("u", 1, "1 partitions (0 to 0)"),
+        ("t", -1, "3 partitions"),
+        ("new", -7, "does not exist yet"),
     ],
 )
-def test_a_partition_out_of_range(topic: str, partition: int, message: str) -> None:
+def test_partition_out_of_range_is_refused(topic: str, partition: int, count: str) -> None:
     rows = batch(value=[b"a", b"b", b"c"], topic=["t", topic, "u"], partition=[2, partition, None])
-    with pytest.raises(RowError, match=message):
+    with pytest.raises(RowError) as caught:
         preparation(None).prepare(rows)
+    error = caught.value
+    assert (error.column, error.topic, error.partition) == ("partition", topic, partition)
+    assert count in str(error)
 
 
-def test_partitions_in_range_and_null() -> None:
+def test_partitions_in_range_and_null_are_kept() -> None:
     rows = preparation(None)
     prepared = rows.prepare(
         batch(value=[b"a", b"b", b"c"], topic=["t", "u", "u"], partition=[2, 0, None])
@@ -104,12 +106,12 @@ def test_partitions_in_range_and_null() -> None:
     assert prepared.column("partition").to_pylist() == [2, 0, None]
 
 
-def test_a_new_topic_is_left_to_the_broker() -> None:
+def test_partition_of_an_unknown_topic_is_not_checked() -> None:
     prepared = preparation("new").prepare(batch(value=[b"a"], partition=[5]))
     assert prepared.num_rows == 1
 
 
-def test_a_topic_is_asked_about_once_and_again_when_it_may_have_grown() -> None:
+def test_partition_count_is_cached_until_a_partition_exceeds_it() -> None:
     partitions = Partitions(t=1)
     rows = preparation("t", partitions)
     rows.prepare(batch(value=[b"a"], partition=[0]))
@@ -120,34 +122,36 @@ def test_a_topic_is_asked_about_once_and_again_when_it_may_have_grown() -> None:
     assert partitions.asked == ["t", "t"]
 
 
-def test_without_the_column_no_partitions_are_asked_for() -> None:
+def test_partition_count_is_not_requested_without_partitions() -> None:
     partitions = Partitions(t=1)
     preparation("t", partitions).prepare(batch(value=[b"a"]))
     preparation("t", partitions).prepare(batch(value=[b"a"], partition=[None]))
     assert partitions.asked == []
 
 
-def test_times_become_milliseconds() -> None:
+def test_timestamps_become_milliseconds() -> None:
     at = datetime(2024, 5, 6, 7, 8, 9, 123_999, tzinfo=UTC)
     prepared = preparation().prepare(batch(value=[b"a", b"b"], timestamp=[at, None]))
     column = prepared.column("timestamp")
     assert column.cast(pa.int64()).to_pylist() == [1_714_979_289_123, None]
 
 
-def test_a_time_before_1970() -> None:
-    with pytest.raises(RowError, match=r"timestamp 1969-12-31.*none before 1970"):
+def test_timestamp_before_1970_is_refused() -> None:
+    with pytest.raises(RowError, match="1969-12-31") as caught:
         preparation().prepare(
             batch(value=[b"a"], timestamp=[datetime(1969, 12, 31, 23, 59, tzinfo=UTC)])
         )
+    assert caught.value.column == "timestamp"
 
 
 @pytest.mark.parametrize("headers", [[[(None, b"x")]], [None, [("a", b"1"), None]]])
-def test_a_header_without_a_key(headers: list[Any]) -> None:
-    with pytest.raises(RowError, match=r"header that is null or has a null key"):
+def test_header_without_key_is_refused(headers: list[Any]) -> None:
+    with pytest.raises(RowError) as caught:
         preparation().prepare(batch(value=[b"a"] * len(headers), headers=headers))
+    assert caught.value.column == "headers"
 
 
-def test_headers_pass_as_they_are() -> None:
+def test_headers_are_kept() -> None:
     headers = [[("a", b"1"), ("a", None)], None, []]
     prepared = preparation().prepare(batch(value=[b"a"] * 3, headers=headers))
     assert prepared.column("headers").to_pylist() == [
@@ -157,7 +161,7 @@ def test_headers_pass_as_they_are() -> None:
     ]
 
 
-def test_a_slice_is_judged_by_its_own_rows() -> None:
+def test_only_the_rows_of_a_slice_are_checked() -> None:
     whole = batch(
         value=[b"a", b"b"], topic=[None, "t"], partition=[9, 0], headers=[[(None, b"x")], None]
     )

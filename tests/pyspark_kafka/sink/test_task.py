@@ -28,7 +28,7 @@ def batch(values: list[bytes | None], **columns: list[Any]) -> pa.RecordBatch:
 
 
 class FakeProducer:
-    """Notes what was done with it, and fails where it is told to."""
+    """Records its calls, and fails in the given one."""
 
     def __init__(self, fail_in: str | None) -> None:
         self.calls: list[str] = []
@@ -92,13 +92,15 @@ def test_rows_are_sent_flushed_and_counted(fakes: Fakes) -> None:
 
 
 @pytest.mark.parametrize("batches", [[], [batch([])], [batch([]), batch([])]])
-def test_no_rows_open_nothing(fakes: Fakes, batches: list[pa.RecordBatch]) -> None:
+def test_task_without_rows_opens_no_transaction(
+    fakes: Fakes, batches: list[pa.RecordBatch]
+) -> None:
     _, opened = fakes()
     assert write_task(batches, client=options("x:1"), topic="t") == {}
     assert opened == []
 
 
-def test_an_empty_batch_between_others_is_skipped(fakes: Fakes) -> None:
+def test_empty_batches_are_skipped(fakes: Fakes) -> None:
     producer, _ = fakes()
     batches = [batch([]), batch([b"a"]), batch([]), batch([b"b"])]
     assert write_task(batches, client=options("x:1"), topic="t") == {"t": 2}
@@ -108,7 +110,7 @@ def test_an_empty_batch_between_others_is_skipped(fakes: Fakes) -> None:
 @pytest.mark.parametrize(
     ("fail_in", "calls"), [("send", ["send", "abort"]), ("flush", ["send", "flush", "abort"])]
 )
-def test_a_failure_aborts_and_is_told(fakes: Fakes, fail_in: str, calls: list[str]) -> None:
+def test_failure_aborts_the_producer(fakes: Fakes, fail_in: str, calls: list[str]) -> None:
     producer, opened = fakes(fail_in)
     with pytest.raises(DeliveryError, match=f"{fail_in} failed"):
         write_task([batch([b"a"])], client=options("x:1"), topic="t")
@@ -116,7 +118,7 @@ def test_a_failure_aborts_and_is_told(fakes: Fakes, fail_in: str, calls: list[st
     assert opened[0].closed
 
 
-def test_a_failing_input_aborts(fakes: Fakes) -> None:
+def test_failing_input_aborts_the_producer(fakes: Fakes) -> None:
     producer, _ = fakes()
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -128,15 +130,16 @@ def test_a_failing_input_aborts(fakes: Fakes) -> None:
     assert producer.calls == ["send", "abort"]
 
 
-def test_nothing_of_a_bad_batch_is_sent(bootstrap: str, topic: TopicFactory) -> None:
+def test_invalid_batch_sends_nothing(bootstrap: str, topic: TopicFactory) -> None:
     name = topic(partitions=2)
     rows = batch([b"good", b"bad"], partition=[1, 2])
-    with pytest.raises(RowError, match=rf"partition 2 of topic '{name}', which has 2 \(0 to 1\)"):
+    with pytest.raises(RowError) as caught:
         write_task([rows], client=options(bootstrap), topic=name)
+    assert (caught.value.topic, caught.value.partition) == (name, 2)
     assert read_all(bootstrap, name, partitions=2) == []
 
 
-def test_rows_arrive_in_their_topics(bootstrap: str, topic: TopicFactory) -> None:
+def test_rows_are_written_to_their_topics(bootstrap: str, topic: TopicFactory) -> None:
     first, second = topic(), topic()
     rows = batch([b"a", b"b", None], topic=[first, second, first])
     written = write_task([rows], client=options(bootstrap), topic=None)
@@ -145,23 +148,23 @@ def test_rows_arrive_in_their_topics(bootstrap: str, topic: TopicFactory) -> Non
     assert [record.value for record in read_all(bootstrap, second)] == [b"b"]
 
 
-def test_a_topic_may_be_created_by_writing(bootstrap: str, unique_name: Callable[[], str]) -> None:
+def test_write_creates_the_topic(bootstrap: str, unique_name: Callable[[], str]) -> None:
     name = unique_name()
     write_task([batch([b"a"], partition=[0])], client=options(bootstrap), topic=name)
     assert [record.value for record in read_all(bootstrap, name)] == [b"a"]
 
 
-def test_a_topic_that_nobody_creates_is_named(
+def test_error_names_a_topic_that_is_not_created(
     cluster_with: Callable[..., Any], unique_name: Callable[[], str]
 ) -> None:
     cluster = cluster_with({"auto.create.topics.enable": "false"})
     name = unique_name()
     client = options(cluster.bootstrap_servers, max_block_ms="1000")
-    with pytest.raises(DeliveryError, match=rf"{name} was not written: .*does not exist"):
+    with pytest.raises(DeliveryError, match=name):
         write_task([batch([b"a"])], client=client, topic=name)
 
 
-def test_a_task_after_a_failed_one_is_as_good_as_new(bootstrap: str, topic: TopicFactory) -> None:
+def test_client_works_after_a_failed_task(bootstrap: str, topic: TopicFactory) -> None:
     name = topic(**{"max.message.bytes": "1000"})
     client = options(bootstrap)
     with pytest.raises(DeliveryError, match=r"'max.message.bytes'"):

@@ -2,8 +2,8 @@
 
 Purpose: steps 1 to 4 of the protocol: fence, read, roll forward, mark, sweep. Invariant: once a
 `Plan` exists, no older driver can decide anything, and no undecided transaction of the sink is
-open. Every earlier decision is finished, or the plan contains its lost rows, or the reason why their
-outcome is unknown. Must not know: Spark; planning knows neither query nor batch.
+open. Every earlier decision is finished, or the plan contains its lost rows or why their outcome is
+unknown. Must not know: Spark; planning knows neither query nor batch.
 """
 
 from __future__ import annotations

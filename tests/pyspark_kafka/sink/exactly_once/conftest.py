@@ -1,8 +1,8 @@
-"""Clusters in memory, and settings: a cluster of either kind with clients of either version.
+"""Fake clusters, and settings: a cluster of either kind with clients of either version.
 
-A test that takes `setting` states what holds on Kafka, too: it runs on the clusters in memory and
-on the cluster of the run, with clients as new as the cluster and with older ones. One that needs
-faults, or a coordinator's last epoch, takes `fake`.
+A test with the fixture `setting` runs on the fake clusters and on the cluster of the run, with
+clients as new as the cluster and with older ones. A test that needs injected faults, or a
+coordinator's last epoch, uses `fake`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.conftest import open_cluster
 from tests.pyspark_kafka.sink.exactly_once.drivers import Driver
 from tests.pyspark_kafka.sink.exactly_once.fake_client import FakeClient
 from tests.pyspark_kafka.sink.exactly_once.fake_cluster import FakeCluster
-from tests.pyspark_kafka.sink.exactly_once.play import World
+from tests.pyspark_kafka.sink.exactly_once.runs import World
 from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld, RealWorld
 
 _REAL = "cluster"
@@ -35,7 +35,7 @@ _KINDS = (
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Say of a setting on a real cluster that it uses the cluster."""
+    """Mark settings on a real cluster as users of the cluster."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     if isinstance(item, pytest.Function) and str(parameters.get("setting")).startswith(_REAL):
         item.fixturenames = [*item.fixturenames, "cluster"]
@@ -64,7 +64,7 @@ def older_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 def world_of(cluster: Cluster, names: Callable[[], str]) -> RealWorld:
-    """A cluster of brokers to play on."""
+    """Return the world of a cluster of brokers."""
 
     def topic(partitions: int = 1) -> str:
         name = names()

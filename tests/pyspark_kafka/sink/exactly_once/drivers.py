@@ -1,8 +1,8 @@
-"""Drivers and tasks of the protocol, reduced to their requests, in whatever order a test wants.
+"""Drivers and tasks of the protocol, reduced to their requests, in any order.
 
-Purpose: bring a cluster into any state that planning, abort or a zombie may meet. Invariant: each
-call is the request that its name says, checks of tasks and commit left out. What it must not know:
-which cluster serves.
+Purpose: bring a cluster into any state that planning, abort or an old driver can find. Invariant:
+each call is the request of its name, without the checks of tasks and commit. Must not know: the
+kind of cluster.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def totals(values: Sequence[str]) -> RowTotals:
 
 @dataclass(kw_only=True)
 class Driver:
-    """One run of one query. `plan_` is what it planned last."""
+    """One run of one query."""
 
     client: TransactionalClient
     sink_id: str
@@ -100,7 +100,7 @@ class Driver:
         slot: int = 0,
         to: Sequence[int] = (0,),
     ) -> Entry:
-        """A task attempt that writes the values to each of these partitions of a topic."""
+        """Run a task attempt that writes the values to each of these partitions of a topic."""
         own_id = self.id_of(partition, attempt=attempt, slot=slot)
         producer = self.client.init_producer_id(
             own_id, timeout_ms=TASK_TIMEOUT_MS, two_phase_commit=self.two_phase_commit
@@ -122,7 +122,7 @@ class Driver:
         )
 
     def write_decision(self, decision: Decision) -> None:
-        """Into X's transaction, which stays open."""
+        """Write into the transaction of the sink's id, which stays open."""
         writer = self.client.transactional_producer(self.sink_id, self.owner, self.version)
         topic = self.topic
         try:
@@ -147,7 +147,7 @@ class Driver:
         )
 
     def decide(self, batch_id: int | None, *entries: Entry, number: int = 1) -> Decision:
-        """Step 8, which has to go well."""
+        """Run step 8, which has to succeed."""
         decision = self.decision(batch_id, *entries, number=number)
         self.write_decision(decision)
         assert self.end(self.sink_id, self.owner) is ErrorCode.none
@@ -168,7 +168,7 @@ class Driver:
         return self.end(entry.transactional_id, entry.producer)
 
     def message(self, partition: int, entry: Entry | None, *, batch_id: int = 0) -> TaskMessage:
-        """What the task of a partition answers."""
+        """Return the result of a partition's task."""
         task = Task(
             query_id=self.query_id,
             batch_id=batch_id,
@@ -191,6 +191,6 @@ class Driver:
         )
 
     def abort(self, *entries: Entry) -> None:
-        """As Spark does, with the messages of these tasks, and of one that has failed."""
+        """Abort as Spark does, with the results of these tasks and of one that has failed."""
         messages = [self.message(entry.partition, entry) for entry in entries]
         abort(self.client, self.options, [*messages, None])

@@ -1,4 +1,4 @@
-"""A client of the cluster in memory: the port `TransactionalClient`, and faults on the way.
+"""A client of the fake cluster: the port `TransactionalClient`, with injected faults.
 
 Purpose: ask `fake_cluster` as an engine would ask brokers, count what is asked, and do what a test
 wants before or instead of a request. Invariant: one request is done wholly before the next. What
@@ -131,7 +131,7 @@ class FakeProducer:
             raise self._error(error) from None
 
     def _add(self, partition: TopicPartition) -> None:
-        """Version 1 says once what it writes to, version 2 by producing, every time."""
+        """Version 1 adds partitions once by request, version 2 with every produce."""
         assert self._id is not None
         try:
             if self._version == 1 and partition in self._added:
@@ -153,7 +153,7 @@ class FakeProducer:
 
 
 class _Asking:
-    """Around what a request does: hooks before it, a scripted fault instead of it or after it."""
+    """Wraps a request: hooks before it, and a scripted fault instead of it or after it."""
 
     def __init__(self, client: FakeClient, request: Request) -> None:
         self._client = client
@@ -176,7 +176,7 @@ class _Asking:
 
 
 class FakeClient:
-    """A `TransactionalClient`: one process. `name` tells it from others in `cluster.requests`."""
+    """A `TransactionalClient`: one process. `name` identifies it in `cluster.requests`."""
 
     pins_topic_ids: ClassVar[bool] = True
 
@@ -212,7 +212,7 @@ class FakeClient:
         return _Asking(self, Request(client=self.name, name=name, subject=subject))
 
     def begin(self, request: Request) -> Exception | Lost | None:
-        """Count a request, do what a test wants done before it, and tell its fault."""
+        """Count a request, call its hooks, and return its fault."""
         assert not self.is_closed, f"{request.name} of a closed client"
         self.request_count += 1
         names: tuple[str | int, ...] = (self.request_count, request.name)

@@ -1,10 +1,10 @@
-"""A cluster in memory behind the port `TransactionalClient`: coordinators, logs, topics, faults.
+"""A cluster in memory behind the port `TransactionalClient`: coordinators, logs, topics, failure_scenarios.
 
-Purpose: run the protocol's steps, in any order and against any fault, without brokers. What becomes
+Purpose: run the protocol's steps, in any order and with any injected fault, without brokers. What becomes
 of a transactional id is what the reference broker's coordinator says (`broker_ref.transaction`,
 held against Apache Kafka by `tests/conformance`); here are only the logs, the markers and the
 time. Invariant: nothing happens by itself; a request is done wholly before the next one begins,
-unless a test says otherwise. What it must not know: the protocol.
+unless a test changes it. Must not know: the protocol.
 
     cluster = FakeCluster(transaction_version=2)
     old, new = cluster.client("old"), cluster.client("new")
@@ -119,7 +119,7 @@ class FakeCluster:
         self.hidden: set[str] = set()
         """Ids that no list has: their coordinator is on the move."""
         self.refuses: set[str] = set()
-        """Names of requests for which the principal lacks a right; `list_transactions`: says nothing."""
+        """Names of requests without an ACL; `list_transactions` then silently returns nothing."""
         self.enables_two_phase_commit = False
         self._answers: dict[str, list[ErrorCode | None]] = {}
         self._pending_offsets: dict[int, dict[tuple[str, TopicPartition], int]] = {}
@@ -178,7 +178,7 @@ class FakeCluster:
     # --- what tests do to transactions ---
 
     def answer(self, transactional_id: str, *codes: ErrorCode | None) -> None:
-        """What the next EndTxn of this id are answered, none of which is done."""
+        """Set the error codes of the next EndTxn requests of this id, which are not executed."""
         self._answers.setdefault(transactional_id, []).extend(codes)
 
     def state(self, transactional_id: str) -> TransactionState:

@@ -1,6 +1,6 @@
-"""Drivers and stragglers that run side by side, switched at failpoints as a seed says.
+"""Drivers and stragglers that run side by side and are switched at failpoints by a seed.
 
-Purpose: find what nobody thought of. Invariant: one thread runs at a time and all draws are from
+Purpose: find unexpected interleavings. Invariant: one thread runs at a time and all draws are from
 the seed, so that a seed is one history. What it must not know: the protocol.
 """
 
@@ -15,8 +15,8 @@ from random import Random
 from pyspark_kafka.errors import BrokerUnreachableError, PysparkKafkaError
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets
-from tests.pyspark_kafka.sink.exactly_once.play import COMMIT_TOPIC, Batch, Killed, Run, reaching
 from tests.pyspark_kafka.sink.exactly_once.query import MIDDLE, SHORT, Query, flat
+from tests.pyspark_kafka.sink.exactly_once.runs import COMMIT_TOPIC, Batch, Killed, Run, reaching
 from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld
 
 _BLOCKED_S = 60.0
@@ -152,7 +152,7 @@ def play(seed: int, world: FakeWorld) -> list[str]:
 
 
 def _queries(random: Random, world: FakeWorld) -> list[Query]:
-    """One query, or two that wrongly share their X, whose epochs may be used up almost."""
+    """One query, or two that wrongly share a transactional id, perhaps at its last epochs."""
     is_two_phase = random.random() < 0.2
     world.cluster.enables_two_phase_commit = is_two_phase
     first = Query.of(world, MIDDLE, group_id="first", two_phase_commit=is_two_phase)
@@ -193,7 +193,7 @@ def _drive(schedule: Schedule, query: Query, run: Run) -> None:
 def _straggler(
     schedule: Schedule, query: Query, batch: Batch, partition: int
 ) -> Callable[[], object]:
-    """Another attempt, which nobody waits for."""
+    """Another attempt, whose result is ignored."""
     alone = replace(batch, messages={})
     rows = query.input[batch.batch_id or 0][partition]
 

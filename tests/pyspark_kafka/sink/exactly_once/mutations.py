@@ -32,8 +32,8 @@ from pyspark_kafka.sink.exactly_once.decisions import Decision, QueryState
 from pyspark_kafka.sink.exactly_once.failpoint_client import FailpointClient
 from pyspark_kafka.sink.exactly_once.messages import Prepared, TaskMessage
 from pyspark_kafka.sink.exactly_once.planning import LastDecision
-from tests.pyspark_kafka.sink.exactly_once import faults, scenarios
-from tests.pyspark_kafka.sink.exactly_once.play import COMMIT_TOPIC
+from tests.pyspark_kafka.sink.exactly_once import failure_scenarios, scenarios
+from tests.pyspark_kafka.sink.exactly_once.runs import COMMIT_TOPIC
 from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld
 
 Patch = pytest.MonkeyPatch
@@ -49,7 +49,7 @@ class Mutation:
 
 
 def skip_the_fence(patch: Patch) -> None:
-    """Planning goes on under X's epoch as it stands."""
+    """Planning does not raise the epoch of the sink's id."""
     original = FailpointClient.init_producer_id
 
     def init(self: FailpointClient, transactional_id: str, **how: Any) -> ProducerIdAndEpoch:
@@ -108,7 +108,7 @@ def reuse_ids_across_runs(patch: Patch) -> None:
 
 
 def trust_a_stale_decision(patch: Patch) -> None:
-    """What was read once of an X is taken for what is there."""
+    """Decisions are read once and never again."""
     original = CommitTopic.read
     known: dict[str, Mapping[str, QueryState]] = {}
 
@@ -127,7 +127,7 @@ def offsets_outside_the_transaction(patch: Patch) -> None:
 
 
 def swallow_a_lost_task(patch: Patch) -> None:
-    """What is lost is not told."""
+    """Lost rows are not reported."""
     for module in (planning, commit):
         original = module.roll_forward
 
@@ -146,7 +146,7 @@ def ignore_the_query_id(patch: Patch) -> None:
         last = dict.fromkeys([task.query_id], *plan.last.values()) if plan.last else {}
         return original(*rest, plan=replace(plan, last=last), task=task, **more)
 
-    patch.setattr("tests.pyspark_kafka.sink.exactly_once.play.write_task", write_task)
+    patch.setattr("tests.pyspark_kafka.sink.exactly_once.runs.write_task", write_task)
 
 
 def abort_what_was_decided(patch: Patch) -> None:
@@ -313,7 +313,7 @@ MUTATIONS = (
     ),
     Mutation(
         breaks=skip_the_fence,
-        found_by=faults.a_decision_of_a_dead_driver_is_delivered_late,
+        found_by=failure_scenarios.a_decision_of_a_dead_driver_is_delivered_late,
         # Under version 1 both decisions are then in one transaction, and the later one counts.
         versions=(2,),
     ),
@@ -332,9 +332,15 @@ MUTATIONS = (
         breaks=offsets_outside_the_transaction,
         found_by=scenarios.offsets_are_committed_with_the_rows,
     ),
-    Mutation(breaks=swallow_a_lost_task, found_by=faults.decided_rows_are_lost_and_written_again),
+    Mutation(
+        breaks=swallow_a_lost_task,
+        found_by=failure_scenarios.decided_rows_are_lost_and_written_again,
+    ),
     Mutation(breaks=ignore_the_query_id, found_by=scenarios.a_checkpoint_is_deleted),
-    Mutation(breaks=abort_what_was_decided, found_by=faults.abort_after_a_commit_that_has_decided),
+    Mutation(
+        breaks=abort_what_was_decided,
+        found_by=failure_scenarios.abort_after_a_commit_that_has_decided,
+    ),
     Mutation(
         breaks=sweep_without_looking_who_owns_x, found_by=scenarios.an_old_driver_that_sweeps_late
     ),
@@ -348,29 +354,39 @@ MUTATIONS = (
     ),
     Mutation(
         breaks=rewrite_a_batch_older_than_the_decided_one,
-        found_by=scenarios.a_stale_driver_is_told,
+        found_by=scenarios.a_stale_driver_is_refused,
     ),
-    Mutation(breaks=take_an_ambiguous_answer_for_success, found_by=faults.the_decision_is_lost),
+    Mutation(
+        breaks=take_an_ambiguous_answer_for_success, found_by=failure_scenarios.the_decision_is_lost
+    ),
     Mutation(
         breaks=take_an_ambiguous_answer_for_success,
-        found_by=faults.lost_rows_are_found_by_the_next_start,
+        found_by=failure_scenarios.lost_rows_are_found_by_the_next_start,
     ),
     Mutation(
         breaks=take_no_look_before_deciding,
-        found_by=faults.a_prepared_transaction_times_out_before_the_decision,
+        found_by=failure_scenarios.a_prepared_transaction_times_out_before_the_decision,
     ),
     Mutation(
         breaks=take_no_look_before_deciding,
-        found_by=scenarios.an_answer_of_a_fenced_attempt_is_not_taken,
+        found_by=scenarios.a_late_result_of_a_fenced_attempt_is_refused,
     ),
     Mutation(
         breaks=begin_right_before_the_timeout,
-        found_by=faults.a_batch_close_to_its_timeout_is_not_begun,
+        found_by=failure_scenarios.a_batch_close_to_its_timeout_is_not_decided,
     ),
-    Mutation(breaks=commit_without_every_answer, found_by=scenarios.a_failed_batch_is_not_seen),
-    Mutation(breaks=forget_what_survived, found_by=faults.a_supplement_keeps_what_survived),
-    Mutation(breaks=replace_lost_rows_by_any, found_by=faults.lost_rows_that_come_again_as_others),
-    Mutation(breaks=go_on_behind_lost_rows, found_by=faults.a_batch_behind_lost_rows_is_refused),
+    Mutation(breaks=commit_without_every_answer, found_by=scenarios.a_failed_batch_is_not_visible),
+    Mutation(
+        breaks=forget_what_survived,
+        found_by=failure_scenarios.a_supplement_keeps_the_surviving_rows,
+    ),
+    Mutation(
+        breaks=replace_lost_rows_by_any,
+        found_by=failure_scenarios.lost_rows_are_replaced_by_other_rows,
+    ),
+    Mutation(
+        breaks=go_on_behind_lost_rows, found_by=failure_scenarios.a_batch_after_lost_rows_is_refused
+    ),
     Mutation(breaks=let_batches_share_ids, found_by=scenarios.a_late_attempt_of_an_earlier_batch),
     Mutation(breaks=sweep_nothing_when_planning, found_by=scenarios.replay_of_what_was_not_decided),
     Mutation(
@@ -379,8 +395,8 @@ MUTATIONS = (
     ),
     Mutation(breaks=mark_before_rolling_forward, found_by=scenarios.a_driver_killed_anywhere),
     Mutation(breaks=take_x_anew_to_decide, found_by=scenarios.a_checkpoint_is_copied_and_run_twice),
-    Mutation(breaks=compare_no_replay, found_by=scenarios.a_replay_with_other_rows_is_told),
-    Mutation(breaks=abort_without_fencing, found_by=faults.a_decision_is_delivered_late),
+    Mutation(breaks=compare_no_replay, found_by=scenarios.a_replay_with_other_rows_is_refused),
+    Mutation(breaks=abort_without_fencing, found_by=failure_scenarios.a_decision_is_delivered_late),
     Mutation(breaks=decide_nothing_of_an_empty_batch, found_by=scenarios.replay_of_an_empty_batch),
     Mutation(
         breaks=decide_nothing_of_an_empty_batch,

@@ -1,7 +1,7 @@
 """A streaming query without Spark: its input, its checkpoint, and the runs that share them.
 
-Purpose: what scenarios are played with. Invariant: a run goes on where the checkpoint stands when
-it starts, as Spark's would. What it must not know: what goes wrong.
+Purpose: the queries of scenarios. Invariant: a run continues from the checkpoint when it starts, as
+Spark's does. Must not know: failures.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from tests.pyspark_kafka.sink.exactly_once.play import Killed, Rows, Run, World, at, kill
+from tests.pyspark_kafka.sink.exactly_once.runs import Killed, Rows, Run, World, at, kill
 
 Input = Sequence[Sequence[Rows]]
-"""Of each batch the rows of each partition."""
+"""The rows of each partition of each batch."""
 
 INPUT: Input = (
     ([b"a0", b"a1"], [b"b0"]),
@@ -52,19 +52,19 @@ class Query:
         return self.first.successor(f"run-{self.run_count}")
 
     def drive(self, run: Run) -> None:
-        """From where the checkpoint stands to the end of the input."""
+        """Write from the checkpoint to the end of the input."""
         for batch_id in range(self.completed + 1, len(self.input)):
             run.write(batch_id, *self.input[batch_id])
             self.completed = max(self.completed, batch_id)
 
     def drive_until_killed(self, run: Run, *, place: int) -> bool:
-        """Whether it came to that."""
+        """Return whether the failpoint was reached."""
         with at(place, kill) as failpoints, suppress(Killed):
             self.drive(run)
         return failpoints.is_done
 
     def rows(self) -> list[bytes]:
-        """All that a reader is to see in the end."""
+        """All rows that a reader must see in the end."""
         return flat(self.input)
 
     def committed(self) -> list[bytes]:
@@ -72,6 +72,6 @@ class Query:
         return self.world.committed(self.first.topic)
 
     def check(self, where: str = "in the end") -> None:
-        """Whether a reader sees each row once."""
-        found, wanted = self.committed(), self.rows()
-        assert found == wanted, f"{where}: {found} instead of {wanted}"
+        """Check that a reader sees each row once."""
+        found, expected = self.committed(), self.rows()
+        assert found == expected, f"{where}: {found} instead of {expected}"

@@ -27,8 +27,8 @@ from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB
 from pyspark_kafka.sink.exactly_once.messages import AlreadyCommitted, Empty
 from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets
-from tests.pyspark_kafka.sink.exactly_once.play import Batch, Killed, Rows, Run, World, at, kill
 from tests.pyspark_kafka.sink.exactly_once.query import INPUT, MIDDLE, SHORT, Input, Query, flat
+from tests.pyspark_kafka.sink.exactly_once.runs import Batch, Killed, Rows, Run, World, at, kill
 
 # --- all goes well ---
 
@@ -196,7 +196,7 @@ def a_new_driver_is_not_harmed_by_an_old_one(world: World) -> None:
 
 
 def an_old_driver_that_sweeps_late(world: World) -> None:
-    """It stalls in planning, between its list and its look at who owns X."""
+    """It stalls in planning, after it has listed transactions and before it checks the owner."""
     query = Query.of(world, SHORT)
     begun: list[Batch] = []
 
@@ -213,7 +213,7 @@ def an_old_driver_that_sweeps_late(world: World) -> None:
 
 
 def a_late_task_of_an_old_run(world: World) -> None:
-    """It has the numbers of the new run's, whose task has prepared, or is decided."""
+    """It has the numbers of the new run's task, which has prepared or is decided."""
     for place in ("commit.verify.before", "commit.roll_forward.before"):
         query = Query.of(world, SHORT)
         old, new = query.first.begin(0), query.restarted().begin(0)
@@ -226,7 +226,7 @@ def a_late_task_of_an_old_run(world: World) -> None:
 
 
 def a_late_mark_of_an_old_decision(world: World) -> None:
-    """An older driver has stalled before marking what is finished since long."""
+    """An older driver has stalled before it marks a decision that was finished long ago."""
     query = Query.of(world, MIDDLE)
     query.first.write(0, *query.input[0])
     with query.first.process("late") as client:
@@ -239,16 +239,16 @@ def a_late_mark_of_an_old_decision(world: World) -> None:
     query.check()
 
 
-def a_stale_driver_is_told(world: World) -> None:
+def a_stale_driver_is_refused(world: World) -> None:
     query = Query.of(world, MIDDLE)
     query.drive(query.first)
     batch = query.restarted().begin(0)
-    with pytest.raises(StaleBatchError, match=r"batch 0 .* is older than batch 1"):
+    with pytest.raises(StaleBatchError, match=r"Batch 0 .* batch 1"):
         batch.task(0, query.input[0][0])
     query.check()
 
 
-# --- tasks are tried again ---
+# --- task attempts ---
 
 
 def a_task_is_tried_again_after_it_has_prepared(world: World) -> None:
@@ -262,7 +262,7 @@ def a_task_is_tried_again_after_it_has_prepared(world: World) -> None:
 
 
 def a_stage_is_tried_again(world: World) -> None:
-    """Its attempts have the same numbers as the first ones', but for those of all tasks."""
+    """Its attempts differ from the first ones only in their task attempt ids."""
     query = Query.of(world, SHORT)
     batch = query.first.begin(0)
     for _ in range(2):
@@ -272,15 +272,15 @@ def a_stage_is_tried_again(world: World) -> None:
     query.check()
 
 
-def an_answer_of_a_fenced_attempt_is_not_taken(world: World) -> None:
-    """Sixteen attempts later another one has the id of the first, whose answer arrives late."""
+def a_late_result_of_a_fenced_attempt_is_refused(world: World) -> None:
+    """Sixteen attempts later another one has the id of the first, whose result arrives late."""
     query = Query.of(world, SHORT)
     batch = query.first.begin(0)
     first = batch.task(0, query.input[0][0], task_attempt_id=0)
     batch.task(1, query.input[0][1])
     batch.task(0, query.input[0][0], task_attempt_id=16)
     batch.messages[0] = first
-    with pytest.raises(BatchNotCommittedError, match="taken by another"):
+    with pytest.raises(BatchNotCommittedError, match="another producer"):
         batch.commit()
     batch.abort()
     query.drive(query.first)
@@ -288,7 +288,7 @@ def an_answer_of_a_fenced_attempt_is_not_taken(world: World) -> None:
 
 
 def a_late_attempt_of_an_earlier_batch(world: World) -> None:
-    """It opens its transaction when the next batch has begun, or is over."""
+    """It opens its transaction after the next batch has begun, or after it has ended."""
     query = Query.of(world, MIDDLE)
     earlier = query.first.begin(0)
     for partition, rows in enumerate(query.input[0]):
@@ -324,12 +324,12 @@ def a_task_that_fails_leaves_nothing(world: World) -> None:
     query.check()
 
 
-def a_failed_batch_is_not_seen(world: World) -> None:
+def a_failed_batch_is_not_visible(world: World) -> None:
     """One task finishes and another does not."""
     query = Query.of(world, SHORT)
     batch = query.first.begin(0)
     prepared = batch.task(0, query.input[0][0])
-    with pytest.raises(BatchNotCommittedError, match="partitions 1 have not said"):
+    with pytest.raises(BatchNotCommittedError, match="partitions 1 returned no results"):
         _commit(batch, [prepared, None])
     batch.abort([prepared, None])
     assert query.committed() == []
@@ -353,8 +353,8 @@ def _commit(batch: Batch, messages: Sequence[object]) -> None:
 # --- more than one query ---
 
 
-def two_queries_with_one_x(world: World) -> None:
-    """Each fences the other, loudly, and what was decided of either stays."""
+def two_queries_with_one_transactional_id(world: World) -> None:
+    """Each fences the other with an error, and the decisions of both are kept."""
     one = Run(world=world, topic=world.topic(), sink_id=world.name(), query_id="one")
     two = one.successor(query_id="two")
     first = one.begin(0)
@@ -374,7 +374,7 @@ def two_queries_with_one_x(world: World) -> None:
 
 
 def a_checkpoint_is_deleted(world: World) -> None:
-    """It is another query then, whose batches are its own: nothing of it is skipped."""
+    """The query then has a new id and its own batches: none is skipped."""
     query = Query.of(world, MIDDLE)
     query.drive(query.first)
     other = query.restarted().successor("run-9", query_id="other")
@@ -383,7 +383,7 @@ def a_checkpoint_is_deleted(world: World) -> None:
 
 
 def a_checkpoint_is_copied_and_run_twice(world: World) -> None:
-    """Both go on with the same batch of the same query: one writes it, and the other is told."""
+    """Both continue with the same batch of the same query: one writes it, the other fails."""
     query = Query.of(world, MIDDLE)
     query.first.write(0, *query.input[0])
     one, two = query.restarted(), query.restarted()
@@ -400,7 +400,7 @@ def a_checkpoint_is_copied_and_run_twice(world: World) -> None:
 
 
 def another_query_holds_the_commit_topic(world: World) -> None:
-    """Its transaction is open there: decisions behind it count nevertheless."""
+    """Its transaction is open there: later decisions count nevertheless."""
     other = Run(world=world, topic=world.topic(), sink_id=world.name())
     query = Query.of(world, SHORT)
     stalled = other.begin(0)
@@ -416,10 +416,10 @@ def another_query_holds_the_commit_topic(world: World) -> None:
     assert world.committed(other.topic) == [b"other"]
 
 
-# --- replayed_number are compared ---
+# --- replays ---
 
 
-def a_replay_with_other_rows_is_told(world: World) -> None:
+def a_replay_with_other_rows_is_refused(world: World) -> None:
     for rows in ([b"a0", b"a2"], [b"a0"], [b"a0", b"a1", b"a1"], []):
         query = Query.of(world, SHORT)
         query.drive(query.first)
@@ -438,12 +438,12 @@ def a_replay_in_other_partitions_is_the_same(world: World) -> None:
     query.check()
 
 
-def a_replay_from_other_offsets_is_told(world: World) -> None:
+def a_replay_from_other_offsets_is_refused(world: World) -> None:
     query = Query.of(world, SHORT)
     query.first.write(0, *query.input[0], offsets=SourceOffsets(hash="one", offsets={}))
     query.restarted().write(0, *query.input[0], offsets=SourceOffsets(hash="one", offsets={}))
     query.restarted().write(0, *query.input[0])
-    with pytest.raises(ReplayMismatchError, match="offsets in the checkpoint are others"):
+    with pytest.raises(ReplayMismatchError, match="source offsets"):
         query.restarted().write(0, *query.input[0], offsets=SourceOffsets(hash="two", offsets={}))
     query.check()
 
@@ -452,7 +452,7 @@ def a_replay_from_other_offsets_is_told(world: World) -> None:
 
 
 def jobs_with_a_batch_id(world: World) -> None:
-    """The same again is skipped, a lower one refused, a gap is nothing."""
+    """The same id is skipped, a lower one is refused, and ids may have gaps."""
     sink_id, topic = world.name(), world.topic()
     tokens = iter(range(100))
 
@@ -471,10 +471,11 @@ def jobs_with_a_batch_id(world: World) -> None:
     job(5, [b"a"])
     job(5, [b"a"])
     assert world.committed(topic) == [b"a"]
-    with pytest.raises(ReplayMismatchError, match="a second write of foreachBatch"):
+    with pytest.raises(ReplayMismatchError, match="foreachBatch"):
         job(5, [b"b"])
-    with pytest.raises(StaleBatchError, match="'batchId' is 4, and batch 5"):
+    with pytest.raises(StaleBatchError, match="value 4, but batch 5") as caught:
         job(4, [b"b"])
+    assert (caught.value.option, caught.value.transactional_id) == ("batchId", sink_id)
     job(9, [b"b"])
     job(9, [b"b"])
     assert world.committed(topic) == [b"a", b"b"]

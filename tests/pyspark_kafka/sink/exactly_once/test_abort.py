@@ -1,4 +1,4 @@
-"""Abort ends what cannot be decided any more, and leaves alone what was or what is another's."""
+"""Abort ends undecided transactions, and leaves decided ones and those of others alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def of(fake: FakeCluster, run: str = "run-1") -> Driver:
 
 
 def failing(fake: FakeCluster) -> tuple[Driver, list[Entry]]:
-    """A driver with two tasks that are done and one that was not heard of."""
+    """A driver with two finished tasks and one whose result is lost."""
     driver = of(fake)
     driver.plan()
     entries = [driver.prepare(n, OUT, f"{n}") for n in range(2)]
@@ -51,7 +51,7 @@ def seen(fake: FakeCluster) -> list[str]:
 # --- on every cluster ---
 
 
-def test_a_batch_that_failed_undecided_is_ended(setting: Setting) -> None:
+def test_abort_ends_an_undecided_batch(setting: Setting) -> None:
     topic = setting.world.topic()
     driver = setting.driver()
     driver.plan()
@@ -64,7 +64,7 @@ def test_a_batch_that_failed_undecided_is_ended(setting: Setting) -> None:
     )
     assert all(found[each.transactional_id].state in ENDED for each in (*entries, lost))
     assert found[other.transactional_id].state is TransactionState.ONGOING
-    # Nor can anything decide it any more.
+    # Nothing can decide it now.
     assert driver.end(driver.sink_id, driver.owner) is not ErrorCode.none
     with pytest.raises(ProducerFencedError):
         driver.write_decision(driver.decision(0, *entries))
@@ -74,8 +74,8 @@ def test_a_batch_that_failed_undecided_is_ended(setting: Setting) -> None:
     assert setting.world.committed(topic) == [b"again"]
 
 
-def test_a_batch_that_was_decided_is_left_to_be_rolled_forward(setting: Setting) -> None:
-    """The answer to the decision was lost, so that commit() has failed."""
+def test_abort_leaves_a_decided_batch_to_roll_forward(setting: Setting) -> None:
+    """The response to the decision was lost, so that commit() has failed."""
     topic = setting.world.topic()
     driver = setting.driver()
     driver.plan()
@@ -88,7 +88,7 @@ def test_a_batch_that_was_decided_is_left_to_be_rolled_forward(setting: Setting)
     assert setting.world.committed(topic) == [b"0", b"1"]
 
 
-def test_a_decision_that_was_not_ended_is_none(setting: Setting) -> None:
+def test_written_decision_without_commit_does_not_count(setting: Setting) -> None:
     topic = setting.world.topic()
     driver = setting.driver()
     driver.plan()
@@ -100,8 +100,8 @@ def test_a_decision_that_was_not_ended_is_none(setting: Setting) -> None:
     assert setting.world.committed(topic) == []
 
 
-def test_a_newer_owner_is_left_alone(setting: Setting) -> None:
-    """Asking for X, even in vain, would abort the decision that it is writing."""
+def test_abort_leaves_a_newer_owner_alone(setting: Setting) -> None:
+    """InitProducerId, even if it fails, would abort the decision that it is writing."""
     topic = setting.world.topic()
     old, new = setting.driver("old"), setting.driver("new")
     old.plan()
@@ -129,10 +129,8 @@ def requests_of_an_abort() -> int:
 
 
 @pytest.mark.parametrize("number", range(1, requests_of_an_abort() + 2))
-def test_a_decision_that_comes_late_is_made_or_refused_but_never_halved(
-    fake: FakeCluster, number: int
-) -> None:
-    """EndTxn of X is under way when abort begins, and arrives before any of its requests."""
+def test_late_decision_is_executed_or_refused_as_a_whole(fake: FakeCluster, number: int) -> None:
+    """The deciding EndTxn is under way when abort begins, and arrives between its requests."""
     driver, entries = failing(fake)
     driver.write_decision(driver.decision(0, *entries))
     late = of(fake, "late")
@@ -156,7 +154,7 @@ def test_a_decision_that_comes_late_is_made_or_refused_but_never_halved(
 @pytest.mark.parametrize("number", range(1, requests_of_an_abort() + 1))
 @pytest.mark.parametrize("is_done", [True, False], ids=["done", "not-done"])
 @pytest.mark.parametrize("is_decided", [True, False], ids=["decided", "undecided"])
-def test_an_abort_that_fails_anywhere_is_silent_and_does_no_harm(
+def test_failing_abort_is_silent_and_harmless(
     fake: FakeCluster, number: int, is_done: bool, is_decided: bool
 ) -> None:
     driver, entries = failing(fake)
@@ -175,7 +173,7 @@ def test_an_abort_that_fails_anywhere_is_silent_and_does_no_harm(
 
 
 @pytest.mark.parametrize("number", range(1, requests_of_an_abort() + 1))
-def test_an_abort_that_is_overtaken_anywhere_does_no_harm(fake: FakeCluster, number: int) -> None:
+def test_overtaken_abort_is_harmless(fake: FakeCluster, number: int) -> None:
     driver, entries = failing(fake)
     new = of(fake, "new")
 
@@ -187,7 +185,7 @@ def test_an_abort_that_is_overtaken_anywhere_does_no_harm(fake: FakeCluster, num
     driver.client.before(driver.client.request_count + number, take_over)
     driver.abort(*entries)
     ended = new.end("X", new.owner)
-    # Taken back just before it noticed, X lets nobody decide: told, not silent.
+    # The old driver took the id over again just before it noticed: this fails with an error.
     assert ended is ErrorCode.none or number == 2
     new.plan()
     assert seen(fake) == (["new"] if ended is ErrorCode.none else [])
@@ -195,7 +193,7 @@ def test_an_abort_that_is_overtaken_anywhere_does_no_harm(fake: FakeCluster, num
 
 
 @pytest.mark.parametrize("number", range(1, requests_of_an_abort() + 1))
-def test_an_owner_that_has_only_planned_stays_the_owner(fake: FakeCluster, number: int) -> None:
+def test_newer_owner_without_a_batch_stays_the_owner(fake: FakeCluster, number: int) -> None:
     driver, entries = failing(fake)
     new = of(fake, "new")
     assert isinstance(driver.client, FakeClient)
@@ -206,7 +204,7 @@ def test_an_owner_that_has_only_planned_stays_the_owner(fake: FakeCluster, numbe
     assert seen(fake) == ["new"]
 
 
-def test_late_markers_of_the_decision_are_waited_for(fake: FakeCluster) -> None:
+def test_abort_waits_for_markers_of_the_decision(fake: FakeCluster) -> None:
     driver, entries = failing(fake)
     driver.write_decision(driver.decision(0, *entries))
     fake.holds_markers = True
@@ -224,7 +222,7 @@ def test_late_markers_of_the_decision_are_waited_for(fake: FakeCluster) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_without_messages_nothing_is_done(fake: FakeCluster, count: int) -> None:
+def test_abort_without_results_does_nothing(fake: FakeCluster, count: int) -> None:
     """The fresh writer that Spark makes for this knows neither run nor owner."""
     driver, _ = failing(fake)
     before = len(fake.requests)
@@ -232,21 +230,21 @@ def test_without_messages_nothing_is_done(fake: FakeCluster, count: int) -> None
     assert len(fake.requests) == before
 
 
-def test_a_batch_without_rows_moves_x_on_and_sweeps(fake: FakeCluster) -> None:
+def test_abort_of_a_batch_without_rows_fences_and_sweeps(fake: FakeCluster) -> None:
     driver, _ = failing(fake)
     abort(driver.client, driver.options, [driver.message(0, None)])
     assert fake.producer_of("X") != driver.owner
     assert fake.is_stable(OUT)
 
 
-def test_an_x_that_is_gone_is_left_gone(fake: FakeCluster) -> None:
+def test_abort_does_not_recreate_an_expired_sink_id(fake: FakeCluster) -> None:
     driver, entries = failing(fake)
     fake.expire("X")
     driver.abort(*entries)
     assert "X" not in fake.ids
 
 
-def test_a_decision_of_the_batch_before_does_not_save_this_one(fake: FakeCluster) -> None:
+def test_decision_of_an_earlier_batch_does_not_count(fake: FakeCluster) -> None:
     driver = of(fake)
     driver.plan()
     driver.decide(0, driver.prepare(0, OUT, "first"))
@@ -257,7 +255,7 @@ def test_a_decision_of_the_batch_before_does_not_save_this_one(fake: FakeCluster
     assert seen(fake) == ["first"]
 
 
-def test_an_id_that_was_decided_before_is_not_taken_for_it(fake: FakeCluster) -> None:
+def test_decided_id_with_another_epoch_is_aborted(fake: FakeCluster) -> None:
     """After 16 attempts a task gets an id again, with another epoch."""
     driver = of(fake)
     driver.plan()
@@ -272,7 +270,7 @@ def test_an_id_that_was_decided_before_is_not_taken_for_it(fake: FakeCluster) ->
     assert fake.is_stable(OUT)
 
 
-def test_a_supplement_that_fails_ends_its_own_transactions_alone(fake: FakeCluster) -> None:
+def test_failed_supplement_aborts_only_its_own_transactions(fake: FakeCluster) -> None:
     """The batch was decided before; what was written again for its lost rows was not."""
     driver = of(fake)
     driver.plan()
@@ -287,7 +285,7 @@ def test_a_supplement_that_fails_ends_its_own_transactions_alone(fake: FakeClust
     assert driver.plan().last["query"].lost == {1}
 
 
-def test_what_is_decided_and_not_rolled_forward_is_not_swept(fake: FakeCluster) -> None:
+def test_decided_transactions_are_not_swept(fake: FakeCluster) -> None:
     """Not even under the same run."""
     driver, entries = failing(fake)
     other = of(fake)
@@ -300,7 +298,7 @@ def test_what_is_decided_and_not_rolled_forward_is_not_swept(fake: FakeCluster) 
     assert seen(fake) == ["decided"]
 
 
-def test_what_has_ended_by_itself_does_not_matter(fake: FakeCluster) -> None:
+def test_abort_ignores_transactions_that_timed_out(fake: FakeCluster) -> None:
     driver, entries = failing(fake)
     fake.advance(10_000_000)
     driver.abort(*entries)
@@ -308,12 +306,12 @@ def test_what_has_ended_by_itself_does_not_matter(fake: FakeCluster) -> None:
     assert seen(fake) == []
 
 
-def test_refusals_are_told_in_the_log(fake: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_abort_is_logged(fake: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
     driver, entries = failing(fake)
     assert isinstance(driver.client, FakeClient)
     driver.client.fail("list_offsets", AccessError("TOPIC_AUTHORIZATION_FAILED"))
     driver.abort(*entries)
-    assert "run run-1" in caplog.text
+    assert "run-1" in caplog.text
     assert "transactionalId 'X'" in caplog.text
     assert "TOPIC_AUTHORIZATION_FAILED" in caplog.text
     assert all(fake.state(e.transactional_id) is TransactionState.ONGOING for e in entries)

@@ -1,4 +1,4 @@
-"""The operator's command: arguments, what it prints, exit codes."""
+"""The operator's command: arguments, output, exit codes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 from pyspark_kafka import __main__ as command
 from pyspark_kafka.sink.exactly_once.operator_text import as_json, duration_text
 from tests.conftest import TopicFactory
-from tests.pyspark_kafka.sink.exactly_once.operating import (
+from tests.pyspark_kafka.sink.exactly_once.operator_scenarios import (
     decided_and_killed,
-    look,
     lost,
+    report_of,
 )
 from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld, RealWorld
 
@@ -28,7 +28,7 @@ def real(bootstrap: str, topic: TopicFactory, unique_name: Callable[[], str]) ->
 
 @pytest.fixture
 def fake_world(monkeypatch: pytest.MonkeyPatch) -> FakeWorld:
-    """The one that the command talks to. Its clock stands still, and nobody waits."""
+    """The cluster of the command. Its clock stands still, and pauses take no time."""
     world = FakeWorld()
     monkeypatch.setattr(command, "open_transactional", lambda _: world.client("operator"))
     monkeypatch.setattr(command, "wall_clock_ms", world.now_ms)
@@ -42,25 +42,33 @@ def call(sink_id: str, *arguments: str, servers: str = "broker:9092") -> int:
     )
 
 
-def test_the_command_looks(fake_world: FakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_shows_the_state(fake_world: FakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
     run = decided_and_killed(fake_world)
     fake_world.cluster.advance(65_000)
     assert call(run.sink_id) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"owner id={run.sink_id} producer_id=1000 epoch=1 state=CompleteCommit: writes nothing now",
+        f"owner id={run.sink_id} producer_id=1000 epoch=1 state=CompleteCommit: no open transaction",
         (
             "decision query=query batch=0 number=1 state=unfinished rows=3 transactions=2 run=run-1 "
             "decided=1970-01-01T00:16:40Z"
         ),
-        f"  prepared id={run.sink_id}/run-1/0/0-0 partition=0 rows=2: waits to be committed",
-        f"  prepared id={run.sink_id}/run-1/1/0-1 partition=1 rows=1: waits to be committed",
         (
-            f"transaction id={run.sink_id}/run-1/0/0-0 state=Ongoing decided producer_id=1001 epoch=0 "
+            f"  prepared id={run.sink_id}/run-1/0/0-0 partition=0 rows=2: is prepared and will be "
+            "committed"
+        ),
+        (
+            f"  prepared id={run.sink_id}/run-1/1/0-1 partition=1 rows=1: is prepared and will be "
+            "committed"
+        ),
+        (
+            f"transaction id={run.sink_id}/run-1/0/0-0 state=Ongoing decided producer_id=1001 "
+            "epoch=0 "
             "open_since=1970-01-01T00:16:40Z open_for=1m05s times_out_in=8m55s "
             f"partitions={run.topic}-0"
         ),
         (
-            f"transaction id={run.sink_id}/run-1/1/0-1 state=Ongoing decided producer_id=1002 epoch=0 "
+            f"transaction id={run.sink_id}/run-1/1/0-1 state=Ongoing decided producer_id=1002 "
+            "epoch=0 "
             "open_since=1970-01-01T00:16:40Z open_for=1m05s times_out_in=8m55s "
             f"partitions={run.topic}-0"
         ),
@@ -71,7 +79,7 @@ def test_the_command_looks(fake_world: FakeWorld, capsys: pytest.CaptureFixture[
     ]
 
 
-def test_the_command_only_says_what_it_would_do(
+def test_command_prints_planned_actions(
     fake_world: FakeWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = decided_and_killed(fake_world)
@@ -79,8 +87,8 @@ def test_the_command_only_says_what_it_would_do(
     assert call(run.sink_id, "--recover") == 0
     assert capsys.readouterr().out.splitlines()[-3:] == [
         (
-            f"would take '{run.sink_id}': a run that is within a batch fails, and of that batch nothing is "
-            "seen"
+            f"would fence '{run.sink_id}': a running batch fails, and none of its rows will be "
+            "visible"
         ),
         "would commit 2 transactions of decision 1 of query query (batch 0)",
         "would mark as finished decision 1 of query query (batch 0)",
@@ -88,7 +96,7 @@ def test_the_command_only_says_what_it_would_do(
     assert fake_world.committed(run.topic) == []
 
 
-def test_the_command_recovers(fake_world: FakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_recovers(fake_world: FakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
     run = decided_and_killed(fake_world)
     fake_world.cluster.advance(65_000)
     assert call(run.sink_id, "--recover", "--yes") == 0
@@ -98,7 +106,7 @@ def test_the_command_recovers(fake_world: FakeWorld, capsys: pytest.CaptureFixtu
     assert "done nothing" in capsys.readouterr().out
 
 
-def test_the_command_leaves_the_living_alone(
+def test_command_refuses_to_disturb_a_running_owner(
     fake_world: FakeWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = decided_and_killed(fake_world)
@@ -112,7 +120,7 @@ def test_the_command_leaves_the_living_alone(
     assert fake_world.committed(run.topic) == [b"a", b"b", b"c"]
 
 
-def test_the_command_tells_of_lost_rows_by_its_exit_code(
+def test_exit_code_reports_lost_rows(
     fake_world: FakeWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = lost(fake_world)
@@ -124,17 +132,17 @@ def test_the_command_tells_of_lost_rows_by_its_exit_code(
     assert call(run.sink_id, "--forget", "--accept-loss", "--yes") == 0
 
 
-def test_the_command_prints_json(fake_world: FakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_json(fake_world: FakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
     run = lost(fake_world)
     assert call(run.sink_id, "--recover", "--yes", "--json") == command.LOST
     document = json.loads(capsys.readouterr().out)
     assert document["exit_code"] == command.LOST
-    assert document["done"][0].startswith("took")
+    assert document["done"][0].startswith("fenced")
     [decision] = document["report"]["decisions"]
     assert decision["transactions"][1]["rows"] == [
         {"partition": f"{run.topic}-0", "first_offset": 2, "last_offset": 2}
     ]
-    assert document["report"] == as_json(look(fake_world, run.sink_id)) | {
+    assert document["report"] == as_json(report_of(fake_world, run.sink_id)) | {
         "taken_ms": fake_world.now_ms()
     }
     assert call(run.sink_id, "--recover", "--json") == command.LOST
@@ -170,14 +178,14 @@ def test_wrong_arguments_are_one_line(
 @pytest.mark.parametrize(
     ("sink_id", "arguments", "error"),
     [
-        ("a/b", (), "option 'transactionalId' has the value 'a/b'"),
-        ("x", ("--commit-topic", "a b"), "option 'commitTopic' names the topic 'a b'"),
-        ("x", ("--option", "kafka.acks=1"), "option 'kafka.acks'"),
-        ("x", ("--option", "engine=librdkafka"), "needs the engine 'native'"),
-        ("nobody", (), "nothing is known of transactionalId 'nobody'"),
+        ("a/b", (), "'transactionalId'"),
+        ("x", ("--commit-topic", "a b"), "'commitTopic'"),
+        ("x", ("--option", "kafka.acks=1"), "'kafka.acks'"),
+        ("x", ("--option", "engine=librdkafka"), "'native'"),
+        ("nobody", (), "'nobody'"),
     ],
 )
-def test_what_cannot_be_is_one_line(
+def test_errors_are_one_line(
     bootstrap: str,
     sink_id: str,
     arguments: tuple[str, ...],
@@ -189,8 +197,8 @@ def test_what_cannot_be_is_one_line(
     assert error in line
 
 
-def test_the_command_runs_by_itself(real: RealWorld, bootstrap: str) -> None:
-    """And says in one line that no broker answers."""
+def test_command_runs_as_a_process(real: RealWorld, bootstrap: str) -> None:
+    """It reports in one line that no broker answers."""
     run = decided_and_killed(real)
     ended = run_command(run.sink_id, bootstrap, "--recover", "--yes", "--quiet", "0")
     assert (ended.returncode, ended.stderr) == (0, "")

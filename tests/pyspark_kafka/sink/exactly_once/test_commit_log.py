@@ -1,4 +1,4 @@
-"""What was read before counts on, and where it cannot, all is read anew."""
+"""Earlier reads of the commit log are kept while they are valid."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def record(name: str, value: str | None = "v", *, sink_id: str = "X") -> Record:
     return f'["{sink_id}","{name}"]'.encode(), None if value is None else value.encode()
 
 
-def test_only_what_is_new_is_read_again(reader: Reader) -> None:
+def test_only_new_batches_are_read(reader: Reader) -> None:
     for n in range(5):
         reader.log.append(producer(1), [record(f"{n}")])
     assert len(reader.read()) == 5
@@ -94,7 +94,7 @@ def test_only_what_is_new_is_read_again(reader: Reader) -> None:
     assert reader.given() == 1
 
 
-def test_a_planning_reads_on_from_the_last_one() -> None:
+def test_planning_continues_the_last_read() -> None:
     cluster = FakeCluster(2, has_topic_ids=True)
     client = _Counting(cluster)
     driver = Driver(client=client, sink_id="X", commit_topic=NAME)
@@ -106,7 +106,7 @@ def test_a_planning_reads_on_from_the_last_one() -> None:
     assert client.batch_count == 4  # where it stood, the mark, the new decision, and its marker
 
 
-def test_every_x_is_read_for_itself(reader: Reader) -> None:
+def test_every_sink_has_its_own_read_position(reader: Reader) -> None:
     reader.log.append(producer(1), [record("a"), record("b", sink_id="X2")])
     reader.read()
     topic_id = reader.cluster.topic(NAME).topic_id
@@ -115,7 +115,7 @@ def test_every_x_is_read_for_itself(reader: Reader) -> None:
     assert reader.read() == [record("a")]
 
 
-def test_what_was_open_is_decided_later(reader: Reader) -> None:
+def test_open_batch_is_decided_by_a_later_read(reader: Reader) -> None:
     reader.log.append(producer(1), [record("kept", "old"), record("gone", "old")])
     reader.log.append(producer(7), [record("kept", "new")], transactional=True)
     reader.log.append(producer(8), [record("gone", "new")], transactional=True)
@@ -127,7 +127,7 @@ def test_what_was_open_is_decided_later(reader: Reader) -> None:
     assert reader.read() == [record("gone", "old"), record("kept", "new")]
 
 
-def test_what_is_removed_does_not_come_back(reader: Reader) -> None:
+def test_removed_records_stay_removed(reader: Reader) -> None:
     reader.log.append(producer(7), [record("a"), record("b")], transactional=True)
     reader.log.append(producer(1), [record("a", None)])
     reader.read()
@@ -138,7 +138,7 @@ def test_what_is_removed_does_not_come_back(reader: Reader) -> None:
     assert reader.read() == [record("c")]
 
 
-def test_a_topic_made_anew_is_read_anew(reader: Reader) -> None:
+def test_recreated_topic_is_read_again(reader: Reader) -> None:
     reader.log.append(producer(1), [record("old")])
     reader.read()
     reader.cluster.create_topic(NAME)
@@ -147,7 +147,7 @@ def test_a_topic_made_anew_is_read_anew(reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("grows_to", [0, 1, 2, 3, 5])
-def test_a_log_that_was_cut_is_read_anew(reader: Reader, grows_to: int) -> None:
+def test_truncated_log_is_read_again(reader: Reader, grows_to: int) -> None:
     """By an unclean election or a lost disk; it may have grown past us since."""
     for n in range(3):
         reader.log.append(producer(1), [record(f"{n}", "before")])
@@ -162,7 +162,7 @@ def test_a_log_that_was_cut_is_read_anew(reader: Reader, grows_to: int) -> None:
     assert reader.read() == expected
 
 
-def test_a_log_that_was_cleaned_is_read_anew(reader: Reader) -> None:
+def test_compacted_log_is_read_again(reader: Reader) -> None:
     reader.log.append(producer(1), [record("a", "1"), record("b", "1")])
     reader.log.append(producer(1), [record("a", "2")])
     reader.read()
@@ -175,7 +175,7 @@ def test_a_log_that_was_cleaned_is_read_anew(reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("count", range(4))
-def test_a_read_that_fails_is_not_relied_on(reader: Reader, count: int) -> None:
+def test_failed_read_is_not_kept(reader: Reader, count: int) -> None:
     reader.log.append(producer(1), [record("a")])
     reader.read()
     reader.log.append(producer(7), [record("b")], transactional=True)
@@ -188,7 +188,7 @@ def test_a_read_that_fails_is_not_relied_on(reader: Reader, count: int) -> None:
     assert reader.read() == [record("a"), record("b"), record("c")]
 
 
-def test_without_a_topic_id_nothing_is_relied_on(reader: Reader) -> None:
+def test_without_topic_id_everything_is_read_again(reader: Reader) -> None:
     reader.cluster.has_topic_ids = False
     reader.cluster.create_topic(NAME)
     for _ in range(3):
@@ -199,7 +199,7 @@ def test_without_a_topic_id_nothing_is_relied_on(reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("number", range(40))
-def test_reading_on_is_as_reading_all(number: int) -> None:
+def test_incremental_and_full_reads_agree(number: int) -> None:
     """Whatever is written, decided, removed, cleaned or cut in between."""
     draw, reader = Random(number), Reader()
     writers = {n: producer(100 + n) for n in range(3)}
@@ -231,7 +231,7 @@ def _values(records: list[Record]) -> list[tuple[bytes | None, bytes]]:
     return [(key, value) for key, value in last.items() if value is not None]
 
 
-def test_a_decision_reads_the_same_in_both_ways() -> None:
+def test_decision_is_the_same_in_incremental_and_full_reads() -> None:
     cluster = FakeCluster(2, has_topic_ids=True)
     client = cluster.client()
     driver = Driver(client=client, sink_id="X", commit_topic=NAME)
@@ -245,9 +245,7 @@ def test_a_decision_reads_the_same_in_both_ways() -> None:
         topic.mark_finished(decision)
 
 
-def test_what_was_read_long_ago_is_read_anew(
-    reader: Reader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_read_is_not_kept(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tombstones may have come and gone since."""
     for n in range(5):
         reader.log.append(producer(1), [record(f"{n}")])

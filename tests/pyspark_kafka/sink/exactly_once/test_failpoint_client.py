@@ -16,7 +16,7 @@ from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch
 from pyspark_kafka.sink.exactly_once.failpoint_client import FailpointClient
 from pyspark_kafka.sink.exactly_once.steps import Step, step
-from tests.pyspark_kafka.sink.exactly_once.play import at
+from tests.pyspark_kafka.sink.exactly_once.runs import at
 
 PARTITION = TopicPartition("t", 0)
 PRODUCER = ProducerIdAndEpoch(producer_id=1, producer_epoch=2)
@@ -84,7 +84,7 @@ def watching(inner: Recording) -> FailpointClient:
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_request_is_a_failpoint_and_is_passed_on(name: str) -> None:
+def test_request_is_a_failpoint_and_is_forwarded(name: str) -> None:
     plain, inner = Recording(), Recording()
     REQUESTS[name](cast("TransactionalClient", plain))
     with at() as failpoints, step(Step.PLAN_READ):
@@ -98,7 +98,7 @@ def test_a_request_is_a_failpoint_and_is_passed_on(name: str) -> None:
     ]
 
 
-def test_no_request_is_left_out() -> None:
+def test_every_request_is_a_failpoint() -> None:
     methods = {
         name
         for port in (KafkaClient, *KafkaClient.__mro__, transactional_port.TransactionalClient)
@@ -108,7 +108,7 @@ def test_no_request_is_left_out() -> None:
     assert methods - QUIET == REQUESTS.keys()
 
 
-def test_what_a_producer_sends_is_a_failpoint() -> None:
+def test_requests_of_transactional_producers_are_failpoints() -> None:
     sent = Recording()
     producer = watching(Recording(sent)).transactional_producer("x", PRODUCER, 2)
     with at() as failpoints, step(Step.COMMIT_DECIDE):
@@ -131,7 +131,7 @@ def test_what_a_producer_sends_is_a_failpoint() -> None:
     ]
 
 
-def test_what_a_plain_producer_sends_is_a_failpoint() -> None:
+def test_requests_of_plain_producers_are_failpoints() -> None:
     producer = watching(Recording(Recording())).producer()
     with at() as failpoints, step(Step.COMMIT_MARK):
         producer.send(ROWS)
@@ -143,14 +143,14 @@ def test_what_a_plain_producer_sends_is_a_failpoint() -> None:
     ]
 
 
-def test_a_request_that_fails_has_no_after() -> None:
+def test_failed_request_has_no_after_failpoint() -> None:
     watched = watching(Recording(error=ZeroDivisionError()))
     with at() as failpoints, pytest.raises(ZeroDivisionError), step(Step.PLAN_READ):
         watched.describe_transactions(["x"])
     assert failpoints.met == ["plan.read.before", "plan.read.describe_transactions.before"]
 
 
-def test_closing_is_passed_on() -> None:
+def test_close_is_forwarded() -> None:
     inner = Recording()
     watched = watching(inner)
     with watched as same:

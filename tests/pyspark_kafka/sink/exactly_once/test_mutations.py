@@ -23,7 +23,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("mutation", "version"), CASES)
-def test_a_broken_rule_is_found(
+def test_mutation_is_detected(
     monkeypatch: pytest.MonkeyPatch, mutation: Mutation, version: int
 ) -> None:
     mutation.breaks(monkeypatch)
@@ -32,6 +32,6 @@ def test_a_broken_rule_is_found(
         mutation.found_by(world)
 
 
-def test_what_finds_them_is_played_on_the_real_code() -> None:
+def test_detecting_scenarios_pass_without_mutation() -> None:
     played = {*test_protocol.SCENARIOS, *test_zombies.SCENARIOS}
     assert {mutation.found_by for mutation in MUTATIONS} <= played

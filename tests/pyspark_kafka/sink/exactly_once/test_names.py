@@ -14,7 +14,7 @@ from pyspark_kafka.sink.exactly_once.names import (
 )
 
 
-def test_an_id_is_recognised() -> None:
+def test_task_id_is_parsed() -> None:
     one = task_id("orders.v2", "0a-1B", partition=7, attempt=2, task_attempt_id=35)
     assert str(one) == "orders.v2/0a-1B/7/2-3"
     assert parse_task_id(str(one)) == one
@@ -37,18 +37,18 @@ def test_an_id_is_recognised() -> None:
         "X/run/٣/0-0",
     ],
 )
-def test_what_no_task_attempt_is_called_is_nobodys(other: str) -> None:
+def test_other_ids_are_not_task_ids(other: str) -> None:
     assert parse_task_id(other) is None
     assert not is_task_id_of(other, "X")
 
 
 @pytest.mark.parametrize("other", ["X2", "X.", "Xx", "x", "", "a"])
-def test_ids_of_another_x_do_not_lie_under_this_one(other: str) -> None:
+def test_task_ids_of_other_sinks_do_not_match(other: str) -> None:
     assert not is_task_id_of(f"{other}/run/0/0-0", "X")
     assert not f"{other}/run/0/0-0".startswith(prefix("X"))
 
 
-def test_a_run_is_one_of_x() -> None:
+def test_run_is_part_of_the_task_id() -> None:
     assert is_task_id_of("X/run-1/0/0-0", "X", run="run-1")
     assert not is_task_id_of("X/run-12/0/0-0", "X", run="run-1")
     assert not "X/run-12/0/0-0".startswith(prefix("X", run="run-1"))
@@ -60,7 +60,7 @@ def test_legal_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a b", "ä", "x" * 201, "a\n", "a*"])
-def test_names_that_would_mean_something_else(name: str) -> None:
+def test_illegal_names(name: str) -> None:
     assert not is_sink_id(name)
 
 

@@ -1,4 +1,4 @@
-"""Recovering and forgetting by hand: what is done, what is refused, and who counts as alive."""
+"""Recover and forget: actions, refusals, and signs that the owner is alive."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from pyspark_kafka.sink.exactly_once.operator_report import (
 from pyspark_kafka.sink.exactly_once.operator_text import lines
 from pyspark_kafka.sink.exactly_once.roll_forward import roll_forward
 from tests.conftest import TopicFactory
-from tests.pyspark_kafka.sink.exactly_once.operating import (
+from tests.pyspark_kafka.sink.exactly_once.operator_scenarios import (
     COMMIT_TOPIC,
     FORGET,
     RECOVER,
     damaged,
     decided_and_killed,
-    do,
-    look,
     lost,
+    report_of,
     run_of,
+    run_repair,
     unknown,
 )
-from tests.pyspark_kafka.sink.exactly_once.play import Killed, Run, World, at, kill
+from tests.pyspark_kafka.sink.exactly_once.runs import Killed, Run, World, at, kill
 from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld, RealWorld
 
 
@@ -70,23 +70,23 @@ def real(bootstrap: str, topic: TopicFactory, unique_name: Callable[[], str]) ->
 def check_recovery_of_decided(world: World) -> None:
     run = decided_and_killed(world)
     assert world.committed(run.topic) == []
-    done = do(world, run.sink_id, RECOVER)
+    done = run_repair(world, run.sink_id, RECOVER)
     assert done[1:] == [
         "committed 2 transactions of decision 1 of query query (batch 0)",
         "marked decision 1 of query query (batch 0) as finished",
     ]
     assert world.committed(run.topic) == [b"a", b"b", b"c"]
-    report = look(world, run.sink_id)
+    report = report_of(world, run.sink_id)
     assert (report.unfinished, report.open_transactions, report.held) == ((), (), ())
     run.successor().write(0, [b"a", b"b"], [b"c"])
     assert world.committed(run.topic) == [b"a", b"b", b"c"]
 
 
-def test_recovery_commits_what_is_decided(world: FakeWorld) -> None:
+def test_recovery_commits_decided_batch(world: FakeWorld) -> None:
     check_recovery_of_decided(world)
 
 
-def test_recovery_commits_what_is_decided_on_brokers(real: RealWorld) -> None:
+def test_recovery_commits_decided_batch_on_brokers(real: RealWorld) -> None:
     check_recovery_of_decided(real)
 
 
@@ -95,8 +95,8 @@ def check_recovery_of_undecided(world: World) -> None:
     run.write(0, [b"a"])
     batch = run.begin(1)
     batch.task(0, [b"b"])
-    assert do(world, run.sink_id, RECOVER)[1:] == [f"aborted '{run.sink_id}/run-1/0/0-1'"]
-    assert look(world, run.sink_id).held == ()
+    assert run_repair(world, run.sink_id, RECOVER)[1:] == [f"aborted '{run.sink_id}/run-1/0/0-1'"]
+    assert report_of(world, run.sink_id).held == ()
     with pytest.raises(ExactlyOnceError):
         batch.commit()
     batch.abort()
@@ -104,21 +104,21 @@ def check_recovery_of_undecided(world: World) -> None:
     assert world.committed(run.topic) == [b"a", b"b"]
 
 
-def test_recovery_ends_what_is_not_decided(world: FakeWorld) -> None:
+def test_recovery_aborts_undecided_batch(world: FakeWorld) -> None:
     check_recovery_of_undecided(world)
 
 
-def test_recovery_ends_what_is_not_decided_on_brokers(real: RealWorld) -> None:
+def test_recovery_aborts_undecided_batch_on_brokers(real: RealWorld) -> None:
     check_recovery_of_undecided(real)
 
 
-def test_recovery_does_what_is_decided_when_it_begins(world: FakeWorld) -> None:
-    """A batch that is decided between the look and the recovery is committed, not aborted."""
+def test_recovery_reads_decisions_again(world: FakeWorld) -> None:
+    """A batch that is decided after the report is committed, not aborted."""
     run = run_of(world)
     run.write(0, [b"a"])
     batch = run.begin(1)
     batch.task(0, [b"b"])
-    report, done = look(world, run.sink_id), list[str]()
+    report, done = report_of(world, run.sink_id), list[str]()
     assert len(report.leftover) == 1
     with at("commit.roll_forward.before", kill), suppress(Killed):
         batch.commit()
@@ -128,7 +128,7 @@ def test_recovery_does_what_is_decided_when_it_begins(world: FakeWorld) -> None:
     assert not [text for text in done if text.startswith("aborted")]
 
 
-def test_recovery_of_a_two_phase_sink_also_ends_what_has_not_begun(world: FakeWorld) -> None:
+def test_recovery_of_a_two_phase_sink_fences_idle_ids(world: FakeWorld) -> None:
     world.cluster.enables_two_phase_commit = True
     run = replace(run_of(world), two_phase_commit=True)
     run.write(0, [b"a"])
@@ -139,55 +139,55 @@ def test_recovery_of_a_two_phase_sink_also_ends_what_has_not_begun(world: FakeWo
     idle = f"{run.sink_id}/run-1/1/0-2"
     assert world.cluster.state(idle) is TransactionState.EMPTY
     before = world.cluster.producer_of(idle)
-    do(world, run.sink_id, RECOVER)
+    run_repair(world, run.sink_id, RECOVER)
     assert world.cluster.producer_of(idle) != before
 
 
-def test_lost_rows_stay_the_querys_to_write(world: FakeWorld) -> None:
+def test_recovery_leaves_lost_rows_to_the_query(world: FakeWorld) -> None:
     run = lost(world)
     assert "leave unfinished decision 1 of query query (batch 0)" in planned_actions(
-        look(world, run.sink_id), RECOVER
+        report_of(world, run.sink_id), RECOVER
     )
-    done = do(world, run.sink_id, RECOVER)
+    done = run_repair(world, run.sink_id, RECOVER)
     assert "unfinished: 3 of its rows are lost" in done[-1]
-    assert look(world, run.sink_id).needs_operator
+    assert report_of(world, run.sink_id).needs_operator
     run.successor().write(0, [b"a", b"b"], [b"c"])
     assert world.committed(run.topic) == [b"a", b"b", b"c"]
 
 
-def test_loss_may_be_accepted(world: FakeWorld) -> None:
+def test_loss_is_accepted_on_request(world: FakeWorld) -> None:
     run = lost(world)
     request = RepairRequest(accept_loss=True)
     assert "mark as finished, although rows are lost, decision 1 of query query (batch 0)" in (
-        planned_actions(look(world, run.sink_id), request)
+        planned_actions(report_of(world, run.sink_id), request)
     )
-    assert do(world, run.sink_id, request)[1:] == [
-        "gave up 3 lost rows of decision 1 of query query (batch 0)",
+    assert run_repair(world, run.sink_id, request)[1:] == [
+        "accepted the loss of 3 rows of decision 1 of query query (batch 0)",
         "marked decision 1 of query query (batch 0) as finished",
     ]
-    assert not look(world, run.sink_id).needs_operator
+    assert not report_of(world, run.sink_id).needs_operator
     run.successor().write(1, [b"d"])
     assert world.committed(run.topic) == [b"d"]
 
 
-def test_what_nobody_knows_stops_a_query_until_it_is_given_up(world: FakeWorld) -> None:
+def test_unknown_outcome_stops_a_query_until_it_is_accepted(world: FakeWorld) -> None:
     run = unknown(world)
-    [decision] = look(world, run.sink_id).unfinished
+    [decision] = report_of(world, run.sink_id).unfinished
     assert [one.state for one in decision.entries] == [EntryState.UNKNOWN] * 2
     with pytest.raises(OutcomeUnknownError):
         run.successor().write(1, [b"d"])
-    assert "left decision 1" in do(world, run.sink_id, RECOVER)[-1]
-    do(world, run.sink_id, RepairRequest(accept_loss=True))
+    assert "left decision 1" in run_repair(world, run.sink_id, RECOVER)[-1]
+    run_repair(world, run.sink_id, RepairRequest(accept_loss=True))
     run.successor().write(1, [b"d"])
     assert world.committed(run.topic) == [b"d"]
 
 
-def test_what_may_not_be_read_is_never_given_up(world: FakeWorld) -> None:
-    """Its rows may be there: who has the right to look finds out."""
+def test_unreadable_outcome_is_never_accepted(world: FakeWorld) -> None:
+    """The rows may exist: a principal with READ can find out."""
     run = decided_and_killed(world)
     for transactional_id in list(world.cluster.ids):
         world.cluster.expire(transactional_id)
-    report, done = look(world, run.sink_id), list[str]()
+    report, done = report_of(world, run.sink_id), list[str]()
     client = world.cluster.client("operator")
 
     def refuse() -> None:
@@ -198,20 +198,20 @@ def test_what_may_not_be_read_is_never_given_up(world: FakeWorld) -> None:
     repair(client, report, RepairRequest(accept_loss=True), done.append)
     [left] = [text for text in done if "decision" in text]
     assert left.startswith("left decision 1")
-    assert "Allow it READ" in left
+    assert "READ" in left
 
 
-def test_what_may_still_be_committed_is_never_given_up(world: FakeWorld) -> None:
+def test_loss_is_not_accepted_while_a_commit_is_possible(world: FakeWorld) -> None:
     run = decided_and_killed(world)
-    report, done = look(world, run.sink_id), list[str]()
+    report, done = report_of(world, run.sink_id), list[str]()
     client = world.cluster.client("operator")
     for _ in range(9):
         client.fail("end_transactions", BrokerUnreachableError("no broker"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(operator_repair, "roll_forward", partial(roll_forward, pause=lambda _: None))
         repair(client, report, RepairRequest(accept_loss=True, forget=True), done.append)
-    assert not [text for text in done if text.startswith(("marked", "gave up", "removed"))]
-    do(world, run.sink_id, RECOVER)
+    assert not [text for text in done if text.startswith(("marked", "accepted", "removed"))]
+    run_repair(world, run.sink_id, RECOVER)
     assert world.committed(run.topic) == [b"a", b"b", b"c"]
 
 
@@ -221,13 +221,13 @@ def test_what_may_still_be_committed_is_never_given_up(world: FakeWorld) -> None
 def check_forgetting(world: World) -> None:
     run = decided_and_killed(world)
     replace(run, query_id="other").begin(0)
-    assert do(world, run.sink_id, FORGET)[-1] == (
+    assert run_repair(world, run.sink_id, FORGET)[-1] == (
         f"removed every record of '{run.sink_id}' from topic '{COMMIT_TOPIC}'"
     )
     assert world.committed(run.topic) == [b"a", b"b", b"c"]
-    assert look(world, run.sink_id).decisions == ()
+    assert report_of(world, run.sink_id).decisions == ()
     run.successor().write(0, [b"new"])
-    [decision] = look(world, run.sink_id).decisions
+    [decision] = report_of(world, run.sink_id).decisions
     assert (decision.decision.number, decision.is_finished) == (1, True)
 
 
@@ -239,138 +239,142 @@ def test_forgetting_commits_before_it_removes_on_brokers(real: RealWorld) -> Non
     check_forgetting(real)
 
 
-def test_others_are_not_forgotten(world: FakeWorld) -> None:
+def test_other_sinks_are_not_forgotten(world: FakeWorld) -> None:
     run, other = run_of(world), run_of(world)
     run.write(0, [b"a"])
     other.write(0, [b"b"])
-    do(world, run.sink_id, FORGET)
-    assert len(look(world, other.sink_id).decisions) == 1
+    run_repair(world, run.sink_id, FORGET)
+    assert len(report_of(world, other.sink_id).decisions) == 1
 
 
 def test_lost_rows_are_not_forgotten(world: FakeWorld) -> None:
     run = lost(world)
-    assert f"not remove anything of '{run.sink_id}' from topic '{COMMIT_TOPIC}'" in planned_actions(
-        look(world, run.sink_id), FORGET
+    assert f"keep the records of '{run.sink_id}' in topic '{COMMIT_TOPIC}'" in planned_actions(
+        report_of(world, run.sink_id), FORGET
     )
     assert (
-        do(world, run.sink_id, FORGET)[-1]
+        run_repair(world, run.sink_id, FORGET)[-1]
         == f"kept the decisions of '{run.sink_id}': 1 are not finished"
     )
-    assert look(world, run.sink_id).needs_operator
-    do(world, run.sink_id, RepairRequest(forget=True, accept_loss=True))
-    assert look(world, run.sink_id).decisions == ()
+    assert report_of(world, run.sink_id).needs_operator
+    run_repair(world, run.sink_id, RepairRequest(forget=True, accept_loss=True))
+    assert report_of(world, run.sink_id).decisions == ()
 
 
-def test_forgetting_is_fenced_by_a_query_that_goes_on(world: FakeWorld) -> None:
+def test_forgetting_is_fenced_by_a_running_query(world: FakeWorld) -> None:
     run = run_of(world)
     run.write(0, [b"a"])
-    report, done = look(world, run.sink_id), list[str]()
+    report, done = report_of(world, run.sink_id), list[str]()
     client = world.cluster.client("operator")
     client.before("produce", lambda: run.begin(1))
-    with pytest.raises(SinkFencedError, match="a query has taken it back"):
+    with pytest.raises(SinkFencedError) as caught:
         repair(client, report, FORGET, done.append)
-    assert len(look(world, run.sink_id).decisions) == 1
+    assert caught.value.transactional_id == run.sink_id
+    assert len(report_of(world, run.sink_id).decisions) == 1
 
 
-def test_forgetting_may_take_its_time(world: FakeWorld) -> None:
+def test_forgetting_waits_for_slow_brokers(world: FakeWorld) -> None:
     """A commit topic that is short of replicas, or has no leader for a while."""
     run = run_of(world)
     run.write(0, [b"a"])
-    report, done = look(world, run.sink_id), list[str]()
+    report, done = report_of(world, run.sink_id), list[str]()
     client = world.cluster.client("operator")
     client.before("end_transactions", lambda: world.cluster.advance(20_000))
     repair(client, report, FORGET, done.append)
-    assert look(world, run.sink_id).decisions == ()
+    assert report_of(world, run.sink_id).decisions == ()
 
 
-def test_brokers_may_allow_less_time(world: FakeWorld) -> None:
+def test_forgetting_respects_the_brokers_timeout_limit(world: FakeWorld) -> None:
     run = run_of(world)
     run.write(0, [b"a"])
     assert world.cluster.broker_config is not None
     world.cluster.broker_config["transaction.max.timeout.ms"] = "5000"
-    do(world, run.sink_id, FORGET)
-    owner = look(world, run.sink_id).owner
+    run_repair(world, run.sink_id, FORGET)
+    owner = report_of(world, run.sink_id).owner
     assert owner is not None
     assert owner.timeout_ms == 5_000
 
 
-def test_a_removal_that_is_not_confirmed_is_told(world: FakeWorld) -> None:
+def test_unconfirmed_removal_is_reported(world: FakeWorld) -> None:
     run = run_of(world)
     run.write(0, [b"a"])
-    report, done = look(world, run.sink_id), list[str]()
+    report, done = report_of(world, run.sink_id), list[str]()
     client = world.cluster.client("operator")
     client.lose("end_transactions")
-    with pytest.raises(OutcomeUnknownError, match="Either all are or none"):
+    with pytest.raises(OutcomeUnknownError) as caught:
         repair(client, report, FORGET, done.append)
-    assert look(world, run.sink_id).decisions == ()
+    assert caught.value.transactional_id == run.sink_id
+    assert report_of(world, run.sink_id).decisions == ()
 
 
-# --- what is refused ---
+# --- refused repairs ---
 
 
-def test_nothing_is_aborted_where_no_decision_is_found(world: FakeWorld) -> None:
-    """They may be in another topic: the operator has to say that this is it."""
+def test_repair_without_decisions_needs_the_commit_topic(world: FakeWorld) -> None:
+    """They may be in another topic: the operator has to name it."""
     run = run_of(world)
     run.begin(0).task(0, [b"a"])
-    report = look(world, run.sink_id)
-    with pytest.raises(ExactlyOnceError, match="--commit-topic __spark_commits, if this is it"):
+    report = report_of(world, run.sink_id)
+    with pytest.raises(ExactlyOnceError, match="add --commit-topic __spark_commits"):
         check(report, RECOVER, names_topic=False)
     check(report, RECOVER, names_topic=True)
 
 
-def test_nothing_is_aborted_without_the_commit_topic(world: FakeWorld) -> None:
+def test_repair_without_the_commit_topic_is_refused(world: FakeWorld) -> None:
     run = run_of(world)
     run.begin(0).task(0, [b"a"])
     del world.cluster.topics[COMMIT_TOPIC]
-    report = look(world, run.sink_id)
+    report = report_of(world, run.sink_id)
     assert not report.has_commit_topic
-    with pytest.raises(ExactlyOnceError, match=f"there is no topic '{COMMIT_TOPIC}'"):
+    with pytest.raises(ExactlyOnceError, match="does not exist") as caught:
         check(report, RECOVER, names_topic=True)
-    do(world, run.sink_id, RepairRequest(accept_loss=True))
-    assert look(world, run.sink_id).open_transactions == ()
+    assert (caught.value.topic, caught.value.transactional_id) == (COMMIT_TOPIC, run.sink_id)
+    run_repair(world, run.sink_id, RepairRequest(accept_loss=True))
+    assert report_of(world, run.sink_id).open_transactions == ()
 
 
-def test_nothing_is_aborted_where_decisions_are_damaged(world: FakeWorld) -> None:
+def test_repair_with_damaged_decisions_is_refused(world: FakeWorld) -> None:
     run = damaged(world)
-    report = look(world, run.sink_id)
+    report = report_of(world, run.sink_id)
     assert report.damage is not None
-    assert "decision UNREADABLE topic '__spark_commits'" in "\n".join(lines(report))
+    assert "decision UNREADABLE The commit topic '__spark_commits'" in "\n".join(lines(report))
     for request in (RECOVER, FORGET, RepairRequest(accept_loss=True)):
         with pytest.raises(ExactlyOnceError, match="cannot be read"):
             check(report, request, names_topic=True)
 
 
-def test_damaged_decisions_may_be_given_up(world: FakeWorld) -> None:
+def test_damaged_decisions_can_be_removed(world: FakeWorld) -> None:
     run = damaged(world)
     with pytest.raises(CommitTopicError):
         run.successor().begin(1)
-    do(world, run.sink_id, RepairRequest(forget=True, accept_loss=True))
+    run_repair(world, run.sink_id, RepairRequest(forget=True, accept_loss=True))
     run.successor().write(1, [b"b"])
     assert world.committed(run.topic) == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("name", ["describe_transactions", "read_log"])
-def test_rights_that_are_missing_are_named(world: FakeWorld, name: str) -> None:
+def test_missing_acls_are_named(world: FakeWorld, name: str) -> None:
     run = run_of(world)
     run.write(0, [b"a"])
     world.cluster.refuses.add(name)
-    wanted = {"describe_transactions": "DESCRIBE.* WRITE.*prefix", "read_log": "READ on topic"}
-    with pytest.raises(AccessError, match=wanted[name]):
-        look(world, run.sink_id)
+    advice = {"describe_transactions": "DESCRIBE.* WRITE.*prefix", "read_log": "READ on topic"}
+    with pytest.raises(AccessError, match=advice[name]) as caught:
+        report_of(world, run.sink_id)
+    assert caught.value.transactional_id == run.sink_id
 
 
-def test_who_may_not_look_at_topics_is_told_all_else(world: FakeWorld) -> None:
+def test_report_without_access_to_topics(world: FakeWorld) -> None:
     run = run_of(world)
     run.begin(0).task(0, [b"a"])
     world.cluster.refuses.add("list_offsets")
     world.cluster.topics.pop(COMMIT_TOPIC)
-    report = look(world, run.sink_id)
+    report = report_of(world, run.sink_id)
     assert len(report.leftover) == 1
     assert report.held_is_unknown is not None
     assert "held UNKNOWN" in "\n".join(lines(report))
 
 
-def test_lost_rows_are_named_by_their_end_where_topics_may_not_be_looked_at(
+def test_first_offset_of_lost_rows_is_unknown_without_access(
     world: FakeWorld,
 ) -> None:
     run = lost(world)
@@ -386,36 +390,36 @@ def test_lost_rows_are_named_by_their_end_where_topics_may_not_be_looked_at(
 
 
 def signs(world: FakeWorld, run: Run, *, meanwhile: Callable[[], object] = lambda: None) -> str:
-    earlier = look(world, run.sink_id)
+    earlier = report_of(world, run.sink_id)
     meanwhile()
-    return "; ".join(signs_of_life(earlier, look(world, run.sink_id), quiet_ms=60_000))
+    return "; ".join(signs_of_life(earlier, report_of(world, run.sink_id), quiet_ms=60_000))
 
 
-def test_who_has_left_things_long_ago_is_not_alive(world: FakeWorld) -> None:
+def test_old_transactions_are_no_sign_of_life(world: FakeWorld) -> None:
     run = decided_and_killed(world)
     replace(run, query_id="other", run="run-8").begin(0).task(0, [b"x"])
     world.cluster.advance(60_000)
     assert signs(world, run) == ""
 
 
-def test_a_young_transaction_is_a_sign_of_life(world: FakeWorld) -> None:
+def test_young_transaction_is_a_sign_of_life(world: FakeWorld) -> None:
     run = run_of(world)
     run.begin(0).task(0, [b"a"])
     assert "1 undecided transactions began less than 1m00s ago" in signs(world, run)
 
 
-def test_a_young_decision_is_a_sign_of_life(world: FakeWorld) -> None:
+def test_young_decision_is_a_sign_of_life(world: FakeWorld) -> None:
     run = decided_and_killed(world)
     assert "query query decided a batch at 1970-01-01T00:16:40Z" in signs(world, run)
 
 
-def test_a_planning_is_a_sign_of_life(world: FakeWorld) -> None:
+def test_planning_is_a_sign_of_life(world: FakeWorld) -> None:
     run = run_of(world)
     run.begin(0)
-    assert "took" in signs(world, run, meanwhile=lambda: run.begin(0))
+    assert "fenced" in signs(world, run, meanwhile=lambda: run.begin(0))
 
 
-def test_a_transaction_that_grows_is_a_sign_of_life(world: FakeWorld) -> None:
+def test_growing_transaction_is_a_sign_of_life(world: FakeWorld) -> None:
     run = run_of(world)
     batch = run.begin(0)
     task = batch.task(0, [b"a"])
@@ -433,7 +437,7 @@ def test_a_transaction_that_grows_is_a_sign_of_life(world: FakeWorld) -> None:
     assert "grew" in signs(world, run, meanwhile=grows)
 
 
-def test_a_decision_under_way_is_a_sign_of_life(world: FakeWorld) -> None:
+def test_decision_in_progress_is_a_sign_of_life(world: FakeWorld) -> None:
     run = run_of(world)
     batch = run.begin(0)
     batch.task(0, [b"a"])

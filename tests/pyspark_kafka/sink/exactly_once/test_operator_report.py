@@ -1,4 +1,4 @@
-"""What stands under a `transactionalId`: what looking finds, and that it changes nothing."""
+"""The report of a sink's state, which changes nothing."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from pyspark_kafka.sink.exactly_once.operator_report import (
 )
 from pyspark_kafka.sink.exactly_once.operator_text import lines, range_text
 from tests.conftest import TopicFactory
-from tests.pyspark_kafka.sink.exactly_once.operating import (
+from tests.pyspark_kafka.sink.exactly_once.operator_scenarios import (
     COMMIT_TOPIC,
     RECOVER,
     decided_and_killed,
-    look,
     lost,
+    report_of,
     run_of,
 )
-from tests.pyspark_kafka.sink.exactly_once.play import Killed, Run, World, at, kill
+from tests.pyspark_kafka.sink.exactly_once.runs import Killed, Run, World, at, kill
 from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld, RealWorld
 
 LOOKS = {
@@ -60,7 +60,7 @@ def real(bootstrap: str, topic: TopicFactory, unique_name: Callable[[], str]) ->
 
 def check_decided(world: World) -> None:
     run = decided_and_killed(world)
-    report = look(world, run.sink_id)
+    report = report_of(world, run.sink_id)
     [decision] = report.unfinished
     assert [one.state for one in decision.entries] == [EntryState.PREPARED] * 2
     assert [one.is_decided for one in report.open_transactions] == [True, True]
@@ -75,16 +75,16 @@ def check_decided(world: World) -> None:
     assert not report.needs_operator
 
 
-def test_a_decided_batch_is_found_waiting(world: FakeWorld) -> None:
+def test_report_of_a_decided_batch(world: FakeWorld) -> None:
     check_decided(world)
 
 
-def test_a_decided_batch_is_found_waiting_on_brokers(real: RealWorld) -> None:
+def test_report_of_a_decided_batch_on_brokers(real: RealWorld) -> None:
     check_decided(real)
 
 
 def decided_without_markers(world: FakeWorld) -> Run:
-    """A run whose driver died when its coordinator had a decision that the log had not yet."""
+    """A run whose driver died when the markers of its decision were not written yet."""
     run = run_of(world)
     batch = run.begin(0)
     batch.task(0, [b"a"])
@@ -94,7 +94,7 @@ def decided_without_markers(world: FakeWorld) -> Run:
     return run
 
 
-def test_markers_of_a_decision_are_waited_for(world: FakeWorld) -> None:
+def test_report_waits_for_the_markers_of_a_decision(world: FakeWorld) -> None:
     run = decided_without_markers(world)
     with world.client("operator") as client:
         report = examine(
@@ -108,19 +108,19 @@ def test_markers_of_a_decision_are_waited_for(world: FakeWorld) -> None:
     assert report.leftover == ()
 
 
-def test_an_owner_whose_markers_do_not_come_is_told(world: FakeWorld) -> None:
+def test_report_of_a_decision_without_markers(world: FakeWorld) -> None:
     run = decided_without_markers(world)
     with world.client("operator") as client:
         report = examine(
             client, run.sink_id, COMMIT_TOPIC, now_ms=world.now_ms(), pause=lambda _: None
         )
-    assert "state=PrepareCommit: is ending its transaction now" in next(lines(report))
+    assert "state=PrepareCommit: is ending its transaction" in next(lines(report))
 
 
 def check_undecided(world: World) -> None:
     run = run_of(world)
     run.begin(0).task(0, [b"a"])
-    report = look(world, run.sink_id)
+    report = report_of(world, run.sink_id)
     assert report.decisions == ()
     [open_one] = report.leftover
     assert open_one.description.partitions == {TopicPartition(run.topic, 0)}
@@ -128,35 +128,36 @@ def check_undecided(world: World) -> None:
     assert not report.is_two_phase
 
 
-def test_an_undecided_batch_is_found(world: FakeWorld) -> None:
+def test_report_of_an_undecided_batch(world: FakeWorld) -> None:
     check_undecided(world)
 
 
-def test_an_undecided_batch_is_found_on_brokers(real: RealWorld) -> None:
+def test_report_of_an_undecided_batch_on_brokers(real: RealWorld) -> None:
     check_undecided(real)
 
 
-def test_a_finished_batch_leaves_nothing_to_do(world: FakeWorld) -> None:
+def test_finished_batch_needs_no_repair(world: FakeWorld) -> None:
     run = run_of(world)
     run.write(0, [b"a"])
-    report = look(world, run.sink_id)
+    report = report_of(world, run.sink_id)
     [decision] = report.decisions
     assert decision.is_finished
     assert (report.open_transactions, report.held) == ((), ())
     assert planned_actions(report, RECOVER) == ()
 
 
-def test_decisions_of_every_query_are_found(world: FakeWorld) -> None:
+def test_report_has_the_decisions_of_every_query(world: FakeWorld) -> None:
     run = run_of(world)
     run.write(3, [b"a"])
     replace(run, query_id="other", run="run-9").write(7, [b"b"])
     found = [
-        (one.decision.query_id, one.decision.batch_id) for one in look(world, run.sink_id).decisions
+        (one.decision.query_id, one.decision.batch_id)
+        for one in report_of(world, run.sink_id).decisions
     ]
     assert found == [("other", 7), ("query", 3)]
 
 
-def test_lost_rows_are_named(world: FakeWorld) -> None:
+def test_report_has_the_offsets_of_lost_rows(world: FakeWorld) -> None:
     run = run_of(world, 2)
     before, behind = TopicPartition(run.topic, 0), TopicPartition(run.topic, 1)
     run.write(0, [b"x"] * 1_500)
@@ -165,7 +166,7 @@ def test_lost_rows_are_named(world: FakeWorld) -> None:
     others = run_of(world)
     replace(others, topic=run.topic).write(0, [b"z"] * 2_000)
     world.cluster.advance(run.timeout_ms + 1)
-    report = look(world, run.sink_id)
+    report = report_of(world, run.sink_id)
     assert report.needs_operator
     [decision] = report.unfinished
     assert [one.state for one in decision.entries] == [EntryState.LOST] * 2
@@ -181,8 +182,8 @@ def test_lost_rows_are_named(world: FakeWorld) -> None:
     assert len(ranges) == 2
 
 
-def test_rows_are_searched_behind_much_else(world: FakeWorld) -> None:
-    """The first row of a transaction lies further back than one window, among others' rows."""
+def test_first_row_is_found_before_many_others(world: FakeWorld) -> None:
+    """The first row is further back than one window, among rows of others."""
     run = run_of(world)
     batch = run.begin(0)
     with run.process("task") as client:
@@ -194,7 +195,7 @@ def test_rows_are_searched_behind_much_else(world: FakeWorld) -> None:
     with at("commit.roll_forward.before", kill), suppress(Killed):
         batch.commit()
     world.cluster.advance(run.timeout_ms + 1)
-    [decision] = look(world, run.sink_id).unfinished
+    [decision] = report_of(world, run.sink_id).unfinished
     assert [one.rows[0].first_offset for one in decision.entries] == [0, 5_001 + 1]
 
 
@@ -202,7 +203,7 @@ def other_writes(other: Run, topic: str) -> None:
     replace(other, topic=topic).write(0, [b"z"] * 5_000)
 
 
-def test_rows_are_counted_once_wherever_windows_end(world: FakeWorld) -> None:
+def test_rows_are_counted_once_across_windows(world: FakeWorld) -> None:
     """1,500 rows lie across the end of a window; before them others' rows, and the first one."""
     topic = world.topic()
     log = world.cluster.log(TopicPartition(topic, 0))
@@ -226,76 +227,76 @@ def test_rows_are_counted_once_wherever_windows_end(world: FakeWorld) -> None:
     assert [rows.first_offset for rows in row_ranges(client, entry)] == [None]
 
 
-def test_rows_whose_beginning_is_gone_are_named_by_their_end(world: FakeWorld) -> None:
+def test_first_offset_of_deleted_rows_is_unknown(world: FakeWorld) -> None:
     run = lost(world)
     partition = TopicPartition(run.topic, 0)
     world.cluster.log(partition).delete_before(1)
-    [decision] = look(world, run.sink_id).unfinished
+    [decision] = report_of(world, run.sink_id).unfinished
     by_partition = {one.entry.partition: one.rows for one in decision.entries}
     assert by_partition[1] == (RowRange(partition=partition, first_offset=2, last_offset=2),)
     world.cluster.log(partition).delete_before(3)
-    [decision] = look(world, run.sink_id).unfinished
+    [decision] = report_of(world, run.sink_id).unfinished
     assert [one.rows[0].first_offset for one in decision.entries] == [None, None]
     assert range_text(decision.entries[0].rows[0]).endswith(
-        "-0 up to offset 1 (the first is not found any more)"
+        "-0 up to offset 1 (the first was not found)"
     )
 
 
-def test_rows_of_a_deleted_topic_are_named_all_the_same(world: FakeWorld) -> None:
+def test_report_of_rows_in_a_deleted_topic(world: FakeWorld) -> None:
     run = lost(world)
     for transactional_id in list(world.cluster.ids):
         world.cluster.expire(transactional_id)
     del world.cluster.topics[run.topic]
-    [decision] = look(world, run.sink_id).unfinished
+    [decision] = report_of(world, run.sink_id).unfinished
     assert [one.state for one in decision.entries] == [EntryState.UNKNOWN] * 2
     assert [one.rows[0].last_offset for one in decision.entries] == [1, 2]
 
 
-def test_readers_held_back_by_others_are_told_apart(world: FakeWorld) -> None:
-    """The partition of ours waits for another application's transaction, which came first."""
+def test_report_names_another_application_that_holds_readers(world: FakeWorld) -> None:
+    """The partition waits for another application's transaction, which began earlier."""
     run, other = run_of(world), run_of(world)
     replace(other, topic=run.topic).begin(0).task(0, [b"z"])
     run.begin(0).task(0, [b"a"])
-    [held] = look(world, run.sink_id).held
+    [held] = report_of(world, run.sink_id).held
     assert held.transactional_id is None
     assert held.holder is not None
-    assert "another application" in "\n".join(lines(look(world, run.sink_id)))
+    assert "another application" in "\n".join(lines(report_of(world, run.sink_id)))
 
 
-def test_a_two_phase_sink_is_recognised(world: FakeWorld) -> None:
+def test_report_of_a_two_phase_sink(world: FakeWorld) -> None:
     world.cluster.enables_two_phase_commit = True
     run = replace(run_of(world), two_phase_commit=True)
     run.begin(0).task(0, [b"a"])
-    report = look(world, run.sink_id)
+    report = report_of(world, run.sink_id)
     assert report.is_two_phase
     assert "times_out=never" in "\n".join(lines(report))
 
 
-def test_looking_changes_nothing(world: FakeWorld) -> None:
+def test_report_changes_nothing(world: FakeWorld) -> None:
     run = lost(world)
     world.cluster.requests.clear()
-    report = look(world, run.sink_id)
+    report = report_of(world, run.sink_id)
     planned_actions(report, RepairRequest(forget=True, accept_loss=True))
     assert {request.name for request in world.cluster.requests} <= LOOKS
 
 
-def test_nothing_known_is_told_from_nothing_to_do(world: FakeWorld) -> None:
-    assert look(world, "nobody").is_unknown
+def test_report_of_an_unknown_sink(world: FakeWorld) -> None:
+    assert report_of(world, "nobody").is_unknown
     run = run_of(world)
     run.begin(0)
-    assert not look(world, run.sink_id).is_unknown
+    assert not report_of(world, run.sink_id).is_unknown
 
 
-def test_ids_that_are_no_tasks_are_not_looked_at(world: FakeWorld) -> None:
+def test_ids_that_are_not_of_tasks_are_ignored(world: FakeWorld) -> None:
     run = run_of(world)
     run.write(0, [b"a"])
-    known_ids = look(world, run.sink_id).known_ids
+    known_ids = report_of(world, run.sink_id).known_ids
     with world.client("somebody") as client:
         client.init_producer_id(f"{run.sink_id}/report", timeout_ms=60_000)
-    assert look(world, run.sink_id).known_ids == known_ids == 1
+    assert report_of(world, run.sink_id).known_ids == known_ids == 1
 
 
-def test_a_partition_without_rows_of_a_transaction_holds_nobody_back(world: FakeWorld) -> None:
+def test_partition_without_rows_holds_no_readers(world: FakeWorld) -> None:
     run = run_of(world, 2)
     task = run.begin(0).task(0, [b"a"])
     assert isinstance(task, Prepared)
@@ -303,17 +304,17 @@ def test_a_partition_without_rows_of_a_transaction_holds_nobody_back(world: Fake
     world.cluster.add_partition(
         task.entry.transactional_id, task.entry.producer, empty, task.entry.version
     )
-    report = look(world, run.sink_id)
+    report = report_of(world, run.sink_id)
     assert empty in report.leftover[0].description.partitions
     assert [held.partition for held in report.held] == [TopicPartition(run.topic, 0)]
 
 
-def test_the_right_to_see_tasks_ids_is_asked_for(world: FakeWorld) -> None:
-    """Lists leave out without a word what may not be seen, but describing an id is refused."""
+def test_report_checks_the_acl_on_task_ids(world: FakeWorld) -> None:
+    """Lists silently omit ids without an ACL, but describing such an id is refused."""
     run = run_of(world)
     run.begin(0)
     world.cluster.requests.clear()
-    look(world, run.sink_id)
+    report_of(world, run.sink_id)
     described = [r.subject for r in world.cluster.requests if r.name == "describe_transactions"]
     assert any(is_task_id_of(name, run.sink_id) for name in described[0].split(","))
 
@@ -322,4 +323,4 @@ def test_another_id_with_the_same_beginning_is_not_looked_at(world: FakeWorld) -
     run = replace(run_of(world), sink_id="sink")
     replace(run, sink_id="sink-2").begin(0).task(0, [b"a"])
     run.write(0, [b"b"])
-    assert look(world, "sink").open_transactions == ()
+    assert report_of(world, "sink").open_transactions == ()

@@ -1,8 +1,8 @@
-"""ACLs: the rights that the guide lists are enough, and each that is missing is told by its name.
+"""ACLs: those that the guide lists are sufficient, and an error names a missing one.
 
-On Apache Kafka with its StandardAuthorizer; `broker_ref` has no ACLs. Nobody logs in here, so the
-principal is the one that Kafka calls ANONYMOUS, and brokers are it as well: rights are kept from it by
-giving others some on the same resource, since what has no ACL is free to everybody.
+On Apache Kafka with its StandardAuthorizer; `broker_ref` has no ACLs. Without authentication the
+principal is ANONYMOUS, also for brokers. It is denied access by ACLs for another principal on the
+same resource, because a resource without ACLs is open to all.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets
 from tests.conformance.eventually import eventually
 from tests.conftest import ClusterFactory
 from tests.pyspark_kafka.sink.exactly_once.conftest import world_of
-from tests.pyspark_kafka.sink.exactly_once.play import Run
+from tests.pyspark_kafka.sink.exactly_once.runs import Run
 from tests.pyspark_kafka.sink.exactly_once.worlds import RealWorld
 
 pytestmark = [pytest.mark.kafka_only, pytest.mark.timeout(240)]
@@ -47,8 +47,8 @@ ROWS = (b"a", b"b", b"c")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Right:
-    """What the guide's table says; `of` is the kind of name that it is about."""
+class Permission:
+    """A row of the guide's table; `of` is the kind of name."""
 
     of: str
     resource: ResourceType
@@ -60,22 +60,22 @@ class Right:
 
 
 ID, TOPIC, GROUP = ResourceType.TRANSACTIONAL_ID, ResourceType.TOPIC, ResourceType.GROUP
-RIGHTS = (
-    Right(of="id", resource=ID, operation=AclOperation.WRITE, pattern=PREFIXED),
-    Right(of="id", resource=ID, operation=AclOperation.DESCRIBE, pattern=PREFIXED),
-    Right(of="output", resource=TOPIC, operation=AclOperation.WRITE),
-    Right(of="output", resource=TOPIC, operation=AclOperation.DESCRIBE),
-    Right(of="output", resource=TOPIC, operation=AclOperation.READ),
-    Right(of="commits", resource=TOPIC, operation=AclOperation.READ),
-    Right(of="commits", resource=TOPIC, operation=AclOperation.WRITE),
-    Right(of="commits", resource=TOPIC, operation=AclOperation.DESCRIBE),
-    Right(of="commits", resource=TOPIC, operation=AclOperation.DESCRIBE_CONFIGS),
-    Right(of="commits", resource=TOPIC, operation=AclOperation.CREATE),
-    Right(of="group", resource=GROUP, operation=AclOperation.READ),
+PERMISSIONS = (
+    Permission(of="id", resource=ID, operation=AclOperation.WRITE, pattern=PREFIXED),
+    Permission(of="id", resource=ID, operation=AclOperation.DESCRIBE, pattern=PREFIXED),
+    Permission(of="output", resource=TOPIC, operation=AclOperation.WRITE),
+    Permission(of="output", resource=TOPIC, operation=AclOperation.DESCRIBE),
+    Permission(of="output", resource=TOPIC, operation=AclOperation.READ),
+    Permission(of="commits", resource=TOPIC, operation=AclOperation.READ),
+    Permission(of="commits", resource=TOPIC, operation=AclOperation.WRITE),
+    Permission(of="commits", resource=TOPIC, operation=AclOperation.DESCRIBE),
+    Permission(of="commits", resource=TOPIC, operation=AclOperation.DESCRIBE_CONFIGS),
+    Permission(of="commits", resource=TOPIC, operation=AclOperation.CREATE),
+    Permission(of="group", resource=GROUP, operation=AclOperation.READ),
 )
 """DESCRIBE is never the one that is missing: who may read or write may describe."""
 
-ID_ALONE = Right(of="id", resource=ID, operation=AclOperation.WRITE)
+ID_ALONE = Permission(of="id", resource=ID, operation=AclOperation.WRITE)
 FOR_A_CRASH = "output READ"
 """Only for the markers of a transaction whose id is in use again."""
 
@@ -101,7 +101,7 @@ def allowed(
 
 
 def make(admin: AdminClient, bindings: Iterable[AclBinding]) -> None:
-    """Make ACLs, and return when the broker goes by them."""
+    """Create ACLs; returns when they are in force."""
     wanted = list(bindings)
     for future in admin.create_acls(wanted).values():
         future.result(timeout=30)
@@ -123,7 +123,7 @@ def _is_there(admin: AdminClient, acl: AclBindingFilter) -> bool:
 
 
 class Guarded:
-    """A query whose names have the rights that it is given, and no others."""
+    """A query whose names have the given ACLs and no others."""
 
     def __init__(self, world: RealWorld, bootstrap_servers: str) -> None:
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
@@ -135,7 +135,9 @@ class Guarded:
             "group": world.name(),
         }
         self._source = TopicPartition(world.topic(), 0)
-        guarded = {(right.of, right.resource, right.pattern) for right in RIGHTS}
+        guarded = {
+            (permission.of, permission.resource, permission.pattern) for permission in PERMISSIONS
+        }
         make(
             self._admin,
             [
@@ -144,13 +146,19 @@ class Guarded:
             ],
         )
 
-    def allow(self, rights: Iterable[Right]) -> None:
-        """Returns when the broker goes by them."""
+    def allow(self, rights: Iterable[Permission]) -> None:
+        """Add ACLs; returns when they are in force."""
         make(
             self._admin,
             [
-                allowed(OURS, right.resource, self.names[right.of], right.operation, right.pattern)
-                for right in rights
+                allowed(
+                    OURS,
+                    permission.resource,
+                    self.names[permission.of],
+                    permission.operation,
+                    permission.pattern,
+                )
+                for permission in rights
             ],
         )
 
@@ -170,9 +178,9 @@ class Guarded:
         )
 
     def write_until_refused(self) -> tuple[int, KafkaError | CommitTopicError]:
-        """How many batches were written, and what the next one was told.
+        """Return how many batches were written, and the error of the next one.
 
-        What there is to be read, or checked, is there from the second start on.
+        From the second start on there are decisions to read and a topic to check.
         """
         for batch_id in range(len(ROWS)):
             try:
@@ -183,7 +191,7 @@ class Guarded:
 
     def rows(self) -> list[bytes]:
         """What a reader sees, once it may."""
-        self.allow(RIGHTS)
+        self.allow(PERMISSIONS)
         return self.world.committed(self.names["output"])
 
 
@@ -200,48 +208,48 @@ def secured(cluster_with: ClusterFactory) -> Cluster:
 
 @pytest.fixture
 def guarded(secured: Cluster, unique_name: Callable[[], str]) -> Guarded:
-    """Names on which nobody has any rights but another."""
+    """Names with ACLs for another principal only."""
     return Guarded(world_of(secured, unique_name), secured.bootstrap_servers)
 
 
-def test_the_rights_of_the_guide_are_enough(guarded: Guarded) -> None:
-    guarded.allow(right for right in RIGHTS if str(right) != FOR_A_CRASH)
+def test_acls_of_the_guide_are_sufficient(guarded: Guarded) -> None:
+    guarded.allow(permission for permission in PERMISSIONS if str(permission) != FOR_A_CRASH)
     for batch_id in range(len(ROWS)):
         guarded.write(batch_id, run=f"run-{batch_id // 2}")
     assert guarded.rows() == [*ROWS]
 
 
 @pytest.mark.parametrize(
-    ("missing", "told"),
+    ("missing", "pattern"),
     [
         ("id WRITE", "{id}.*TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
         ("output WRITE", "{output}.*TOPIC_AUTHORIZATION_FAILED"),
         ("commits READ", "{commits}.*TOPIC_AUTHORIZATION_FAILED"),
         ("commits WRITE", "{commits}.*TOPIC_AUTHORIZATION_FAILED"),
-        ("commits DESCRIBE_CONFIGS", "{commits}.*allow DESCRIBE_CONFIGS on it"),
+        ("commits DESCRIBE_CONFIGS", "{commits}.*Grant the principal DESCRIBE_CONFIGS"),
         ("commits CREATE", "{commits}.*does not exist.*kafka-topics.sh --create"),
         ("group READ", "{group}.*GROUP_AUTHORIZATION_FAILED"),
     ],
     ids=str,
 )
-def test_a_right_that_is_missing_is_named(guarded: Guarded, missing: str, told: str) -> None:
-    guarded.allow(right for right in RIGHTS if str(right) != missing)
+def test_missing_acl_is_named(guarded: Guarded, missing: str, pattern: str) -> None:
+    guarded.allow(permission for permission in PERMISSIONS if str(permission) != missing)
     written, refusal = guarded.write_until_refused()
     print(refusal)
-    assert re.search(told.format(**guarded.names), str(refusal))
+    assert re.search(pattern.format(**guarded.names), str(refusal))
     assert guarded.rows() == [*ROWS[:written]]
     guarded.write(written, run="run-later")
-    assert guarded.rows() == [*ROWS[: written + 1]], "nothing stands in its way"
+    assert guarded.rows() == [*ROWS[: written + 1]], "nothing is left open"
 
 
-def test_an_id_that_is_allowed_without_its_prefix_is_told_before_any_row(guarded: Guarded) -> None:
-    guarded.allow([ID_ALONE, *(right for right in RIGHTS if right.of != "id")])
-    with pytest.raises(KafkaError, match=r"allow DESCRIBE and WRITE .* with the prefix"):
+def test_missing_prefix_acl_is_reported_before_any_row(guarded: Guarded) -> None:
+    guarded.allow([ID_ALONE, *(permission for permission in PERMISSIONS if permission.of != "id")])
+    with pytest.raises(KafkaError, match=r"DESCRIBE and WRITE .* with the prefix"):
         guarded.write(0, run="run-1")
     assert guarded.rows() == []
 
 
-def test_the_guide_has_every_right() -> None:
-    table = GUIDE.read_text().partition("**Rights**")[2].partition("\n## ")[0]
-    for right in RIGHTS:
-        assert f"`{right.operation.name}`" in table
+def test_guide_lists_every_acl() -> None:
+    guide = GUIDE.read_text()
+    for permission in PERMISSIONS:
+        assert f"`{permission.operation.name}`" in guide

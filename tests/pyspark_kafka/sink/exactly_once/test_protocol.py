@@ -1,4 +1,4 @@
-"""The promise, case by case, on the cluster in memory: each row is seen once, or somebody is told."""
+"""The scenarios on the fake cluster: each row is visible once, or an error is raised."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, cast
 
 import pytest
 
-from tests.pyspark_kafka.sink.exactly_once import faults, scenarios
+from tests.pyspark_kafka.sink.exactly_once import failure_scenarios, scenarios
 from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld
 
 SCENARIOS: tuple[Callable[[FakeWorld], object], ...] = (
@@ -19,33 +19,33 @@ SCENARIOS: tuple[Callable[[FakeWorld], object], ...] = (
     scenarios.replay_of_what_was_decided,
     scenarios.replay_of_what_was_decided_and_not_rolled_forward,
     scenarios.replay_of_an_empty_batch,
-    scenarios.a_stale_driver_is_told,
+    scenarios.a_stale_driver_is_refused,
     scenarios.a_task_is_tried_again_after_it_has_prepared,
     scenarios.a_stage_is_tried_again,
-    scenarios.an_answer_of_a_fenced_attempt_is_not_taken,
+    scenarios.a_late_result_of_a_fenced_attempt_is_refused,
     scenarios.a_late_attempt_of_an_earlier_batch,
     scenarios.a_task_that_fails_leaves_nothing,
-    scenarios.a_failed_batch_is_not_seen,
-    faults.abort_after_a_commit_that_has_decided,
-    faults.the_answer_to_the_decision_is_lost,
-    faults.the_network_fails_around_the_decision,
-    faults.the_decision_is_lost,
-    faults.a_decision_is_delivered_late,
-    faults.a_decision_of_a_dead_driver_is_delivered_late,
-    faults.an_answer_that_may_mean_anything,
-    faults.markers_are_late,
-    faults.a_coordinator_is_on_the_move,
-    faults.a_prepared_transaction_times_out_before_the_decision,
-    faults.a_batch_close_to_its_timeout_is_not_begun,
-    faults.decided_rows_are_lost_and_written_again,
-    faults.lost_rows_are_found_by_the_next_start,
-    faults.a_batch_behind_lost_rows_is_refused,
-    faults.lost_rows_that_come_again_as_others,
-    faults.lost_rows_that_nobody_writes_again,
-    faults.a_supplement_keeps_what_survived,
-    scenarios.a_replay_with_other_rows_is_told,
+    scenarios.a_failed_batch_is_not_visible,
+    failure_scenarios.abort_after_a_commit_that_has_decided,
+    failure_scenarios.the_response_to_the_decision_is_lost,
+    failure_scenarios.the_network_fails_around_the_decision,
+    failure_scenarios.the_decision_is_lost,
+    failure_scenarios.a_decision_is_delivered_late,
+    failure_scenarios.a_decision_of_a_dead_driver_is_delivered_late,
+    failure_scenarios.the_decision_gets_an_error_code,
+    failure_scenarios.markers_are_late,
+    failure_scenarios.a_coordinator_moves,
+    failure_scenarios.a_prepared_transaction_times_out_before_the_decision,
+    failure_scenarios.a_batch_close_to_its_timeout_is_not_decided,
+    failure_scenarios.decided_rows_are_lost_and_written_again,
+    failure_scenarios.lost_rows_are_found_by_the_next_start,
+    failure_scenarios.a_batch_after_lost_rows_is_refused,
+    failure_scenarios.lost_rows_are_replaced_by_other_rows,
+    failure_scenarios.lost_rows_are_not_written_again,
+    failure_scenarios.a_supplement_keeps_the_surviving_rows,
+    scenarios.a_replay_with_other_rows_is_refused,
     scenarios.a_replay_in_other_partitions_is_the_same,
-    scenarios.a_replay_from_other_offsets_is_told,
+    scenarios.a_replay_from_other_offsets_is_refused,
     scenarios.jobs_with_a_batch_id,
     scenarios.jobs_without_a_batch_id,
     scenarios.a_task_without_rows_opens_nothing,

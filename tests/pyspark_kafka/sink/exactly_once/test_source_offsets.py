@@ -1,4 +1,4 @@
-"""Where a micro-batch ends is read from its checkpoint as Spark wrote it, or an error says why not."""
+"""The offsets of a micro-batch are read from the checkpoint that Spark has written."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def test_offsets_of_a_source(tmp_path: Path) -> None:
     assert found.offsets == {TopicPartition("t", 0): 5, TopicPartition("t", 1): 7}
 
 
-def test_several_sources_of_kafka_are_put_together(tmp_path: Path) -> None:
+def test_offsets_of_several_kafka_sources_are_merged(tmp_path: Path) -> None:
     found = read_source_offsets(written(tmp_path, KAFKA, '{"u":{"0":1}}'), 3)
     assert offsets(found) == {"t-0": 5, "t-1": 7, "u-0": 1}
 
 
-def test_of_two_sources_with_one_partition_the_one_behind_counts(tmp_path: Path) -> None:
+def test_lower_offset_of_two_sources_counts(tmp_path: Path) -> None:
     found = read_source_offsets(written(tmp_path, KAFKA, '{"t":{"0":4}}', '{"t":{"1":9}}'), 3)
     assert offsets(found) == {"t-0": 4, "t-1": 7}
 
@@ -80,12 +80,12 @@ def test_sources_that_are_not_kafka_have_no_offsets(tmp_path: Path, line: str) -
         ('{"":{"0":5}}', "must have a name"),
     ],
 )
-def test_a_damaged_line_of_kafka_is_an_error(tmp_path: Path, line: str, what: str) -> None:
+def test_damaged_line_of_a_kafka_source(tmp_path: Path, line: str, what: str) -> None:
     with pytest.raises(CheckpointError, match=what) as raised:
         read_source_offsets(written(tmp_path, KAFKA, line), 3)
     text = str(raised.value)
     assert f"{tmp_path}/offsets/3" in text
-    assert "option 'checkpointLocation'" in text
+    assert raised.value.option == "checkpointLocation"
     assert "source 2" in text
 
 
@@ -100,12 +100,12 @@ def test_a_damaged_line_of_kafka_is_an_error(tmp_path: Path, line: str, what: st
         (b"v1\n{}\n\xff", "not UTF-8"),
     ],
 )
-def test_an_incomplete_file_is_an_error(tmp_path: Path, content: bytes, what: str) -> None:
+def test_incomplete_file(tmp_path: Path, content: bytes, what: str) -> None:
     with pytest.raises(CheckpointError, match=what):
         read_source_offsets(file_of(tmp_path, content), 3)
 
 
-def test_the_hash_is_of_all_sources_and_of_nothing_else(tmp_path: Path) -> None:
+def test_hash_covers_all_sources_and_nothing_else(tmp_path: Path) -> None:
     def hash_of(*sources: str, metadata: str = METADATA) -> str:
         return read_source_offsets(written(tmp_path, *sources, metadata=metadata), 3).hash
 
@@ -132,21 +132,22 @@ def test_forms_of_a_local_path(tmp_path: Path, form: str) -> None:
     assert offsets(read_source_offsets(form.format(directory), 3)) == {"t-0": 5, "t-1": 7}
 
 
-def test_a_missing_file_names_path_and_option(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="option 'checkpointLocation'") as raised:
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=f"{tmp_path}/offsets/4") as raised:
         read_source_offsets(str(tmp_path), 4)
-    assert f"there is no {tmp_path}/offsets/4" in str(raised.value)
+    assert raised.value.option == "checkpointLocation"
 
 
-def test_a_path_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_path(tmp_path: Path) -> None:
     (tmp_path / "offsets" / "3").mkdir(parents=True)
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(CheckpointError, match=f"{tmp_path}/offsets/3"):
         read_source_offsets(str(tmp_path), 3)
 
 
-def test_a_file_system_that_is_not_known() -> None:
-    with pytest.raises(OptionError, match=r"'dbfs:/x', .* 'dbfs:' cannot be read"):
+def test_unknown_file_system() -> None:
+    with pytest.raises(OptionError, match="'dbfs:/x'") as raised:
         read_source_offsets("dbfs:/x", 3)
+    assert raised.value.option == "checkpointLocation"
 
 
 @pytest.mark.parametrize(
@@ -163,24 +164,24 @@ def test_a_file_system_that_is_not_known() -> None:
         ("HDFS:///a", "hdfs:///a/offsets/3"),
     ],
 )
-def test_other_file_systems_are_arrows(
+def test_remote_checkpoints_are_read_through_arrow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoint: str, uri: str
 ) -> None:
-    asked = []
+    opened = []
     written(tmp_path, KAFKA)
 
     class Stores:
         @staticmethod
         def from_uri(name: str) -> tuple[Any, str]:
-            asked.append(name)
+            opened.append(name)
             return pyarrow.fs.LocalFileSystem(), f"{tmp_path}/offsets/3"
 
     monkeypatch.setattr(pyarrow.fs, "FileSystem", Stores)
     assert offsets(read_source_offsets(checkpoint, 3)) == {"t-0": 5, "t-1": 7}
-    assert asked == [uri]
+    assert opened == [uri]
 
 
-def test_what_a_store_says_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_a_store_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stores:
         @staticmethod
         def from_uri(name: str) -> tuple[Any, str]:
@@ -189,11 +190,11 @@ def test_what_a_store_says_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyarrow.fs, "FileSystem", Stores)
     with pytest.raises(CheckpointError, match="no credentials for s3://b") as raised:
         read_source_offsets("s3://b", 3)
-    assert "option 'checkpointLocation'" in str(raised.value)
+    assert raised.value.option == "checkpointLocation"
 
 
-def test_arrow_takes_the_uris() -> None:
-    """As far as it goes without a network."""
+def test_arrow_accepts_the_uris() -> None:
+    """Only the parsing: there is no network."""
     file_system, path = pyarrow.fs.FileSystem.from_uri(
         "abfss://files@account.dfs.core.windows.net/a%20b/offsets/3"
     )

@@ -1,4 +1,4 @@
-"""Failpoints are met where they are named, and cost nothing where nobody asks for them."""
+"""Failpoints are called at their steps, and cost nothing unless a test sets the hook."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def forget() -> Iterator[None]:
     met.clear()
 
 
-def test_without_the_variable_nothing_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_failpoints_without_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     with step(Step.PLAN_READ), request("list_offsets"):
         reach("anything")
     assert met == []
 
 
-def test_a_request_is_met_under_the_step_that_it_is_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_failpoint_has_the_name_of_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, f"{__name__}:meet")
     with step(Step.PLAN_READ):
         with request("list_offsets"):
@@ -62,7 +62,7 @@ def test_a_request_is_met_under_the_step_that_it_is_in(monkeypatch: pytest.Monke
     ]
 
 
-def test_what_fails_is_not_behind_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_step_has_no_after_failpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, f"{__name__}:fail")
     with (
         pytest.raises(ValueError, match=r"^plan\.read\.list_offsets\.after$"),
@@ -81,7 +81,7 @@ def test_what_fails_is_not_behind_its_step(monkeypatch: pytest.MonkeyPatch) -> N
     ]
 
 
-def test_every_step_has_a_name_of_its_own() -> None:
+def test_step_names_are_unique() -> None:
     titles = [each.title for each in Step]
     assert len(set(titles)) == len(titles)
     assert {each.number for each in Step} == set(range(1, 13)) - {4}

@@ -49,7 +49,7 @@ def another(fake: FakeCluster, name: str, **changes: str) -> Driver:
 # --- on every cluster ---
 
 
-def test_what_is_open_under_x_is_ended_and_nothing_else(setting: Setting) -> None:
+def test_sweep_aborts_only_open_transactions_of_the_sink(setting: Setting) -> None:
     """X2 begins like X, and X/... of others can only be tasks of X."""
     topic = setting.world.topic()
     neighbours = [setting.driver(sink_id=f"{setting.sink_id}{more}") for more in ("2", ".", "-")]
@@ -70,8 +70,8 @@ def test_what_is_open_under_x_is_ended_and_nothing_else(setting: Setting) -> Non
     assert setting.world.committed(topic) == [b"0", b"1", b"2", b"committed"]
 
 
-def test_a_task_that_is_still_writing_is_fenced(setting: Setting) -> None:
-    """It cannot silently begin another transaction, of which nobody would know."""
+def test_sweep_fences_a_writing_task(setting: Setting) -> None:
+    """It cannot silently begin another transaction."""
     driver, topic = setting.driver(), setting.world.topic()
     driver.plan()
     own_id = driver.id_of(0)
@@ -92,7 +92,7 @@ def _send(writer: object, topic: str) -> None:
     writer.flush()  # type: ignore[attr-defined]
 
 
-def test_a_sweep_of_one_run_leaves_other_runs_alone(setting: Setting) -> None:
+def test_sweep_of_a_run_leaves_other_runs_alone(setting: Setting) -> None:
     topic = setting.world.topic()
     driver, other = setting.driver("run-1"), setting.driver("run-12")
     driver.plan()
@@ -103,7 +103,7 @@ def test_a_sweep_of_one_run_leaves_other_runs_alone(setting: Setting) -> None:
     assert states(other, theirs.transactional_id) == [TransactionState.ONGOING]
 
 
-def test_what_is_decided_is_spared(setting: Setting) -> None:
+def test_sweep_spares_decided_transactions(setting: Setting) -> None:
     driver, topic = setting.driver(), setting.world.topic()
     driver.plan()
     spared, other = driver.prepare(0, topic, "a"), driver.prepare(1, topic, "b")
@@ -113,7 +113,7 @@ def test_what_is_decided_is_spared(setting: Setting) -> None:
     assert setting.world.committed(topic) == [b"a"]
 
 
-def test_who_has_lost_x_ends_nothing(setting: Setting) -> None:
+def test_fenced_driver_sweeps_nothing(setting: Setting) -> None:
     topic = setting.world.topic()
     old, new = setting.driver("old"), setting.driver("new")
     old.plan()
@@ -132,7 +132,7 @@ def test_who_has_lost_x_ends_nothing(setting: Setting) -> None:
     assert states(new, left.transactional_id) == [TransactionState.ONGOING]
 
 
-def test_a_decision_does_not_make_its_own_driver_a_stranger(setting: Setting) -> None:
+def test_driver_may_sweep_after_its_own_decision(setting: Setting) -> None:
     """The driver has planned under an epoch; version 2 has another one after the decision."""
     driver, topic = setting.driver(), setting.world.topic()
     driver.plan()
@@ -152,7 +152,7 @@ def test_a_decision_does_not_make_its_own_driver_a_stranger(setting: Setting) ->
     "moment",
     ["list_transactions", "describe_transactions", "init_producer_id", "2nd", "list again"],
 )
-def test_a_newer_owner_is_not_hit_at_any_moment(
+def test_sweep_never_fences_a_newer_owners_tasks(
     fake: FakeCluster, driver: Driver, client: FakeClient, moment: str
 ) -> None:
     """The list comes before the look at the owner: what it names is older than the newer owner."""
@@ -177,7 +177,7 @@ def test_a_newer_owner_is_not_hit_at_any_moment(
     assert all(fake.state(each.transactional_id) is TransactionState.EMPTY for each in left)
 
 
-def test_what_no_list_has_is_left_to_the_next_planning(
+def test_unlisted_transaction_is_left_to_the_next_planning(
     fake: FakeCluster, driver: Driver, client: FakeClient
 ) -> None:
     entry = driver.prepare(0, OUT, "a")
@@ -190,7 +190,7 @@ def test_what_no_list_has_is_left_to_the_next_planning(
     assert fake.is_stable(OUT)
 
 
-def test_what_turns_up_while_sweeping_is_swept(
+def test_transaction_opened_during_the_sweep_is_swept(
     fake: FakeCluster, driver: Driver, client: FakeClient
 ) -> None:
     first, second = driver.prepare(0, OUT, "a"), driver.prepare(1, OUT, "b")
@@ -199,7 +199,7 @@ def test_what_turns_up_while_sweeping_is_swept(
     assert sweep(client, "X", driver.owner) == (first.transactional_id, second.transactional_id)
 
 
-def test_a_sweep_ends_where_tasks_go_on_and_on(
+def test_sweep_ends_while_tasks_keep_writing(
     fake: FakeCluster, driver: Driver, client: FakeClient
 ) -> None:
     """Zombies may begin again under the same id; the next planning comes."""
@@ -208,7 +208,7 @@ def test_a_sweep_ends_where_tasks_go_on_and_on(
     assert set(sweep(client, "X", driver.owner)) == {"X/run-1/0/0-0"}
 
 
-def test_ids_of_no_task_are_not_touched(fake: FakeCluster, driver: Driver) -> None:
+def test_sweep_ignores_ids_that_are_not_of_tasks(fake: FakeCluster, driver: Driver) -> None:
     strangers = ["X/run/0/0", "X/a/b/c", "X/run/0/0-99"]
     for stranger in strangers:
         producer = driver.client.init_producer_id(stranger, timeout_ms=1000)
@@ -218,17 +218,17 @@ def test_ids_of_no_task_are_not_touched(fake: FakeCluster, driver: Driver) -> No
     assert states(driver, *strangers) == [TransactionState.ONGOING] * 3
 
 
-def test_ending_ids_are_left_to_end(fake: FakeCluster, driver: Driver) -> None:
+def test_sweep_ignores_ending_transactions(fake: FakeCluster, driver: Driver) -> None:
     entry = driver.prepare(0, OUT, "a")
     fake.holds_markers = True
     driver.commit(entry)
     assert sweep(driver.client, "X", driver.owner) == ()
 
 
-# --- rights ---
+# --- ACLs ---
 
 
-def test_without_describe_the_silence_of_lists_is_not_believed(
+def test_missing_describe_acl_is_an_error(
     fake: FakeCluster, driver: Driver, client: FakeClient
 ) -> None:
     driver.prepare(0, OUT, "a")
@@ -239,7 +239,7 @@ def test_without_describe_the_silence_of_lists_is_not_believed(
     assert "--transactional-id X --resource-pattern-type prefixed" in str(error.value)
 
 
-def test_describe_is_asked_for_an_id_under_x(
+def test_describe_acl_is_checked_with_a_task_id(
     fake: FakeCluster, driver: Driver, client: FakeClient
 ) -> None:
     sweep(client, "X", driver.owner)
@@ -253,7 +253,7 @@ def test_describe_is_asked_for_an_id_under_x(
 # --- two phases ---
 
 
-def test_with_two_phases_who_has_not_begun_yet_is_fenced_too(
+def test_two_phase_sweep_fences_idle_ids(
     fake: FakeCluster, driver: Driver, client: FakeClient
 ) -> None:
     """What it begins would never time out."""
@@ -269,7 +269,7 @@ def test_with_two_phases_who_has_not_begun_yet_is_fenced_too(
     assert fake.is_stable(OUT)
 
 
-def test_with_two_phases_an_id_is_fenced_once(
+def test_two_phase_sweep_fences_an_id_once(
     fake: FakeCluster, driver: Driver, client: FakeClient
 ) -> None:
     """Or each planning would fence all that ever were, and they would never expire."""
@@ -281,7 +281,7 @@ def test_with_two_phases_an_id_is_fenced_once(
         assert sweep(client, "X", driver.owner, two_phase_commit=True) == ()
 
 
-def test_with_two_phases_what_never_times_out_is_ended(
+def test_two_phase_sweep_aborts_transactions_without_timeout(
     fake: FakeCluster, driver: Driver, client: FakeClient
 ) -> None:
     fake.enables_two_phase_commit = driver.two_phase_commit = True
@@ -292,7 +292,7 @@ def test_with_two_phases_what_never_times_out_is_ended(
     assert fake.is_stable(OUT)
 
 
-# --- whose X is ---
+# --- the owner ---
 
 COMMITTED = TransactionState.COMPLETE_COMMIT
 
@@ -319,7 +319,7 @@ COMMITTED = TransactionState.COMPLETE_COMMIT
         (TransactionState.EMPTY, 8, 5, 2, False),
     ],
 )
-def test_whose_x_is(
+def test_owner_of_the_sink_id(
     state: TransactionState,
     producer_id: int,
     epoch: int,
@@ -334,7 +334,7 @@ def test_whose_x_is(
     ("state", "epoch", "expected"),
     [(COMMITTED, 0, True), (TransactionState.EMPTY, 0, False), (COMMITTED, 1, False)],
 )
-def test_whose_x_is_after_the_last_epoch(
+def test_owner_of_the_sink_id_after_the_last_epoch(
     state: TransactionState, epoch: int, expected: bool
 ) -> None:
     owner = ProducerIdAndEpoch(producer_id=7, producer_epoch=32_766)
@@ -352,8 +352,8 @@ def _described(state: TransactionState, producer_id: int, epoch: int) -> Transac
     )
 
 
-def test_the_last_epoch_of_x(fake: FakeCluster, driver: Driver, client: FakeClient) -> None:
-    """Every 16,000 batches X gets another producer id in the middle of a commit."""
+def test_last_epoch_of_the_sink_id(fake: FakeCluster, driver: Driver, client: FakeClient) -> None:
+    """Every 16,000 batches the sink gets another producer id in the middle of a commit."""
     fake.exhaust("X")
     owner = fake.producer_of("X")
     driver.plans[-1] = type(driver.plans[-1])(

@@ -18,7 +18,7 @@ SCENARIOS: tuple[Callable[[FakeWorld], object], ...] = (
     scenarios.an_old_driver_that_sweeps_late,
     scenarios.a_late_task_of_an_old_run,
     scenarios.a_late_mark_of_an_old_decision,
-    scenarios.two_queries_with_one_x,
+    scenarios.two_queries_with_one_transactional_id,
     scenarios.a_checkpoint_is_deleted,
     scenarios.a_checkpoint_is_copied_and_run_twice,
     scenarios.another_query_holds_the_commit_topic,
@@ -38,7 +38,7 @@ def test_scenario(world: FakeWorld, scenario: Callable[[FakeWorld], object]) -> 
 
 
 def test_any_interleaving(world: FakeWorld, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drivers of one query or two, stragglers, deaths, losses and delays, as the seed says."""
+    """Drivers of one query or two, stragglers, kills, losses and delays, chosen by the seed."""
     monkeypatch.setattr(roll_forward, "_PAUSES_S", (0.0, 0.0))
     for number in range(seed, seed + HISTORIES):
         interleaving.play(number, world.fresh())

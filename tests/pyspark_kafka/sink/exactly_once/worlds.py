@@ -1,7 +1,7 @@
-"""Clusters to play on: the one in memory, and a real one.
+"""The worlds of scenarios: the fake cluster, and a real one.
 
-Purpose: the `World` of `play`. Invariant: topics and ids that a world gives out are nobody else's.
-What it must not know: scenarios.
+Purpose: the `World` of `runs`. Invariant: topics and ids of a world are new. Must not know:
+scenarios.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.pyspark_kafka.sink.exactly_once.fake_cluster import FakeCluster
 
 
 class FakeWorld:
-    """The cluster in memory."""
+    """The fake cluster."""
 
     def __init__(self, version: TransactionVersion = 2) -> None:
         self.cluster = FakeCluster(version, has_topic_ids=True)
@@ -50,7 +50,7 @@ class FakeWorld:
 
 
 class RealWorld:
-    """A cluster of brokers; `names` gives names that are new to it."""
+    """A cluster of brokers; `names` returns names that are new to it."""
 
     def __init__(self, bootstrap: str, topics: TopicFactory, names: Callable[[], str]) -> None:
         self._bootstrap = bootstrap

@@ -1,8 +1,8 @@
 """Whole batches without Spark: planning, tasks, commit or abort, by several runs, in any order.
 
-Purpose: play what Spark does with the sink, over any `TransactionalClient`, and step in at any
-failpoint: kill, fail, or let another run do something meanwhile. Invariant: everything happens in
-one thread, so a scenario is the same every time. What it must not know: which cluster serves.
+Purpose: use the sink as Spark does, over any `TransactionalClient`, and interfere at any failpoint:
+kill, fail, or let another run do something. Invariant: everything runs in one thread, so a scenario
+is deterministic. Must not know: the kind of cluster.
 
     run = Run(world, topic)
     run.write(0, [b"a"], [b"b"])              # as Spark does: tasks, then commit or abort
@@ -44,7 +44,7 @@ Rows = Sequence[bytes]
 
 
 class _Memories(dict[Any, Any]):
-    """What processes have read of commit topics: here they are one, and each has to have its own."""
+    """The commit logs that processes have read, kept apart for the processes of one test."""
 
     def __init__(self) -> None:
         self._process = threading.local()
@@ -74,17 +74,17 @@ vars(commit_log)["_READ"] = _MEMORIES
 
 
 class Killed(BaseException):
-    """The process is gone: nothing that it would still do is done."""
+    """The process was killed."""
 
 
 class World(Protocol):
-    """A cluster to play on."""
+    """A cluster for scenarios."""
 
     def fresh(self) -> World:
-        """A like one, without a past where that is cheap."""
+        """A new world of the same kind, or this one if that is expensive."""
 
     def client(self, name: str) -> TransactionalClient:
-        """Of one process."""
+        """A client of one process."""
 
     def now_ms(self) -> int: ...
 
@@ -92,10 +92,10 @@ class World(Protocol):
         """A new topic."""
 
     def name(self) -> str:
-        """A transactional id that nobody has."""
+        """A new transactional id."""
 
     def committed(self, topic: str) -> list[bytes]:
-        """What a read_committed reader gets to see, sorted."""
+        """What a read_committed reader sees, sorted."""
 
     def group_offset(self, group_id: str, partition: TopicPartition) -> int | None:
         """What a group has committed."""
@@ -105,7 +105,7 @@ class World(Protocol):
 class Run:
     """A run of a query, from its start to its end; its driver dies with `Killed`.
 
-    Like Spark it calls `abort` after whatever goes wrong behind planning, unless it was killed.
+    Like Spark it calls `abort` after any failure after planning, unless it was killed.
     """
 
     world: World
@@ -146,7 +146,7 @@ class Run:
     def write(
         self, batch_id: int | None, *partitions: Rows, offsets: SourceOffsets | None = None
     ) -> None:
-        """A whole batch, as Spark plays it."""
+        """Write a whole batch, as Spark does."""
         batch = self.begin(batch_id)
         batch.play(*partitions, offsets=offsets)
 
@@ -169,7 +169,7 @@ class Batch:
     messages: dict[int, TaskMessage] = field(default_factory=dict)
 
     def play(self, *partitions: Rows, offsets: SourceOffsets | None = None) -> None:
-        """All tasks, one after the other, and commit; abort where anything fails."""
+        """Run all tasks, one after the other, and commit; abort after a failure."""
         try:
             for partition, rows in enumerate(partitions):
                 self.task(partition, rows)
@@ -182,7 +182,7 @@ class Batch:
     def task(
         self, partition: int, rows: Rows, *, attempt: int = 0, task_attempt_id: int | None = None
     ) -> TaskMessage:
-        """One attempt; its answer counts, unless another one of the partition comes later."""
+        """Run one attempt; the last result of a partition counts."""
         if task_attempt_id is None:
             task_attempt_id = next(self.run.task_attempt_ids)
         with self.run.process("task") as client:
@@ -257,7 +257,7 @@ class Failpoints:
 
 
 class Reached(Protocol):
-    """Who is told of failpoints."""
+    """Something that handles failpoints."""
 
     def reach(self, failpoint: str) -> None: ...
 
@@ -266,17 +266,17 @@ _stack: list[Reached] = []
 
 
 def reach(failpoint: str) -> None:
-    """What `PYSPARK_KAFKA_FAILPOINTS` names."""
+    """The hook of `PYSPARK_KAFKA_FAILPOINTS`."""
     if _stack:
         _stack[-1].reach(failpoint)
 
 
 @contextmanager
-def reaching(told: Reached) -> Iterator[None]:
-    """Tell of the failpoints that are met inside."""
+def reaching(handler: Reached) -> Iterator[None]:
+    """Call the handler at every failpoint within the block."""
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = f"{__name__}:{reach.__name__}"
-    _stack.append(told)
+    _stack.append(handler)
     try:
         yield
     finally:
@@ -291,9 +291,9 @@ def reaching(told: Reached) -> Iterator[None]:
 def at(
     place: int | str | None = None, action: Callable[[], object] = lambda: None
 ) -> Iterator[Failpoints]:
-    """Do something at one failpoint of what is inside: by name, or by number in order.
+    """Do something at one failpoint of the block: by name, or by number in order.
 
-    What is done there meets no failpoints of this one. `kill` ends the process for good.
+    The action itself has no failpoints. `kill` ends the process.
     """
     failpoints = Failpoints(place, action)
     with reaching(failpoints):

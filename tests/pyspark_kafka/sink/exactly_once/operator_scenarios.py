@@ -1,4 +1,4 @@
-"""What an operator meets: runs that were killed, lost or damaged; and what he does about it."""
+"""Sinks in states that need an operator: killed, lost or damaged runs; and their repair."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark_kafka.sink.exactly_once.operator_report import (
     Report,
     examine,
 )
-from tests.pyspark_kafka.sink.exactly_once.play import Killed, Run, World, at, kill
+from tests.pyspark_kafka.sink.exactly_once.runs import Killed, Run, World, at, kill
 from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld
 
 COMMIT_TOPIC = "__spark_commits"
@@ -26,14 +26,14 @@ def run_of(world: World, partitions: int = 1) -> Run:
     return Run(world=world, topic=world.topic(partitions), sink_id=world.name())
 
 
-def look(world: World, sink_id: str) -> Report:
+def report_of(world: World, sink_id: str) -> Report:
     with world.client("operator") as client:
         return examine(client, sink_id, COMMIT_TOPIC, now_ms=world.now_ms())
 
 
-def do(world: World, sink_id: str, request: RepairRequest) -> list[str]:
-    """What the operator is told that was done."""
-    report, done = look(world, sink_id), list[str]()
+def run_repair(world: World, sink_id: str, request: RepairRequest) -> list[str]:
+    """Repair the sink; return the reported actions."""
+    report, done = report_of(world, sink_id), list[str]()
     check(report, request, names_topic=False)
     with world.client("operator") as client:
         repair(client, report, request, done.append)
@@ -41,7 +41,7 @@ def do(world: World, sink_id: str, request: RepairRequest) -> list[str]:
 
 
 def decided_and_killed(world: World, *, partitions: int = 1) -> Run:
-    """A run whose driver died when its batch 0 of 3 rows was decided, and not committed yet."""
+    """A run whose driver died after it decided batch 0 of 3 rows, and before its commit."""
     run = run_of(world, partitions)
     with at("commit.roll_forward.before", kill), suppress(Killed):
         run.write(0, [b"a", b"b"], [b"c"])
@@ -49,14 +49,14 @@ def decided_and_killed(world: World, *, partitions: int = 1) -> Run:
 
 
 def lost(world: FakeWorld) -> Run:
-    """The same, and its transactions have timed out."""
+    """The same run after its transactions have timed out."""
     run = decided_and_killed(world)
     world.cluster.advance(run.timeout_ms + 1)
     return run
 
 
 def unknown(world: FakeWorld) -> Run:
-    """A decided run of whose transactions no trace is left."""
+    """A decided run whose transactions left no trace."""
     run = lost(world)
     for transactional_id in list(world.cluster.ids):
         world.cluster.expire(transactional_id)

@@ -1,7 +1,7 @@
-"""TaskResults that are late or lost, and transactions that time out, each as a scenario.
+"""Scenarios of failures: responses that are late or lost, and transactions that time out.
 
-Purpose, invariant: those of `scenarios`. Most of these ask the cluster in memory for something that
-no real one does on demand.
+Purpose, invariant: those of `scenarios`. Most of these need the fake cluster, because no real one
+fails on demand.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pyspark_kafka.kafka.transactions import EndTransaction
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.messages import AlreadyCommitted, Prepared
 from tests.pyspark_kafka.sink.exactly_once.fake_client import FakeClient
-from tests.pyspark_kafka.sink.exactly_once.play import Batch, Killed, World, at, kill
 from tests.pyspark_kafka.sink.exactly_once.query import SHORT, Query, flat
+from tests.pyspark_kafka.sink.exactly_once.runs import Batch, Killed, World, at, kill
 from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld
 
-# --- answers are late, or lost ---
+# --- late and lost responses ---
 
 
 def abort_after_a_commit_that_has_decided(world: World) -> None:
@@ -46,11 +46,11 @@ def abort_after_a_commit_that_has_decided(world: World) -> None:
         query.check()
 
 
-def the_answer_to_the_decision_is_lost(world: FakeWorld) -> None:
-    """It was done: nobody may take the batch for undecided."""
+def the_response_to_the_decision_is_lost(world: FakeWorld) -> None:
+    """The batch is decided, and must not be treated as undecided."""
     query = Query.of(world, SHORT)
-    batch = _with_fault_at_decision(query, "lose")
-    with pytest.raises(OutcomeUnknownError, match="the brokers answered nothing"):
+    batch = _with_failure_at_decision(query, "lose")
+    with pytest.raises(OutcomeUnknownError, match="did not answer"):
         batch.commit()
     batch.abort()
     query.drive(query.restarted())
@@ -58,12 +58,12 @@ def the_answer_to_the_decision_is_lost(world: FakeWorld) -> None:
 
 
 def the_network_fails_around_the_decision(world: World) -> None:
-    """Before the request, and behind it."""
+    """Before the request, and after it."""
     for edge in ("before", "after"):
         query = Query.of(world, SHORT)
         batch = _prepared(query)
         where = f"commit.decide.end_transactions.{edge}"
-        with at(where, _no_network), pytest.raises(OutcomeUnknownError, match="the request failed"):
+        with at(where, _no_network), pytest.raises(OutcomeUnknownError, match="the network"):
             batch.commit()
         batch.abort()
         query.drive(query.restarted())
@@ -71,9 +71,9 @@ def the_network_fails_around_the_decision(world: World) -> None:
 
 
 def the_decision_is_lost(world: FakeWorld) -> None:
-    """It was not done: nobody may take the batch for decided."""
+    """The batch is undecided, and must not be treated as decided."""
     query = Query.of(world, SHORT)
-    batch = _with_fault_at_decision(query, "fail")
+    batch = _with_failure_at_decision(query, "fail")
     with pytest.raises(OutcomeUnknownError):
         batch.commit()
     batch.abort()
@@ -82,8 +82,8 @@ def the_decision_is_lost(world: FakeWorld) -> None:
     query.check()
 
 
-def _with_fault_at_decision(query: Query, how: str) -> Batch:
-    """A prepared batch; the EndTxn of X fails, done or not."""
+def _with_failure_at_decision(query: Query, how: str) -> Batch:
+    """Return a prepared batch whose deciding EndTxn fails, before or after it is executed."""
     batch = _prepared(query)
     world = query.world
     assert isinstance(world, FakeWorld)
@@ -111,15 +111,15 @@ def _prepared(query: Query) -> Batch:
 
 
 def a_decision_is_delivered_late(world: World, *, every: int = 1) -> int:
-    """At every failpoint of what comes after: of abort(), and of the next start.
+    """The request arrives at any failpoint of abort() and of the next start.
 
-    Either it is refused, or it was decided before anybody aborted the rows.
+    Either it is refused, or the batch was decided before its rows could be aborted.
     """
     return _delivered_late(world, calls_abort=True, every=every)
 
 
 def a_decision_of_a_dead_driver_is_delivered_late(world: World, *, every: int = 1) -> int:
-    """As above, where nobody calls abort()."""
+    """The same without a call of abort()."""
     return _delivered_late(world, calls_abort=False, every=every)
 
 
@@ -166,8 +166,8 @@ def _no_network() -> None:
     raise BrokerUnreachableError("the network")
 
 
-def an_answer_that_may_mean_anything(world: FakeWorld) -> None:
-    """Whatever but NONE is answered to the decision: nobody concludes anything from it."""
+def the_decision_gets_an_error_code(world: FakeWorld) -> None:
+    """Nothing is concluded from an error code."""
     from kio.schema.errors import ErrorCode  # noqa: PLC0415
 
     for code in (
@@ -190,7 +190,7 @@ def an_answer_that_may_mean_anything(world: FakeWorld) -> None:
 
 
 def markers_are_late(world: FakeWorld) -> None:
-    """What is decided is committed, although no reader sees it yet."""
+    """A decided batch is committed, although no reader sees it yet."""
     query = Query.of(world, SHORT)
     batch = _prepared(query)
     world.cluster.holds_markers = True
@@ -203,8 +203,8 @@ def markers_are_late(world: FakeWorld) -> None:
     query.check()
 
 
-def a_coordinator_is_on_the_move(world: FakeWorld) -> None:
-    """A list may miss what is open; the next one finds it."""
+def a_coordinator_moves(world: FakeWorld) -> None:
+    """A list may omit open transactions; the next one finds them."""
     query = Query.of(world, SHORT)
     batch = query.first.begin(0)
     left = batch.task(0, query.input[0][0])
@@ -236,11 +236,11 @@ def a_prepared_transaction_times_out_before_the_decision(world: FakeWorld) -> No
     query.check()
 
 
-def a_batch_close_to_its_timeout_is_not_begun(world: FakeWorld) -> None:
+def a_batch_close_to_its_timeout_is_not_decided(world: FakeWorld) -> None:
     query = Query.of(world, SHORT)
     batch = _prepared(query)
     world.cluster.advance(query.first.timeout_ms - 59_000)
-    with pytest.raises(BatchNotCommittedError, match=r"time out in 59000 ms.*transactionTimeout"):
+    with pytest.raises(BatchNotCommittedError, match=r"59000 ms.*transactionTimeout"):
         batch.commit()
     batch.abort()
     query.drive(query.restarted())
@@ -248,7 +248,7 @@ def a_batch_close_to_its_timeout_is_not_begun(world: FakeWorld) -> None:
 
 
 def decided_rows_are_lost_and_written_again(world: FakeWorld) -> None:
-    """Between the last look and the commit of the tasks' transactions; their rows are named."""
+    """They time out between verification and the commit of the tasks' transactions."""
     query = Query.of(world, SHORT)
     batch = query.first.begin(0)
     batch.task(0, query.input[0][0])
@@ -274,7 +274,7 @@ def decided_rows_are_lost_and_written_again(world: FakeWorld) -> None:
 
 
 def lost_rows_are_found_by_the_next_start(world: FakeWorld) -> None:
-    """The driver died between decision and roll-forward, for longer than transactions live."""
+    """The driver died between decision and roll-forward, for longer than the timeout."""
     query = Query.of(world, SHORT)
     with at("commit.roll_forward.before", kill), suppress(Killed):
         query.drive(query.first)
@@ -285,33 +285,31 @@ def lost_rows_are_found_by_the_next_start(world: FakeWorld) -> None:
     query.check()
 
 
-def a_batch_behind_lost_rows_is_refused(world: FakeWorld) -> None:
+def a_batch_after_lost_rows_is_refused(world: FakeWorld) -> None:
     query = Query.of(world, SHORT)
     with at("commit.roll_forward.before", kill), suppress(Killed):
         query.drive(query.first)
     world.cluster.advance(query.first.timeout_ms + 1)
     batch = query.restarted().begin(1)
-    with pytest.raises(
-        RowsLostError, match="batch 0 before it has lost the rows of its partitions 0, 1"
-    ):
+    with pytest.raises(RowsLostError, match=r"batch 0 .* partitions 0, 1"):
         batch.task(0, [b"next"])
     query.drive(query.restarted())
     query.check()
 
 
-def lost_rows_that_come_again_as_others(world: FakeWorld) -> None:
+def lost_rows_are_replaced_by_other_rows(world: FakeWorld) -> None:
     query = Query.of(world, SHORT)
     with at("commit.roll_forward.before", kill), suppress(Killed):
         query.drive(query.first)
     world.cluster.advance(query.first.timeout_ms + 1)
     batch = query.restarted().begin(0)
     for rows in ([b"a0", b"a2"], [b"a0"], []):
-        with pytest.raises(ReplayMismatchError, match=r"partition 0 .* has lost its 2 rows"):
+        with pytest.raises(ReplayMismatchError, match=r"Partition 0 .* 2 rows"):
             batch.task(0, rows)
     assert query.committed() == []
 
 
-def lost_rows_that_nobody_writes_again(world: FakeWorld) -> None:
+def lost_rows_are_not_written_again(world: FakeWorld) -> None:
     """The replay has fewer partitions than the batch had."""
     query = Query.of(world, ((SHORT[0][0], []),))
     query.first.write(0, [], SHORT[0][0])
@@ -325,8 +323,8 @@ def lost_rows_that_nobody_writes_again(world: FakeWorld) -> None:
         batch.commit()
 
 
-def a_supplement_keeps_what_survived(world: FakeWorld) -> None:
-    """Lost once more: what the first supplement wrote, and nothing else, is written again."""
+def a_supplement_keeps_the_surviving_rows(world: FakeWorld) -> None:
+    """Rows are lost again: only those that the first supplement wrote are written again."""
     query = Query.of(world, (([b"a"], [b"b"], [b"c"]),))
     batch = query.first.begin(0)
     batch.task(0, [b"a"])
