@@ -140,7 +140,7 @@ UNDETECTABLE: Final[Mapping[str, tuple[str, str]]] = {
     ),
     mutations.ABORT_WITHOUT_LOOKING: (
         "an undecided batch of the newer owner fails, which the protocol allows",
-        "test_abort.py::test_a_newer_owner_is_left_alone",
+        "test_abort.py::test_abort_leaves_a_newer_owner_alone",
     ),
     mutations.SWEEP_ALL_RUNS: (
         "the owner check of the sweep prevents it",

@@ -99,7 +99,7 @@ def fill(bootstrap: str, topic: str, numbers: range, *, partitions: int = 2) -> 
 
 
 def numbers_in(bootstrap: str, topic: str, *, partitions: int = 1) -> list[int]:
-    """What a reader sees that reads what is committed, sorted."""
+    """What a read_committed reader sees, sorted."""
     records = read_all(bootstrap, topic, partitions=partitions)
     return sorted(int(record.value or b"") for record in records)
 
@@ -167,9 +167,7 @@ def test_checkpoint_restored_from_an_older_copy_is_refused(
         if number == 0:
             shutil.copytree(query.checkpoint, query.checkpoint.with_name("old"))
     old = query.checkpoint.with_name("old")
-    with pytest.raises(
-        StreamingQueryException, match=r"StaleBatchError: .*restore the newer checkpoint"
-    ):
+    with pytest.raises(StreamingQueryException, match="StaleBatchError: "):
         query.run(source, target, checkpoint=old)  # type: ignore[arg-type]
     assert numbers_in(bootstrap, target, partitions=2) == list(range(30))
 
@@ -260,9 +258,9 @@ def test_failed_job_leaves_no_visible_rows(
 ) -> None:
     target = topic(**{"max.message.bytes": "5000"})
     bad = spark.range(1).selectExpr("repeat('v', 100000) AS value")
-    with pytest.raises(PySparkException, match=f"DeliveryError: a record for {target}-0"):
+    with pytest.raises(PySparkException, match=rf"DeliveryError: .*{target}"):
         write(frame_of(spark, 0, 100).union(bad), target, target)
-    assert read_all(bootstrap, target) == [], "nor does it hold readers back"
+    assert read_all(bootstrap, target) == [], "readers do not wait for it"
     write(frame_of(spark, 0, 100), target, target)
     assert numbers_in(bootstrap, target) == list(range(100))
 
@@ -276,9 +274,7 @@ def test_job_with_batch_id_is_written_once(
     with pytest.raises(PySparkException, match="ReplayMismatchError: "):
         write(frame_of(spark, 0, 99), target, target, batchId="7")
     write(frame_of(spark, 0, 99), target, target, batchId="7", onReplayMismatch="warn")
-    with pytest.raises(
-        PySparkException, match=r"StaleBatchError: .*'batchId' is 6.*new transactionalId"
-    ):
+    with pytest.raises(PySparkException, match=r"StaleBatchError: .*'batchId'.* 6"):
         write(frame_of(spark, 100, 110), target, target, batchId="6")
     assert numbers_in(bootstrap, target, partitions=2) == list(range(100))
     write(frame_of(spark, 100, 110), target, target, batchId="8")
@@ -313,9 +309,7 @@ def test_foreach_batch_with_batch_id_is_exactly_once(
     crashes[:] = [False] * 9
     fill(bootstrap, source, range(100, 110))
     run("checkpoint")
-    with pytest.raises(
-        StreamingQueryException, match=r"StaleBatchError: .*take a new transactionalId"
-    ):
+    with pytest.raises(StreamingQueryException, match=rf"StaleBatchError: .*'{target}'"):
         run("new checkpoint")
     assert numbers_in(bootstrap, target, partitions=2) == list(range(110))
 
@@ -327,8 +321,8 @@ def test_foreach_batch_with_batch_id_is_exactly_once(
         pytest.param(
             {"kafka.security.protocol": "SASL_SSL"}, "OptionError: .*TLS", id="no-tls-yet"
         ),
-        pytest.param({"transactionalId": "a/b"}, "OptionError: option 'transactionalId'", id="id"),
-        pytest.param({"commitTopic": "target"}, "OptionError: options 'topic' and", id="topics"),
+        pytest.param({"transactionalId": "a/b"}, "OptionError: .*'transactionalId'", id="id"),
+        pytest.param({"commitTopic": "target"}, "OptionError: .*'commitTopic'", id="topics"),
         pytest.param(
             {"kafka.transaction.timeout.ms": "1"}, "OptionError: .*'transactionTimeout'", id="java"
         ),
@@ -379,7 +373,7 @@ def test_query_killed_anywhere_writes_exactly_once(
     run_to_end(**job)
     assert numbers_in(bootstrap, target, partitions=2) == list(range(150))
     if is_decided:
-        assert written_in_all(bootstrap, target) == 150, "what was decided was written again"
+        assert written_in_all(bootstrap, target) == 150, "the decided batch was written again"
 
 
 def written_in_all(bootstrap: str, topic: str) -> int:

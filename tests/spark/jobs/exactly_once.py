@@ -1,8 +1,9 @@
 """Copy one topic to another exactly once, until killed or, with `until_end`, to its end.
 
-Argument: a JSON object of `bootstrap`, `source`, `target`, `checkpoint`, `until_end`, and optionally
-`master`, `conf` of Spark, `options` of the sink, `rows_per_batch` and `fail_once`, the path of a file that the first
-attempt of a task creates when it fails behind its first rows. Prints one line a micro-batch.
+Argument: a JSON object of `bootstrap`, `source`, `target`, `checkpoint`, `until_end`, and
+optionally `master`, `conf` of Spark, `options` of the sink, `rows_per_batch` and `fail_once`, the
+path of a file that the first attempt of a task creates when it fails after its first rows. Prints
+one line per micro-batch.
 """
 
 import json
@@ -17,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 
 def failing_once(records: DataFrame, path: str) -> DataFrame:
-    """The same rows, but that the task that finds no file at `path` fails behind its first batch."""
+    """Return the same rows; a task that finds no file at `path` fails after its first batch."""
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -1,10 +1,9 @@
-"""A cluster in memory behind the port `TransactionalClient`: coordinators, logs, topics, failure_scenarios.
+"""A cluster in memory behind the port `TransactionalClient`: coordinators, logs, topics, faults.
 
-Purpose: run the protocol's steps, in any order and with any injected fault, without brokers. What becomes
-of a transactional id is what the reference broker's coordinator says (`broker_ref.transaction`,
-held against Apache Kafka by `tests/conformance`); here are only the logs, the markers and the
-time. Invariant: nothing happens by itself; a request is done wholly before the next one begins,
-unless a test changes it. Must not know: the protocol.
+Purpose: run the protocol's steps, in any order and with any injected fault, without brokers. The
+coordinator is that of the reference broker (`broker_ref.transaction`, compared with Apache Kafka by
+`tests/conformance`); the logs, the markers and the time are implemented here. Invariant: nothing
+happens by itself; a request is completed before the next one begins, unless a test changes it. Must not know: the protocol.
 
     cluster = FakeCluster(transaction_version=2)
     old, new = cluster.client("old"), cluster.client("new")

@@ -41,7 +41,7 @@ Patch = pytest.MonkeyPatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutation:
-    """`versions` are the transaction versions under which the rule makes a difference."""
+    """`versions` are the transaction versions with which the mutation is detected."""
 
     breaks: Callable[[Patch], None]
     found_by: Callable[[FakeWorld], object]
@@ -62,7 +62,7 @@ def skip_the_fence(patch: Patch) -> None:
 
 
 def decide_twice(patch: Patch) -> None:
-    """Tasks write a batch that is decided, and it is decided once more."""
+    """Tasks write a decided batch again, and it is decided again."""
     original = task._Attempt.decided
 
     def decided(self: Any) -> LastDecision | None:
@@ -95,7 +95,7 @@ def _end(client: TransactionalClient, message: Prepared, *, is_commit: bool) -> 
 
 
 def forget_roll_forward(patch: Patch) -> None:
-    """Planning marks what it has not committed."""
+    """Planning marks decisions as finished without committing them."""
     patch.setattr(planning, "roll_forward", lambda *_: ())
 
 
@@ -150,13 +150,13 @@ def ignore_the_query_id(patch: Patch) -> None:
 
 
 def abort_what_was_decided(patch: Patch) -> None:
-    """abort() takes a batch that has failed for undecided."""
+    """abort() treats every failed batch as undecided."""
 
     class Nothing(CommitTopic):
         def read(self, sink_id: str) -> Mapping[str, QueryState]:
             return {}
 
-    patch.setattr(abort, "_may_be_undecided", lambda *_: True)
+    patch.setattr(abort, "_is_owner", lambda *_: True)
     patch.setattr(abort, "_take_over", lambda _, __, owner: owner)
     patch.setattr(abort, "CommitTopic", Nothing)
 
@@ -166,7 +166,7 @@ def sweep_without_looking_who_owns_x(patch: Patch) -> None:
 
 
 def let_a_late_mark_hide_a_newer_decision(patch: Patch) -> None:
-    """Any mark of a query is taken for that of its last decision."""
+    """Any finished mark of a query counts for its last decision."""
     patch.setattr(QueryState, "is_finished", property(lambda self: self.finished_number > 0))
 
 
@@ -194,7 +194,7 @@ def rewrite_a_batch_older_than_the_decided_one(patch: Patch) -> None:
 
 
 def take_an_ambiguous_answer_for_success(patch: Patch) -> None:
-    """Of EndTxn: whatever is answered, or nothing at all, is done."""
+    """Every response to EndTxn, or none, counts as success."""
     original = FailpointClient.end_transactions
 
     def end(self: FailpointClient, ends: Collection[EndTransaction]) -> Mapping[str, ErrorCode]:
@@ -215,14 +215,14 @@ def begin_right_before_the_timeout(patch: Patch) -> None:
 
 
 def commit_without_every_answer(patch: Patch) -> None:
-    def answered(_: str, given: Sequence[Any]) -> list[TaskMessage]:
+    def complete(_: str, given: Sequence[Any]) -> list[TaskMessage]:
         return [message for message in given if message is not None]
 
-    patch.setattr(messages, "_all_answered", answered)
+    patch.setattr(messages, "_complete", complete)
 
 
 def forget_what_survived(patch: Patch) -> None:
-    """A supplement names what it adds, and nothing else."""
+    """A supplement contains only the rows that it adds."""
 
     def replaced(decision: Decision, *, run: str, entries: Any, **changes: Any) -> Decision:
         added = tuple(
@@ -270,14 +270,14 @@ def mark_before_rolling_forward(patch: Patch) -> None:
     patch.setattr(commit._Batch, "finish", finish)
 
 
-def take_x_anew_to_decide(patch: Patch) -> None:
-    """Commit asks for an epoch of its own, which makes whoever asks the owner."""
+def fence_again_to_decide(patch: Patch) -> None:
+    """Commit raises the epoch itself, so that any caller becomes the owner."""
     original = commit._Batch.decide
 
     def decide(self: Any, decision: Decision, *, before_ms: float) -> None:
         owner = self.client.init_producer_id(self.options.transactional_id, timeout_ms=30_000)
-        answers = replace(self.answers, owner=owner)
-        original(replace(self, answers=answers), decision, before_ms=before_ms)
+        results = replace(self.results, owner=owner)
+        original(replace(self, results=results), decision, before_ms=before_ms)
 
     patch.setattr(commit._Batch, "decide", decide)
 
@@ -287,7 +287,7 @@ def compare_no_replay(patch: Patch) -> None:
 
 
 def abort_without_fencing(patch: Patch) -> None:
-    """A decision that is still under way can arrive after abort() has looked."""
+    """A pending decision can arrive after abort() has read the commit topic."""
     patch.setattr(abort, "_take_over", lambda _, __, owner: owner)
 
 
@@ -295,26 +295,26 @@ def decide_nothing_of_an_empty_batch(patch: Patch) -> None:
     original = commit._Batch.decision
 
     def decision(self: Any) -> Decision | None:
-        return original(self) if self.answers.prepared else None
+        return original(self) if self.results.prepared else None
 
     patch.setattr(commit._Batch, "decision", decision)
 
 
 def leave_a_failed_task_open(patch: Patch) -> None:
-    patch.setattr(task._Attempt, "_give_up", lambda *_: None)
+    patch.setattr(task._Attempt, "_abort_own", lambda *_: None)
 
 
 MUTATIONS = (
     Mutation(
         breaks=skip_the_fence,
         found_by=scenarios.an_old_driver_wakes_up_anywhere,
-        # Under version 2 each decision moves the epoch on, too, so that the later one is refused.
+        # With version 2 each decision raises the epoch, too, so that the later one is refused.
         versions=(1,),
     ),
     Mutation(
         breaks=skip_the_fence,
         found_by=failure_scenarios.a_decision_of_a_dead_driver_is_delivered_late,
-        # Under version 1 both decisions are then in one transaction, and the later one counts.
+        # With version 1 both decisions are in one transaction, and the later one counts.
         versions=(2,),
     ),
     Mutation(breaks=decide_twice, found_by=scenarios.a_driver_killed_anywhere),
@@ -394,7 +394,7 @@ MUTATIONS = (
         found_by=scenarios.a_task_is_tried_again_after_it_has_prepared,
     ),
     Mutation(breaks=mark_before_rolling_forward, found_by=scenarios.a_driver_killed_anywhere),
-    Mutation(breaks=take_x_anew_to_decide, found_by=scenarios.a_checkpoint_is_copied_and_run_twice),
+    Mutation(breaks=fence_again_to_decide, found_by=scenarios.a_checkpoint_is_copied_and_run_twice),
     Mutation(breaks=compare_no_replay, found_by=scenarios.a_replay_with_other_rows_is_refused),
     Mutation(breaks=abort_without_fencing, found_by=failure_scenarios.a_decision_is_delivered_late),
     Mutation(breaks=decide_nothing_of_an_empty_batch, found_by=scenarios.replay_of_an_empty_batch),

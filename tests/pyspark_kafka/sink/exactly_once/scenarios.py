@@ -1,15 +1,15 @@
-"""What can go wrong, each as a scenario that ends with a reader who sees each row once.
+"""Scenarios of the protocol: in the end a reader sees each row once.
 
-Purpose: the named cases of the protocol's promise; tests play them on several clusters, and
-`test_mutations` on code that was broken on purpose. Invariant: a scenario raises, most often an
-`AssertionError`, where the promise does not hold. What it must not know: which cluster serves,
-unless it takes a `FakeWorld`.
+Purpose: the named cases of the guarantee. Tests run them on several clusters, and `test_mutations`
+runs them on code with a deliberate bug. Invariant: a scenario raises, usually an `AssertionError`,
+if the guarantee is violated. Must not know: the kind of cluster, unless it takes a `FakeWorld`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -55,8 +55,13 @@ def what_is_prepared_is_not_seen_before_it_is_decided(world: World) -> None:
 # --- processes end ---
 
 
-def a_driver_killed_anywhere(world: World, *, every: int = 1, input: Input = INPUT) -> int:  # noqa: A002
-    """The number of failpoints at which it was."""
+def a_driver_killed_anywhere(
+    world: World,
+    *,
+    every: int = 1,
+    input: Input = INPUT,  # noqa: A002
+) -> int:
+    """Return the number of failpoints at which it was killed."""
     place = 0
     while True:
         world = world.fresh()
@@ -132,14 +137,20 @@ def replay_of_an_empty_batch(world: World) -> None:
 # --- drivers wake up ---
 
 
-def an_old_driver_wakes_up_anywhere(world: World, *, input: Input = MIDDLE, every: int = 1) -> int:  # noqa: A002
+def an_old_driver_wakes_up_anywhere(
+    world: World,
+    *,
+    input: Input = MIDDLE,  # noqa: A002
+    every: int = 1,
+) -> int:
     """Its successor has written everything meanwhile."""
     place = 0
     while True:
         world = world.fresh()
         query = Query.of(world, input)
         new = query.restarted()
-        with at(place, lambda: query.drive(new)) as failpoints, suppress(PysparkKafkaError):  # noqa: B023
+        wake_up = partial(query.drive, new)
+        with at(place, wake_up) as failpoints, suppress(PysparkKafkaError):
             query.drive(query.first)
         if not failpoints.is_done:
             return place

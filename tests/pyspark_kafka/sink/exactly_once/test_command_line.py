@@ -47,10 +47,13 @@ def test_command_shows_the_state(fake_world: FakeWorld, capsys: pytest.CaptureFi
     fake_world.cluster.advance(65_000)
     assert call(run.sink_id) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"owner id={run.sink_id} producer_id=1000 epoch=1 state=CompleteCommit: no open transaction",
         (
-            "decision query=query batch=0 number=1 state=unfinished rows=3 transactions=2 run=run-1 "
-            "decided=1970-01-01T00:16:40Z"
+            f"owner id={run.sink_id} producer_id=1000 epoch=1 state=CompleteCommit: "
+            "no open transaction"
+        ),
+        (
+            "decision query=query batch=0 number=1 state=unfinished rows=3 transactions=2 "
+            "run=run-1 decided=1970-01-01T00:16:40Z"
         ),
         (
             f"  prepared id={run.sink_id}/run-1/0/0-0 partition=0 rows=2: is prepared and will be "

@@ -476,7 +476,7 @@ def test_overtaken_planning_is_harmless(fake: FakeCluster, number: int) -> None:
     except SinkFencedError:
         pass
     else:
-        # It took the id over again before it noticed: it is the owner then, and the newer one is not.
+        # It took the id over again before it noticed, and is the owner then.
         assert zombie.owner == fake.producer_of("X")
     last = new.plan().last["query"]
     assert (last.number, last.lost) == (2, frozenset())

@@ -1,4 +1,4 @@
-"""The writers that Spark gets with `transactionalId`, used as Spark does, on a cluster in memory."""
+"""The writers with `transactionalId`, used as Spark does, on a fake cluster."""
 
 from __future__ import annotations
 
