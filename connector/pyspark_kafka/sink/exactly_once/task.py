@@ -264,9 +264,9 @@ class _Attempt:
 
     def _fenced(self, transactional_id: str) -> SinkFencedError:
         return SinkFencedError(
-            f"A task of {self.task.batch} was fenced from '{transactional_id}': a newer run with "
-            f"transactionalId '{self.options.transactional_id}' has taken over, or this batch "
-            "ended without this attempt. None of the attempt's rows will be visible.",
+            f"A task of {self.task.batch} was fenced: another producer owns '{transactional_id}'. "
+            f"A newer run with transactionalId '{self.options.transactional_id}' has taken over, "
+            "or this batch ended without this attempt. None of the attempt's rows will be visible.",
             advice="If two queries use this transactionalId, give each its own.",
             transactional_id=self.options.transactional_id,
         )

@@ -3,7 +3,8 @@
 Purpose: run the protocol's steps, in any order and with any injected fault, without brokers. The
 coordinator is that of the reference broker (`broker_ref.transaction`, compared with Apache Kafka by
 `tests/conformance`); the logs, the markers and the time are implemented here. Invariant: nothing
-happens by itself; a request is completed before the next one begins, unless a test changes it. Must not know: the protocol.
+happens by itself; a request is completed before the next one begins, unless a test changes it. Must
+not know: the protocol.
 
     cluster = FakeCluster(transaction_version=2)
     old, new = cluster.client("old"), cluster.client("new")

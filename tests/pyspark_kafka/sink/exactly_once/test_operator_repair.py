@@ -444,4 +444,4 @@ def test_decision_in_progress_is_a_sign_of_life(world: FakeWorld) -> None:
     world.cluster.advance(60_000)
     with at("commit.decide.end_transactions.before", kill), suppress(Killed):
         batch.commit()
-    assert f"the transaction of '{run.sink_id}' itself is open" in signs(world, run)
+    assert f"the transaction of '{run.sink_id}' is open" in signs(world, run)
