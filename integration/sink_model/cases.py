@@ -132,11 +132,11 @@ FOUND_BY: Final[Mapping[str, Found]] = {
 UNDETECTABLE: Final[Mapping[str, tuple[str, str]]] = {
     mutations.SKIP_THE_VERIFICATION: (
         "roll-forward detects that a decided transaction was aborted, and the rows are written again",
-        "test_commit.py::test_a_transaction_that_is_over",
+        "test_commit.py::test_transaction_that_has_ended",
     ),
     mutations.OVERTAKE_LOST_TASKS: (
         "Spark's commit log stops at a batch with lost tasks; only a changed checkpoint passes it",
-        "test_task.py::test_a_batch_behind_lost_rows_is_refused",
+        "test_task.py::test_batch_after_lost_rows_is_refused",
     ),
     mutations.ABORT_WITHOUT_LOOKING: (
         "an undecided batch of the newer owner fails, which the protocol allows",
