@@ -1,9 +1,9 @@
-"""Apache Kafka for Apache Spark, from Python alone.
+"""A Spark data source for Apache Kafka, in Python.
 
-`spark.read.format("pyspark_kafka")` works where this package is installed: Spark imports every
-`pyspark_*` package and registers its `DefaultSource`. Where it does not (Spark Connect servers,
-Databricks), `pyspark_kafka.register(spark)` does. So this module imports nothing, and an
-installation without PySpark has no `DefaultSource` instead of an import that fails.
+`spark.read.format("pyspark_kafka")` works if this package is installed: Spark imports every
+`pyspark_*` package and registers its `DefaultSource`. Where Spark does not do that (Spark Connect
+servers, Databricks), call `pyspark_kafka.register(spark)`. This module imports nothing else, so
+that the import succeeds without PySpark; `DefaultSource` is then missing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["DefaultSource", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `pyspark_kafka` known to a session; nothing happens where it is already."""
+    """Register the format `pyspark_kafka` with a session, if it is not registered yet."""
     from pyspark.errors import AnalysisException  # noqa: PLC0415
 
     from pyspark_kafka.datasource import KafkaDataSource  # noqa: PLC0415
@@ -27,7 +27,7 @@ def register(spark: SparkSession) -> None:
     try:
         spark.dataSource.register(KafkaDataSource)
     except AnalysisException as error:
-        # Spark 4.0 refuses to register what it has found by itself.
+        # Spark 4.0 refuses to register a data source that it has discovered itself.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
 

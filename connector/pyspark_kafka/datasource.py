@@ -1,7 +1,7 @@
-"""The facade that Spark meets: options in, a reader or writer out.
+"""The data source that Spark instantiates: from options to a reader or writer.
 
-Purpose: decide what is asked for and hand it on. Invariant: importing this costs little (Spark
-does it at every look-up of data sources), so all else is imported when it is asked for.
+Invariant: its import is fast, because Spark imports it at every look-up of data sources. All other
+modules are imported on use.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class KafkaDataSource(DataSource):
         return "pyspark_kafka"
 
     def schema(self) -> StructType:
-        """Asked for by `load()`, when Spark does not yet say what the query will do."""
+        """Called by `load()`, before Spark has decided between batch and streaming."""
         from pyspark_kafka.options.parse import check_source_options  # noqa: PLC0415
         from pyspark_kafka.source.schema import source_schema  # noqa: PLC0415
 
@@ -57,8 +57,8 @@ class KafkaDataSource(DataSource):
 
         if overwrite:
             raise OptionError(
-                "a Kafka topic cannot be overwritten, rows can only be appended: write with "
-                "mode('append')"
+                "A Kafka topic cannot be overwritten.",
+                advice="Use mode('append').",
             )
         return batch_writer(parse_sink_options(self.options, streaming=False), schema)
 
@@ -67,7 +67,7 @@ class KafkaDataSource(DataSource):
         schema: StructType,
         overwrite: bool,  # noqa: ARG002
     ) -> DataSourceStreamWriter:
-        """`overwrite` is output mode `complete`: its rows are appended, as by Spark's connector."""
+        """Output mode `complete` sets `overwrite`: rows are appended, as by Spark's connector."""
         from pyspark_kafka.options.parse import parse_sink_options  # noqa: PLC0415
         from pyspark_kafka.sink.writers import stream_writer  # noqa: PLC0415
 

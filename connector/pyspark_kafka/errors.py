@@ -120,7 +120,7 @@ class CheckpointError(OffsetError):
 
 
 class DataLossError(PysparkKafkaError):
-    """Records that the query has to read no longer exist."""
+    """Records that the query has to read no longer exist: they or their topic were deleted."""
 
     remedy = (
         "Start again from offsets that exist, or set 'failOnDataLoss' to 'false' to continue "

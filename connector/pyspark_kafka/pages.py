@@ -93,9 +93,9 @@ def errors_page() -> str:
         "All errors are in `pyspark_kafka.errors` and are subclasses of `PysparkKafkaError`. Each",
         "has the fields `what` (what happened and why) and `advice` (what to do next), and, where",
         "they apply, `option`, `column`, `topic`, `partition`, `offset`, `group_id` and",
-        "`transactional_id`. Its text is `what` followed by `advice`. Spark reports an error as the",
-        "text of an error of its own: look for the class name there. The tables show the advice of",
-        "each class; an error may have more specific advice.",
+        "`transactional_id`. Its text is `what` followed by `advice`. Spark reports an error as",
+        "the text of an error of its own: look for the class name there. The tables show the advice",
+        "of each class; an error may have more specific advice.",
         "",
     ]
     for title, classes in _error_sections():
@@ -105,8 +105,10 @@ def errors_page() -> str:
 
 
 def _error_sections() -> Iterator[tuple[str, list[type[PysparkKafkaError]]]]:
-    exactly_once = [ExactlyOnceError, *subclasses(ExactlyOnceError)]
-    kafka = [KafkaError, *subclasses(KafkaError)]
+    exactly_once: list[type[PysparkKafkaError]] = [ExactlyOnceError]
+    exactly_once += subclasses(ExactlyOnceError)
+    kafka: list[type[PysparkKafkaError]] = [KafkaError]
+    kafka += subclasses(KafkaError)
     others = set(subclasses(PysparkKafkaError)).difference(exactly_once, kafka)
     yield "The query", [error for error in subclasses(PysparkKafkaError) if error in others]
     yield "Exactly-once writes", exactly_once

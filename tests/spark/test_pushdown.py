@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from pyspark_kafka.source.spark_features import FILTER_PUSHDOWN, SCANS_KEPT_APART
+from pyspark_kafka.source.spark_features import FILTER_PUSHDOWN, FILTERS_PER_SCAN
 from tests.conftest import TopicFactory
 from tests.spark.conftest import Produce, Reader
 
@@ -120,10 +120,10 @@ def test_true_is_right_however_a_dataframe_is_used(
     assert frame.count() == 80
     assert late.union(early).count() == 10
     assert early.join(frame, ["partition", "offset"]).count() == 6
-    assert ("PushedFilters" in explained(late)) == SCANS_KEPT_APART
+    assert ("PushedFilters" in explained(late)) == FILTERS_PER_SCAN
 
 
-@pytest.mark.skipif(SCANS_KEPT_APART, reason="Spark keeps scans apart")
+@pytest.mark.skipif(FILTERS_PER_SCAN, reason="Spark keeps scans apart")
 def test_single_scan_is_still_needed(read: Reader, pushdown: None, filled: tuple[str, str]) -> None:
     """The day this fails, Spark is right and `true` can do more than it does."""
     frame = read(subscribe=filled[0], filterPushdown="single-scan")

@@ -1,7 +1,7 @@
-"""Parsed options as frozen values: what a query reads or writes, and how.
+"""Parsed options as frozen values.
 
-Purpose: the results of `parse`, pickled to the executors. Invariant: a value that exists is valid;
-only the cluster can refuse it. What it must not know: option names, Spark, clients.
+Purpose: the results of `parse`, which are pickled to the executors. Invariant: values are valid, as
+far as that can be checked without the cluster. Must not know: option names, Spark, clients.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, IsolationLevel, Partit
 from pyspark_kafka.kafka.topics import TopicPartition, format_partitions
 
 Role = Literal["consumer", "producer"]
-"""What a client is for."""
+"""The purpose of a client."""
 
 EngineOption = Literal["auto", "native", "librdkafka"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
-    """`assign`: exactly these partitions."""
+    """`assign`: these partitions."""
 
     partitions: frozenset[TopicPartition]
 
     @property
     def topics(self) -> frozenset[str]:
-        """The named topics; each of them must exist."""
+        """The topics of the partitions; each of them must exist."""
         return frozenset(partition.topic for partition in self.partitions)
 
     def selects(self, topic_partition: TopicPartition) -> bool:
@@ -60,7 +60,7 @@ class SubscribePattern:
 
     @property
     def topics(self) -> frozenset[str]:
-        """Empty: no topic has to exist."""
+        """Empty, because no topic has to exist."""
         return frozenset()
 
     def selects(self, topic_partition: TopicPartition) -> bool:
@@ -75,7 +75,7 @@ Selection = Assign | Subscribe | SubscribePattern
 
 
 class Limit(Enum):
-    """Limits of a read that are resolved when the query starts."""
+    """A limit of a read that is resolved when the query starts."""
 
     EARLIEST = EARLIEST
     LATEST = LATEST
@@ -84,31 +84,31 @@ class Limit(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecificOffsets:
-    """Offsets by partition; `EARLIEST` and `LATEST` may be among them."""
+    """Offsets by partition, including `EARLIEST` and `LATEST`."""
 
     offsets: PartitionOffsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlobalTimestamp:
-    """One timestamp for all partitions (epoch milliseconds)."""
+    """One timestamp (epoch milliseconds) for all partitions."""
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionTimestamps:
-    """A timestamp for each partition (epoch milliseconds)."""
+    """A timestamp (epoch milliseconds) for each partition."""
 
     timestamps_ms: Mapping[TopicPartition, int]
 
 
 OffsetLimit = Limit | SpecificOffsets | GlobalTimestamp | PartitionTimestamps
-"""Where a read starts or ends (`KafkaOffsetRangeLimit` in Spark's connector)."""
+"""The start or end of a read (`KafkaOffsetRangeLimit` in Spark's connector)."""
 
 
 class FilterPushdown(Enum):
-    """Which reads filters may narrow: none, those that Spark separates, or those of one scan."""
+    """`filterPushdown`: off, on if Spark keeps filters of scans separate, or on for one scan."""
 
     OFF = "false"
     ON = "true"
@@ -119,9 +119,10 @@ class FilterPushdown(Enum):
 class ClientOptions:
     """The options of a Kafka client.
 
-    `kafka` holds every `kafka.*` setting without the prefix, in lower case (Spark's options ignore
-    case), `bootstrap.servers`, `group.id` and `isolation.level` included. It may hold secrets and
-    is not in `repr`. `group_id` is the user's, or a new one that begins with `groupIdPrefix`.
+    `kafka` contains every `kafka.*` setting without the prefix, in lower case (the case of Spark's
+    options is not significant), including `bootstrap.servers`, `group.id` and `isolation.level`. It
+    may contain secrets, and is not part of `repr`. `group_id` is the user's, or a generated one
+    with the prefix `groupIdPrefix`.
     """
 
     bootstrap_servers: str
@@ -135,7 +136,7 @@ class ClientOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """A batch or streaming read. None means that the option is not set and has no default."""
+    """A batch or streaming read. None: the option is not set and has no default."""
 
     client: ClientOptions
     isolation_level: IsolationLevel
@@ -143,7 +144,7 @@ class SourceOptions:
     starting: OffsetLimit
     ending: OffsetLimit
     latest_without_match: bool
-    """`startingOffsetsByTimestampStrategy=latest`: start at latest where no record matches."""
+    """`startingOffsetsByTimestampStrategy=latest`: start at latest if no record matches."""
     fail_on_data_loss: bool
     include_headers: bool
     filter_pushdown: FilterPushdown
@@ -161,7 +162,7 @@ class ExactlyOnce:
     """The options of a sink with `transactionalId`.
 
     `group_id` is the group to which `commitOffsets` commits the source offsets of a micro-batch.
-    `checkpoint` is `checkpointLocation`, if it is set as an option. `batch_id` is that of a
+    `checkpoint` is `checkpointLocation`, if it is set as an option. `batch_id` is the id of a
     repeatable batch job.
     """
 
@@ -177,9 +178,9 @@ class ExactlyOnce:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """A batch or streaming write. `topic` is None where the column `topic` names the topics.
+    """A batch or streaming write. `topic` is None if the column `topic` contains the topics.
 
-    `exactly_once` is None without `transactionalId`: rows are then written at least once.
+    `exactly_once` is None without `transactionalId`; rows are then written at least once.
     """
 
     client: ClientOptions

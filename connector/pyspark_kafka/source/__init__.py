@@ -1,5 +1,7 @@
-"""Reading: from options to offsets, to ranges, to Arrow batches.
+"""The source: from options to offsets, to ranges of offsets, to Arrow batches.
 
-`offsets`, `selection`, `ranges` and `planner` know no Spark; `batch_reader` and `stream_reader`
-are what Spark calls. Only `read_range` runs on executors.
+`batch_reader` and `stream_reader` are the classes that Spark calls. `batch_planner` and
+`stream_planner` plan on the driver, with `offset_reader` (offsets of the cluster), `range_check`
+(data loss), `ranges` (tasks and rate limits) and `pruning` (filters). `input_partition` and
+`range_reader` read on the executors.
 """

@@ -1,4 +1,4 @@
-"""What Spark calls for `spark.read`: planning on the driver, reading on executors."""
+"""The readers that Spark calls for `spark.read`: they plan on the driver and read on executors."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_kafka.options.values import FilterPushdown, SourceOptions
+from pyspark_kafka.source.batch_planner import plan_batch
+from pyspark_kafka.source.input_partition import KafkaInputPartition, read_partition
 from pyspark_kafka.source.offset_reader import OffsetReader
-from pyspark_kafka.source.partition import KafkaInputPartition, read_partition
-from pyspark_kafka.source.planner import plan_batch
-from pyspark_kafka.source.pushdown import EVERYTHING, prune
-from pyspark_kafka.source.pushdown_filters import condition_of
+from pyspark_kafka.source.pruning import EVERYTHING, prune
 from pyspark_kafka.source.schema import projection
-from pyspark_kafka.source.spark_features import FILTER_PUSHDOWN, SCANS_KEPT_APART
+from pyspark_kafka.source.spark_features import FILTER_PUSHDOWN, FILTERS_PER_SCAN
+from pyspark_kafka.source.spark_filters import condition_of
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class KafkaBatchReader(DataSourceReader):
-    """Pickled to the executors with its options; opens clients where it needs them."""
+    """A batch read. It is pickled to the executors, and opens clients only when it needs them."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._columns = projection(schema, include_headers=options.include_headers)
@@ -46,21 +46,21 @@ class KafkaBatchReader(DataSourceReader):
 
 
 class KafkaFilterPushdownReader(KafkaBatchReader):
-    """The same, for queries whose filters narrow what is read.
+    """A batch read with filter pushdown.
 
-    It is a class of its own because Spark refuses a reader with `pushFilters` while
-    `spark.sql.python.filterPushdown.enabled` is false, by an error that names both.
+    It is a separate class because Spark refuses a reader with `pushFilters` while
+    `spark.sql.python.filterPushdown.enabled` is false.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Called before `partitions`; returns the filters that Spark has to evaluate still."""
-        conditions = [condition_of(one) for one in filters]
+        """Return the filters that Spark still has to evaluate. Spark calls `partitions` later."""
+        conditions = [condition_of(spark_filter) for spark_filter in filters]
         self._pruning, exact = prune([c for c in conditions if c is not None])
-        answers = iter(exact)
+        is_exact = iter(exact)
         return [
-            one
-            for one, condition in zip(filters, conditions, strict=True)
-            if condition is None or not next(answers)
+            spark_filter
+            for spark_filter, condition in zip(filters, conditions, strict=True)
+            if condition is None or not next(is_exact)
         ]
 
 
@@ -69,25 +69,22 @@ def batch_reader(
     options: SourceOptions,
     *,
     filter_pushdown: bool = FILTER_PUSHDOWN,
-    scans_kept_apart: bool = SCANS_KEPT_APART,
+    filters_per_scan: bool = FILTERS_PER_SCAN,
 ) -> KafkaBatchReader:
-    """The reader for these options on this Spark; the last two say what that can do."""
-    everything = "the filters of the query do not narrow what is read, and Spark evaluates them"
+    """Return the reader for these options; the last two parameters are features of Spark."""
     if options.filter_pushdown is FilterPushdown.OFF:
         return KafkaBatchReader(schema, options)
     if not filter_pushdown:
         log.warning(
-            "option 'filterPushdown' needs Spark 4.1 or later, since this one tells Python sources "
-            "no filters: %s",
-            everything,
+            "Option 'filterPushdown' has no effect: it needs Spark 4.1 or later. The query reads "
+            "all records, and Spark evaluates the filters."
         )
         return KafkaBatchReader(schema, options)
-    if options.filter_pushdown is FilterPushdown.ON and not scans_kept_apart:
+    if options.filter_pushdown is FilterPushdown.ON and not filters_per_scan:
         log.warning(
-            "option 'filterPushdown' is 'true', and this Spark (before 5.0) mixes up the filters "
-            "of different uses of one DataFrame: %s. Where each load() is used in one scan only, "
-            "set the option to 'single-scan'",
-            everything,
+            "Option 'filterPushdown' has the value 'true', which needs Spark 5.0 or later. The "
+            "query reads all records, and Spark evaluates the filters. If the result of each "
+            "load() is scanned once, set the option to 'single-scan'."
         )
         return KafkaBatchReader(schema, options)
     return KafkaFilterPushdownReader(schema, options)

@@ -1,7 +1,6 @@
-"""What to do about records that were to be read and are gone: `failOnDataLoss`.
+"""The option `failOnDataLoss`: fail or warn if records to be read no longer exist.
 
-Purpose: one wording and one decision for driver and executors. What is loss, and what is not, is
-said where it is found. What it must not know: clients, Spark.
+Must not know: clients, Spark, and what counts as data loss.
 """
 
 from __future__ import annotations
@@ -10,6 +9,8 @@ import logging
 from dataclasses import dataclass
 
 from pyspark_kafka.errors import DataLossError
+from pyspark_kafka.kafka.offsets import FetchRange
+from pyspark_kafka.kafka.topics import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -18,11 +19,33 @@ log = logging.getLogger(__name__)
 class DataLossPolicy:
     fail: bool
 
-    def report(self, what: str) -> None:
-        """Raise `DataLossError`, or log a warning and let the caller go on with what exists."""
+    def report(
+        self,
+        what: str,
+        partition: TopicPartition | None = None,
+        *,
+        topic: str | None = None,
+        offset: int | None = None,
+    ) -> None:
+        """Raise `DataLossError`, or log a warning so that the caller continues."""
         if self.fail:
             raise DataLossError(
-                f"{what}. The records were deleted (by retention, or with their topic) before they "
-                "were read. To go on without them set the option 'failOnDataLoss' to 'false'"
+                what,
+                topic=topic if partition is None else partition.topic,
+                partition=None if partition is None else partition.partition,
+                offset=offset,
             )
-        log.warning("%s. Going on without them, since failOnDataLoss is false", what)
+        log.warning("%s The query continues, because 'failOnDataLoss' is 'false'.", what)
+
+    def report_missing(
+        self, requested: FetchRange, start_offset: int, end_offset: int, *, reason: str = ""
+    ) -> None:
+        """Report that only the offsets from `start_offset` to `end_offset` exist."""
+        partition = requested.topic_partition
+        why = f" ({reason})" if reason else ""
+        self.report(
+            f"The query has to read offsets {requested.start_offset} to {requested.end_offset} of "
+            f"{partition}, and offsets {start_offset} to {end_offset} exist{why}.",
+            partition,
+            offset=requested.start_offset,
+        )

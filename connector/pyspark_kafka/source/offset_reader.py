@@ -1,8 +1,8 @@
-"""What the driver asks the cluster: partitions, their offsets now, and what a limit means in them.
+"""The partitions of a query and their offsets, as the driver requests them from the cluster.
 
-Purpose: limits (`earliest`, a timestamp, ...) in, offsets out (KafkaOffsetReaderAdmin in Spark's
-connector). Invariant: every answer covers exactly the partitions asked for. What it must not
-know: Spark, ranges, data loss, and how often the client asks.
+Purpose: resolve limits (`earliest`, a timestamp, ...) to offsets (`KafkaOffsetReaderAdmin` in
+Spark's connector). Invariant: every result contains exactly the requested partitions. Must not
+know: Spark, ranges, data loss, retries of the client.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Which = Literal["starting", "ending"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """The partitions of a query that exist now. `missing_topics` are named by it and do not."""
+    """The existing partitions of a query. `missing_topics` are subscribed and do not exist."""
 
     partitions: frozenset[TopicPartition]
     topic_ids: Mapping[str, str | None]
@@ -57,7 +57,7 @@ _STABLE_POLL_SECONDS = 0.1
 
 
 class OffsetReader:
-    """Questions of one query to its cluster; owns no client, closes none."""
+    """Requests partitions and offsets for one query, with a client that the caller closes."""
 
     def __init__(
         self,
@@ -73,19 +73,21 @@ class OffsetReader:
         self._monotonic = monotonic
 
     def assignment(self, *, expected: Collection[TopicPartition] = ()) -> Assignment:
-        """The partitions selected that exist.
+        """Return the selected partitions that exist.
 
-        Where one that was there before (`expected`) is missing, the question is asked again,
-        `fetchOffset.numRetries` times in all: a broker may not have heard yet of what is new.
+        If a partition in `expected` is missing, the request is repeated up to
+        `fetchOffset.numRetries` times, because a broker may not have the newest metadata.
         """
-        wanted = set(filter(self._options.selection.selects, expected))
+        required = set(filter(self._options.selection.selects, expected))
         attempts = self._options.client.fetch_offset_num_retries
         for _ in range(attempts - 1):
             assignment = self._assignment()
-            missing = wanted - assignment.partitions
+            missing = required - assignment.partitions
             if not missing:
                 return assignment
-            log.warning("the cluster does not know of %s", format_partitions(missing))
+            log.warning(
+                "The metadata of the cluster does not contain %s.", format_partitions(missing)
+            )
             self._sleep(self._options.client.fetch_offset_retry_interval_ms / 1000)
         return self._assignment()
 
@@ -110,9 +112,10 @@ class OffsetReader:
         return selection.topics
 
     def complete_assignment(self) -> Assignment:
-        """The partitions of a new query, all of which must exist.
+        """Return the partitions of a new query, all of which must exist.
 
-        Raises `UnknownTopicOrPartitionError` for a topic, `OptionError` for a partition of `assign`.
+        Raises `UnknownTopicOrPartitionError` for a topic, and `OptionError` for a partition of
+        `assign`.
         """
         assignment = self.assignment()
         self.require_topics(assignment.missing_topics)
@@ -120,21 +123,27 @@ class OffsetReader:
         if isinstance(selection, Assign):
             unknown = selection.partitions - assignment.partitions
             if unknown:
-                raise OptionError(
-                    f"option 'assign' names {format_partitions(unknown)}, which the topic does not have: "
-                    f"it has {format_partitions(self._partitions_of({tp.topic for tp in unknown}))}"
+                existing = self._partitions_of({partition.topic for partition in unknown})
+                raise _option_error(
+                    f"Option 'assign' contains {format_partitions(unknown)}. The topic has only "
+                    f"{format_partitions(existing)}.",
+                    advice="Remove these partitions from the option, or add them to the topic.",
+                    option="assign",
+                    partition=min(unknown),
                 )
         if not assignment.partitions:
-            log.warning("no topic matches %s: there is nothing to read yet", selection)
+            log.warning("No topic matches %s, so that there is nothing to read yet.", selection)
         return assignment
 
     def require_topics(self, missing: Collection[str]) -> None:
+        """Raise `UnknownTopicOrPartitionError` if there are missing topics."""
         if missing:
+            topics = sorted(missing)
+            subject, verb = ("Topic", "does") if len(topics) == 1 else ("Topics", "do")
             raise UnknownTopicOrPartitionError(
-                f"topic {', '.join(repr(name) for name in sorted(missing))} of "
-                f"{self._options.selection} does not exist on "
-                f"{self._options.client.bootstrap_servers}, or may not be seen: create it, or "
-                "correct the name or the principal's rights"
+                f"{subject} {', '.join(map(repr, topics))} of {self._options.selection} {verb} not "
+                f"exist on {self._options.client.bootstrap_servers}, or may not be described.",
+                topic=topics[0],
             )
 
     def _partitions_of(self, topics: Collection[str]) -> list[TopicPartition]:
@@ -142,7 +151,7 @@ class OffsetReader:
         return [TopicPartition(topic.name, n) for topic in described for n in topic.partitions]
 
     def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Log start offsets."""
+        """Return log start offsets."""
         return self._offsets(dict.fromkeys(partitions, EARLIEST), self._options.isolation_level)
 
     def latest(
@@ -152,11 +161,11 @@ class OffsetReader:
         expected: PartitionOffsets | None = None,
         isolation_level: IsolationLevel | None = None,
     ) -> dict[TopicPartition, int]:
-        """Last stable offsets, or log ends under read_uncommitted.
+        """Return last stable offsets, or with read_uncommitted log end offsets.
 
-        An answer below `expected` is asked again, `fetchOffset.numRetries` times in all: the new
-        leader of a partition may know its high watermark late (KAFKA-7703). What is still below
-        is returned as it is.
+        If an offset is less than the one in `expected`, the request is repeated up to
+        `fetchOffset.numRetries` times, because the high watermark of a new leader may be behind
+        (KAFKA-7703). The last result is returned.
         """
         level = isolation_level or self._options.isolation_level
         attempts = self._options.client.fetch_offset_num_retries
@@ -170,7 +179,7 @@ class OffsetReader:
             ]
             if not backwards:
                 break
-            log.warning("latest offsets went backwards for %s", format_partitions(backwards))
+            log.warning("The latest offsets of %s went backwards.", format_partitions(backwards))
             if attempt + 1 < attempts:
                 self._sleep(self._options.client.fetch_offset_retry_interval_ms / 1000)
         return offsets
@@ -178,15 +187,15 @@ class OffsetReader:
     def first_since(
         self, partitions: Collection[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
-        """Offsets of the first record with this timestamp or a later one, where there is one."""
+        """Return offsets of the first records with this timestamp or a later one, if they exist."""
         queries = dict.fromkeys(partitions, AtTimestamp(timestamp_ms=timestamp_ms))
         found = self._client.list_offsets(queries, self._options.isolation_level)
         return {partition: offset for partition, offset in found.items() if offset is not None}
 
     def wait_until_stable(self, ends: PartitionOffsets) -> None:
-        """Wait until the last stable offset of every partition has reached its end.
+        """Wait until the last stable offsets of all partitions have reached these ends.
 
-        Raises `OffsetError` when it has not after `kafkaConsumer.pollTimeoutMs`.
+        Raises `OffsetError` after `kafkaConsumer.pollTimeoutMs`.
         """
         timeout_ms = self._options.client.poll_timeout_ms
         deadline = self._monotonic() + timeout_ms / 1000
@@ -195,21 +204,26 @@ class OffsetReader:
             pending = sorted(partition for partition in ends if stable[partition] < ends[partition])
             if not pending:
                 return
-            left = deadline - self._monotonic()
-            if left <= 0:
+            remaining = deadline - self._monotonic()
+            if remaining <= 0:
+                first = pending[0]
                 raise OffsetError(
-                    f"{pending[0]} is to be read to offset {ends[pending[0]]}, but its last "
-                    f"stable offset is {stable[pending[0]]}: a transaction is still open there "
-                    f"after {timeout_ms} ms. With kafka.isolation.level=read_committed only "
-                    "decided records are read: wait for the transaction, end the read earlier, or "
-                    "go on with the level that the end was planned with (read_uncommitted)"
+                    f"The query reads {first} up to offset {ends[first]} with read_committed, and "
+                    f"after {timeout_ms} ms its last stable offset is still {stable[first]}: a "
+                    "transaction is open.",
+                    advice="Wait for the end of the transaction, end the read at an earlier "
+                    "offset, or set 'kafka.isolation.level' to 'read_uncommitted' if the end was "
+                    "planned with it.",
+                    topic=first.topic,
+                    partition=first.partition,
+                    offset=ends[first],
                 )
-            self._sleep(min(left, _STABLE_POLL_SECONDS))
+            self._sleep(min(remaining, _STABLE_POLL_SECONDS))
 
     def resolve(
         self, limit: OffsetLimit, partitions: Collection[TopicPartition], which: Which
     ) -> dict[TopicPartition, int]:
-        """Offsets for a limit; raises `OptionError` where it does not fit the partitions."""
+        """Return the offsets of a limit; raises `OptionError` if its partitions are wrong."""
         match limit:
             case Limit.EARLIEST:
                 return self.earliest(partitions)
@@ -218,12 +232,12 @@ class OffsetReader:
             case Limit.COMMITTED:
                 return self._committed(partitions)
             case SpecificOffsets(offsets=offsets):
-                self._check_same(offsets.keys(), partitions, f"{which}Offsets")
+                _check_partitions(offsets.keys(), partitions, f"{which}Offsets")
                 symbolic = {p: offset for p, offset in offsets.items() if offset < 0}
                 return {**offsets, **self._offsets(symbolic, self._options.isolation_level)}
             case PartitionTimestamps(timestamps_ms=timestamps_ms):
                 option = f"{which}OffsetsByTimestamp"
-                self._check_same(timestamps_ms.keys(), partitions, option)
+                _check_partitions(timestamps_ms.keys(), partitions, option)
                 return self._at_timestamps(timestamps_ms, which, option)
             case GlobalTimestamp(timestamp_ms=timestamp_ms):
                 timestamps_ms = dict.fromkeys(partitions, timestamp_ms)
@@ -240,15 +254,27 @@ class OffsetReader:
             offset = found.get(partition)
             if offset is None:
                 raise OffsetError(
-                    f"startingOffsets=committed: group '{group_id}' has committed no offset for "
-                    f"{partition}: commit one, correct 'kafka.group.id', or start at earliest or "
-                    "at offsets"
+                    f"Group '{group_id}' has no committed offset for {partition}, and "
+                    "'startingOffsets' is 'committed'.",
+                    advice="Commit an offset, correct 'kafka.group.id', or set 'startingOffsets' "
+                    "to earliest or to offsets.",
+                    option="startingOffsets",
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    group_id=group_id,
                 )
             if not earliest[partition] <= offset <= log_end[partition]:
                 raise OffsetError(
-                    f"startingOffsets=committed: group '{group_id}' has committed offset {offset} "
-                    f"for {partition}, which has offsets {earliest[partition]} to "
-                    f"{log_end[partition]}: reset the group, or start at earliest or at offsets"
+                    f"Group '{group_id}' has committed offset {offset} for {partition}, which has "
+                    f"only offsets {earliest[partition]} to {log_end[partition]}, and "
+                    "'startingOffsets' is 'committed'.",
+                    advice="Reset the offsets of the group, or set 'startingOffsets' to earliest "
+                    "or to offsets.",
+                    option="startingOffsets",
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    offset=offset,
+                    group_id=group_id,
                 )
             committed[partition] = offset
         return committed
@@ -260,32 +286,17 @@ class OffsetReader:
         found = self._client.list_offsets(queries, self._options.isolation_level)
         unmatched = sorted(partition for partition in queries if found[partition] is None)
         if unmatched and which == "starting" and not self._options.latest_without_match:
-            raise OptionError(
-                f"option '{option}' asks for {timestamps_ms[unmatched[0]]} in {unmatched[0]}, "
-                "which has no record with that timestamp or a later one: take an earlier one, or "
-                "set 'startingOffsetsByTimestampStrategy' to 'latest'"
+            first = unmatched[0]
+            raise _option_error(
+                f"Option '{option}' has the timestamp {timestamps_ms[first]} for {first}, which "
+                "has no record with this timestamp or a later one.",
+                advice="Set an earlier timestamp, or set 'startingOffsetsByTimestampStrategy' to "
+                "'latest'.",
+                option=option,
+                partition=first,
             )
         matched = {partition: offset for partition, offset in found.items() if offset is not None}
         return {**matched, **self.latest(unmatched)} if unmatched else matched
-
-    def _check_same(
-        self,
-        named: Collection[TopicPartition],
-        partitions: Collection[TopicPartition],
-        option: str,
-    ) -> None:
-        unknown, absent = set(named) - set(partitions), set(partitions) - set(named)
-        if unknown:
-            raise OptionError(
-                f"option '{option}' names {format_partitions(unknown)}, which the query does not read: it "
-                f"reads {format_partitions(partitions)}"
-            )
-        if absent:
-            symbols = "; -2 is earliest, -1 latest" if option.endswith("Offsets") else ""
-            raise OptionError(
-                f"option '{option}' says nothing about {format_partitions(absent)}: it must name exactly "
-                f"the partitions that are read{symbols}"
-            )
 
     def _offsets(
         self, queries: Mapping[TopicPartition, OffsetQuery], isolation_level: IsolationLevel
@@ -296,6 +307,39 @@ class OffsetReader:
         offsets = {}
         for partition in queries:
             offset = found[partition]
-            assert offset is not None, partition  # only a timestamp can be without a match
+            assert offset is not None, partition  # only queries by timestamp may have no result
             offsets[partition] = offset
         return offsets
+
+
+def _check_partitions(
+    given: Collection[TopicPartition], partitions: Collection[TopicPartition], option: str
+) -> None:
+    """Raise `OptionError` if an option contains other partitions than the query reads."""
+    unknown, absent = set(given) - set(partitions), set(partitions) - set(given)
+    if unknown:
+        raise _option_error(
+            f"Option '{option}' contains {format_partitions(unknown)}, and the query reads only "
+            f"{format_partitions(partitions)}.",
+            advice="Remove the other partitions from the option.",
+            option=option,
+            partition=min(unknown),
+        )
+    if absent:
+        special = " -2 is earliest, -1 is latest." if option.endswith("Offsets") else ""
+        raise _option_error(
+            f"Option '{option}' does not contain {format_partitions(absent)}.",
+            advice=f"Set the option for all partitions that the query reads.{special}",
+            option=option,
+            partition=min(absent),
+        )
+
+
+def _option_error(what: str, *, advice: str, option: str, partition: TopicPartition) -> OptionError:
+    return OptionError(
+        what,
+        advice=advice,
+        option=option,
+        topic=partition.topic,
+        partition=partition.partition,
+    )

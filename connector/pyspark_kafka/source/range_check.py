@@ -1,8 +1,8 @@
-"""Does the cluster still have what a plan wants to read, and may it be read already?
+"""The check of planned ranges against the log, on the driver.
 
-Purpose: the check of a planned range against the log, on the driver. Loss is a range that starts
-below the log start offset or ends above the log end; an end above the last stable offset is not
-loss but an open transaction, and is waited for. What it must not know: Spark, options' names.
+A range that starts before the log start offset or ends after the log end offset is data loss. An
+end after the last stable offset is an open transaction, whose end is awaited. Must not know:
+Spark, the names of options.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from pyspark_kafka.source.data_loss import DataLossPolicy
 from pyspark_kafka.source.offset_reader import OffsetReader
 
 
-def readable(
+def readable_ranges(
     ranges: Sequence[FetchRange],
     reader: OffsetReader,
     on_loss: DataLossPolicy,
     *,
     known_latest: PartitionOffsets | None = None,
 ) -> list[FetchRange]:
-    """The parts of the ranges that exist, ready to be read.
+    """Return the parts of the ranges that exist and can be read now.
 
-    `known_latest` are offsets up to which the partitions are known to be readable, which spares
-    the question. Ranges of one partition must be in order. Raises `DataLossError` and `OffsetError`
-    (an open transaction). Nothing can be lost from an empty range, wherever it stands: Spark plans
-    some when it restarts a query.
+    Up to the offsets `known_latest`, partitions are known to be readable, which saves requests.
+    Ranges of one partition must be in order. Raises `DataLossError`, and `OffsetError` for an open
+    transaction. Empty ranges, which Spark plans when it restarts a query, are never data loss.
     """
     ranges = [r for r in ranges if r.size > 0]
     if not ranges:
@@ -36,37 +35,33 @@ def readable(
     log_start = reader.earliest(partitions)
     log_end = _log_end(ranges, reader, known_latest or {})
     found = []
-    for wanted in ranges:
-        partition = wanted.topic_partition
-        first, last = log_start[partition], log_end.get(partition, wanted.end_offset)
-        if wanted.start_offset < first or wanted.end_offset > last:
-            on_loss.report(
-                f"{partition}: offsets {wanted.start_offset} to {wanted.end_offset} were to be "
-                f"read, and {first} to {max(last, first)} exist"
-            )
-        end = min(wanted.end_offset, last)
-        found.append(
-            replace(wanted, start_offset=min(max(wanted.start_offset, first), end), end_offset=end)
-        )
+    for requested in ranges:
+        partition = requested.topic_partition
+        first, last = log_start[partition], log_end.get(partition, requested.end_offset)
+        if requested.start_offset < first or requested.end_offset > last:
+            on_loss.report_missing(requested, first, max(last, first))
+        end = min(requested.end_offset, last)
+        start = min(max(requested.start_offset, first), end)
+        found.append(replace(requested, start_offset=start, end_offset=end))
     return [r for r in found if r.size > 0]
 
 
 def _log_end(
     ranges: Sequence[FetchRange], reader: OffsetReader, known_latest: PartitionOffsets
 ) -> PartitionOffsets:
-    """Log ends of the partitions whose range ends above what is known to be readable.
+    """Return log end offsets of the partitions with a range that ends after `known_latest`.
 
-    Returns when the parts of these ranges that exist are readable at the query's isolation level.
+    Waits until the existing parts of these ranges are readable at the query's isolation level.
     """
-    beyond = {
+    unknown = {
         r.topic_partition: r.end_offset
         for r in ranges
         if r.end_offset > known_latest.get(r.topic_partition, -1)
     }
-    if not beyond:
+    if not unknown:
         return {}
     log_end = reader.latest(
-        beyond, expected=beyond, isolation_level=IsolationLevel.READ_UNCOMMITTED
+        unknown, expected=unknown, isolation_level=IsolationLevel.READ_UNCOMMITTED
     )
-    reader.wait_until_stable({p: min(end, log_end[p]) for p, end in beyond.items()})
+    reader.wait_until_stable({p: min(end, log_end[p]) for p, end in unknown.items()})
     return log_end

@@ -1,8 +1,8 @@
-"""Arithmetic on ranges of offsets: how a read is shared out over tasks and over micro-batches.
+"""Division of a read into tasks and micro-batches.
 
-Purpose: pure functions with the rules of Spark's connector (KafkaOffsetRangeCalculator and
-KafkaMicroBatchStream.rateLimit), so that the same options give the same tasks and the same
-micro-batches. What it must not know: clients, options, Spark.
+Purpose: pure functions with the rules of Spark's connector (`KafkaOffsetRangeCalculator` and
+`KafkaMicroBatchStream.rateLimit`): the same options result in the same tasks and micro-batches.
+Must not know: clients, options, Spark.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark_kafka.kafka.topics import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRange:
-    """One task's work. `topic_id` tells a topic from another one created later by its name."""
+    """The range of one task. `topic_id` detects a topic that was deleted and recreated."""
 
     fetch_range: FetchRange
     topic_id: str | None
@@ -26,18 +26,18 @@ class PlannedRange:
 def split(
     ranges: Iterable[FetchRange], *, min_partitions: int | None, max_records: int | None
 ) -> list[FetchRange]:
-    """Leave out empty ranges and cut large ones.
+    """Return the ranges without empty ones, and with large ones split.
 
-    First every range is cut so that none has more than `max_records` offsets; then, where that
-    makes fewer than `min_partitions`, the larger ranges are cut in proportion to their size. The
-    result has about `min_partitions` ranges, more or less by rounding.
+    First every range is split so that none has more than `max_records` offsets. If there are still
+    fewer than `min_partitions`, the larger ranges are split in proportion to their size, which
+    results in about `min_partitions` ranges.
     """
     found = [r for r in ranges if r.size > 0]
     if max_records is not None:
-        found = [part for r in found for part in _cut(r, -(-r.size // max_records))]
+        found = [part for r in found for part in _split_evenly(r, -(-r.size // max_records))]
     if min_partitions is None or len(found) >= min_partitions:
         return found
-    # Ranges too small to be cut are left out of the proportions of those that are.
+    # Ranges that are too small to be split do not count for the proportions of the others.
     total = sum(r.size for r in found)
     small = [r for r in found if _parts(r.size, total, min_partitions) == 1]
     large_total = total - sum(r.size for r in small)
@@ -46,23 +46,23 @@ def split(
     return [
         part
         for r in found
-        for part in _cut(r, 1 if r in kept else _parts(r.size, large_total, large_parts))
+        for part in _split_evenly(r, 1 if r in kept else _parts(r.size, large_total, large_parts))
     ]
 
 
-def _parts(size: int, total: int, wanted: int) -> int:
-    return max(math.floor(size / total * wanted + 0.5), 1)
+def _parts(size: int, total: int, total_parts: int) -> int:
+    return max(math.floor(size / total * total_parts + 0.5), 1)
 
 
-def _cut(fetch_range: FetchRange, parts: int) -> Sequence[FetchRange]:
-    """Cut into ranges that differ by at most one offset; never an empty one."""
-    cuts = []
+def _split_evenly(fetch_range: FetchRange, parts: int) -> Sequence[FetchRange]:
+    """Split into ranges whose sizes differ by at most one; none is empty."""
+    found = []
     start, remaining = fetch_range.start_offset, fetch_range.size
     for part in range(parts):
         size = remaining // (parts - part)
         remaining -= size
         if size:
-            cuts.append(
+            found.append(
                 FetchRange(
                     topic_partition=fetch_range.topic_partition,
                     start_offset=start,
@@ -70,21 +70,22 @@ def _cut(fetch_range: FetchRange, parts: int) -> Sequence[FetchRange]:
                 )
             )
         start += size
-    return cuts
+    return found
 
 
 def backlog(start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> int:
-    """Offsets between `start` and `latest`; a partition that went backwards counts as zero."""
+    """Count the offsets between `start` and `latest`; backwards partitions count as zero."""
     return sum(max(end - start.get(partition, end), 0) for partition, end in latest.items())
 
 
 def rate_limit(
     limit: int, start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Ends of a micro-batch of about `limit` offsets, shared out by backlog.
+    """Return the end offsets of a micro-batch of about `limit` offsets.
 
-    `start` must know every partition of `latest`. No partition with a backlog is starved: each
-    gets at least one offset, so that many partitions can together exceed the limit.
+    The limit is divided in proportion to the backlog. `start` must contain every partition of
+    `latest`. Every partition with a backlog gets at least one offset, so that the total can exceed
+    the limit if there are many partitions.
     """
     total = backlog(start, latest)
     if total == 0:

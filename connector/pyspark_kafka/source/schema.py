@@ -1,7 +1,6 @@
-"""The source's columns as Spark types, and a user's schema as a projection of them.
+"""The columns of the source as Spark types, and projections of them by the user's schema.
 
-Purpose: one statement of the schema for Spark. Invariant: the types here and those of
-`columns.SOURCE_SCHEMA` are the same, which a test holds.
+Invariant: the types are those of `columns.SOURCE_SCHEMA`, which a test checks.
 """
 
 from __future__ import annotations
@@ -35,10 +34,11 @@ _TYPES: Final[dict[str, DataType]] = {
         StructType([StructField("key", StringType()), StructField("value", BinaryType())])
     ),
 }
+_NAMES: Final = ", ".join(_TYPES)
 
 
 def source_schema(*, include_headers: bool) -> StructType:
-    """The seven columns of Spark's own connector, and `headers` where asked for."""
+    """Return the schema of Spark's connector, with the column `headers` if it is included."""
     return StructType(
         [
             StructField(name, data_type)
@@ -49,40 +49,54 @@ def source_schema(*, include_headers: bool) -> StructType:
 
 
 def projection(schema: StructType, *, include_headers: bool) -> tuple[str, ...]:
-    """The columns that a schema selects, in its order; raises `SchemaError` naming the first bad.
+    """Return the columns that a schema selects, in its order; raises `SchemaError`.
 
-    `schema` is ours or the user's; Spark does not tell which.
+    Spark does not report whether the schema is the source's own or one passed to `schema()`.
     """
     names = tuple(field.name for field in schema.fields)
     if not names:
-        raise SchemaError(f"the schema has no column: take some of {', '.join(_TYPES)}")
+        raise SchemaError("The schema has no column.", advice=f"Select some of {_NAMES}.")
     for field in schema.fields:
         _check(field, include_headers=include_headers)
         if names.count(field.name) > 1:
-            raise SchemaError(f"the schema has the column '{field.name}' twice")
+            raise SchemaError(
+                f"The schema contains column '{field.name}' twice.",
+                advice="Remove one of them.",
+                column=field.name,
+            )
     return names
 
 
 def _check(field: StructField, *, include_headers: bool) -> None:
-    expected = _TYPES.get(field.name)
+    name, found = field.name, field.dataType.simpleString()
+    expected = _TYPES.get(name)
     if expected is None:
-        close = difflib.get_close_matches(field.name, _TYPES, n=1)
-        meant = f"; did you mean '{close[0]}'?" if close else ""
+        close = difflib.get_close_matches(name, _TYPES, n=1)
+        suggestion = f"Use '{close[0]}' if you mean that column. " if close else ""
         raise SchemaError(
-            f"the schema has the column '{field.name}' of type {field.dataType.simpleString()}, "
-            f"which the source does not have{meant} It has {', '.join(_TYPES)}; a value is decoded "
-            "after reading, e.g. by from_json(CAST(value AS STRING), ...)"
+            f"The schema contains column '{name}' of type {found}, which the source does not "
+            f"have. It has {_NAMES}.",
+            advice=f"{suggestion}Decode values after the read, for example with "
+            "from_json(CAST(value AS STRING), ...).",
+            column=name,
         )
-    if field.name == "headers" and not include_headers:
+    if name == "headers" and not include_headers:
         raise SchemaError(
-            "the schema has the column 'headers': set the option 'includeHeaders' to 'true'"
+            "The schema contains column 'headers', and the option 'includeHeaders' is 'false'.",
+            advice="Set 'includeHeaders' to 'true'.",
+            column=name,
+            option="includeHeaders",
         )
     if field.dataType != expected:
         raise SchemaError(
-            f"the schema has the column '{field.name}' with type {field.dataType.simpleString()}, "
-            f"and it can only be {expected.simpleString()}: cast it after reading"
+            f"The schema contains column '{name}' with type {found}, and its type is "
+            f"{expected.simpleString()}.",
+            advice="Use that type, and cast the column after the read.",
+            column=name,
         )
     if not field.nullable:
         raise SchemaError(
-            f"the schema has the column '{field.name}' as NOT NULL, and all columns are nullable"
+            f"The schema contains column '{name}' as NOT NULL, and it is nullable.",
+            advice="Declare the column as nullable.",
+            column=name,
         )

@@ -1,7 +1,7 @@
-"""What this Spark can do, found by looking for it, never by its version.
+"""The features of the installed Spark, detected without its version number.
 
-`pyspark.sql.streaming.datasource` came with Spark 4.2, and with it read limits, `latestOffset`
-that knows its start, `SupportsTriggerAvailableNow` and `reportLatestOffset`.
+Spark 4.2 added `pyspark.sql.streaming.datasource`, with read limits, `latestOffset` with a start
+offset, `SupportsTriggerAvailableNow` and `reportLatestOffset`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from typing import Final
 from pyspark.sql.datasource import DataSourceReader
 
 ADMISSION_CONTROL: Final = find_spec("pyspark.sql.streaming.datasource") is not None
+"""Spark 4.2: micro-batches of Python sources can be limited."""
 
 FILTER_PUSHDOWN: Final = hasattr(DataSourceReader, "pushFilters")
-"""Spark 4.1: readers of Python sources are told the filters of a query."""
+"""Spark 4.1: Spark passes the filters of a query to Python sources."""
 
-SCANS_KEPT_APART: Final = hasattr(DataSourceReader, "pushLimit")
-"""Spark 5.0, where `pushLimit` came together with it (SPARK-58551): what was planned for one scan
-stays with it. Before, all scans of what one `load()` returned share the plan of the last one that
-had filters, and so read too little or too much.
+FILTERS_PER_SCAN: Final = hasattr(DataSourceReader, "pushLimit")
+"""Spark 5.0 plans each scan of one `load()` with its own filters (SPARK-58551).
+
+Earlier versions plan all of them with the filters of the last one, and return wrong rows.
+`pushLimit` was added in the same version.
 """

@@ -1,8 +1,8 @@
-"""What Spark calls for `spark.readStream`: JSON offsets in and out of the planner.
+"""The reader that Spark calls for `spark.readStream`: it converts offsets from and to JSON.
 
-Spark keeps one reader in a long-lived process of the driver, which asks for offsets and
-partitions until `stop()`; another, made anew and pickled to the executors, only reads. So the
-client is opened when offsets are first asked for, and no state that matters to `read` is kept.
+Spark keeps one reader in a long-lived process of the driver, and calls it for offsets and
+partitions until `stop()`. Another instance is pickled to the executors, and only reads. Therefore
+the client is opened at the first request for offsets, and `read` depends on no state.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from pyspark_kafka.options.offsets_json import (
     to_json_object,
 )
 from pyspark_kafka.options.values import SourceOptions
+from pyspark_kafka.source.input_partition import KafkaInputPartition, read_partition
 from pyspark_kafka.source.offset_reader import OffsetReader
-from pyspark_kafka.source.partition import KafkaInputPartition, read_partition
 from pyspark_kafka.source.schema import projection
 from pyspark_kafka.source.spark_features import ADMISSION_CONTROL
 from pyspark_kafka.source.stream_planner import StreamPlanner
 
 if TYPE_CHECKING:
-    from pyspark_kafka.source.group_commits import GroupCommits
+    from pyspark_kafka.source.group_committer import GroupCommitter
 
 if ADMISSION_CONTROL:
     from pyspark.sql.streaming.datasource import (
@@ -58,7 +58,7 @@ class KafkaStreamReader(_StreamReader):
         self._options = options
         self._client: KafkaReads | None = None
         self._planner: StreamPlanner | None = None
-        self._group: GroupCommits | None = None
+        self._group: GroupCommitter | None = None
 
     def initialOffset(self) -> OffsetJson:
         return to_json_object(self._open().initial_offsets())
@@ -66,13 +66,13 @@ class KafkaStreamReader(_StreamReader):
     def latestOffset(
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> OffsetJson:
-        """Spark 4.2 and later pass both arguments, earlier ones none.
+        """Return the end offset of the next micro-batch. Spark before 4.2 passes no arguments.
 
-        Where a micro-batch would start is where the last one that is complete has ended.
+        A micro-batch starts at the end of the previous one, which is complete.
         """
         begin = None if start is None else _from_checkpoint(start)
         if begin is not None and not self._open().is_initial(begin):
-            self._tell_group(begin)
+            self._commit_to_group(begin)
         limited = ADMISSION_CONTROL and not isinstance(limit, ReadAllAvailable | None)
         return to_json_object(
             self._open().latest_offsets(
@@ -83,7 +83,7 @@ class KafkaStreamReader(_StreamReader):
         )
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """`minOffsetsPerTrigger` next to a maximum is ours to apply: there is room for one only."""
+        """Return one limit: if there is also a maximum, the planner applies the minimum."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
@@ -91,7 +91,7 @@ class KafkaStreamReader(_StreamReader):
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> OffsetJson | None:
-        """What exists, for the query's progress; next to the end offset it tells the lag."""
+        """Return the latest offsets, from which the query's progress shows the lag."""
         latest = self._planner.latest_known if self._planner is not None else None
         return to_json_object(latest) if latest else None
 
@@ -106,26 +106,25 @@ class KafkaStreamReader(_StreamReader):
         return read_partition(partition, self._columns, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark is done with all up to here, and says so when the next micro-batch begins."""
+        """Spark calls this for a completed micro-batch when the next one begins."""
         if self._options.commit_offsets:
-            self._tell_group(_from_checkpoint(end))
+            self._commit_to_group(_from_checkpoint(end))
 
-    def _tell_group(self, offsets: PartitionOffsets) -> None:
-        """How far the query has come, for who watches the group."""
+    def _commit_to_group(self, offsets: PartitionOffsets) -> None:
         if not self._options.commit_offsets:
             return
         if self._group is None:
-            from pyspark_kafka.source.group_commits import GroupCommits  # noqa: PLC0415
+            from pyspark_kafka.source.group_committer import GroupCommitter  # noqa: PLC0415
 
-            self._group = GroupCommits(self._options.client)
+            self._group = GroupCommitter(self._options.client)
         self._group.commit(offsets)
 
     def stop(self) -> None:
         client, self._client, self._planner = self._client, None, None
         group, self._group = self._group, None
-        for each in (client, group):
-            if each is not None:
-                each.close()
+        for resource in (client, group):
+            if resource is not None:
+                resource.close()
 
     def _open(self) -> StreamPlanner:
         if self._planner is None:
@@ -141,6 +140,7 @@ def _from_checkpoint(offset: dict[str, Any]) -> PartitionOffsets:
         return from_json_object(offset)
     except OffsetFormatError as error:
         raise CheckpointError(
-            f"the checkpoint has the offset {offset!r}, which is none of Kafka's: {error}. Restore "
-            "the checkpoint, or start with a new checkpointLocation and 'startingOffsets'"
+            f"The checkpoint contains the offset {offset!r}, which is not valid: {error.problem}.",
+            topic=error.topic,
+            partition=error.partition,
         ) from None

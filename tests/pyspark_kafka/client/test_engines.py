@@ -178,7 +178,7 @@ def test_invalid_value_is_the_same_error_for_every_engine(engine: Any) -> None:
 def test_a_task_of_the_native_engine_does_not_load_librdkafka() -> None:
     script = """
 import sys
-import pyspark_kafka.source.partition as partition
+import pyspark_kafka.source.input_partition as partition
 from pyspark_kafka.options.values import ClientOptions
 kafka = {"bootstrap.servers": "127.0.0.1:1", "client.id": "me"}
 options = ClientOptions(bootstrap_servers="127.0.0.1:1", kafka=kafka, group_id="g", engine="native")

@@ -1,4 +1,4 @@
-"""Options: what they become, and that every wrong one is an error that says what to do."""
+"""Parsing of options: values, defaults, and an error with a field for every invalid option."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import logging
 import pickle
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pyspark_kafka.errors import OptionError
 from pyspark_kafka.kafka.offsets import IsolationLevel
-from pyspark_kafka.options import page, parse
 from pyspark_kafka.options.parse import (
     check_source_options,
     parse_sink_options,
     parse_source_options,
 )
+from pyspark_kafka.options.raw_options import RawOptions
 from pyspark_kafka.options.table import OPTIONS
 from pyspark_kafka.options.values import (
     Assign,
@@ -48,9 +47,14 @@ def sink(**options: str) -> SinkOptions:
     return parse_sink_options({**SERVERS, **options}, streaming=False)
 
 
-def refused(parse: Callable[..., Any], options: dict[str, str], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
+def refused(
+    parse: Callable[..., Any], options: dict[str, str], option: str | None = None
+) -> OptionError:
+    """The options raise an error of this option, else of the first one."""
+    with pytest.raises(OptionError) as caught:
         parse(**options)
+    assert caught.value.option == (option or next(iter(options)))
+    return caught.value
 
 
 def test_defaults_of_a_batch_read() -> None:
@@ -71,11 +75,11 @@ def test_defaults_of_a_batch_read() -> None:
     assert (client.fetch_offset_num_retries, client.fetch_offset_retry_interval_ms) == (3, 1000)
 
 
-def test_streams_start_at_latest() -> None:
+def test_a_streaming_read_starts_at_latest() -> None:
     assert stream().starting is Limit.LATEST
 
 
-def test_names_and_values_have_no_case() -> None:
+def test_names_and_values_are_not_case_sensitive() -> None:
     options = batch(
         STARTINGoffsets="Earliest",
         FailOnDataLoss="FALSE",
@@ -88,7 +92,7 @@ def test_names_and_values_have_no_case() -> None:
     assert options.client.poll_timeout_ms == 5
 
 
-def test_every_way_to_say_where() -> None:
+def test_starting_and_ending_options() -> None:
     assert batch(startingOffsets='{"t":{"0":4}}').starting == SpecificOffsets(offsets={tp("t"): 4})
     assert batch(endingTimestamp="9").ending == GlobalTimestamp(timestamp_ms=9)
     assert batch(
@@ -119,14 +123,14 @@ def test_group_id() -> None:
         ("", None),
     ],
 )
-def test_durations_are_sparks(text: str, milliseconds: int | None) -> None:
+def test_durations_have_the_format_of_spark(text: str, milliseconds: int | None) -> None:
     if milliseconds is None:
-        refused(stream, {"maxTriggerDelay": text}, r"'maxTriggerDelay' has the value .*such as 15m")
+        assert "15m" in refused(stream, {"maxTriggerDelay": text}).advice
     else:
         assert stream(maxTriggerDelay=text).max_trigger_delay_ms == milliseconds
 
 
-def test_options_go_to_executors_and_show_no_secret() -> None:
+def test_options_can_be_pickled_and_their_repr_has_no_secret() -> None:
     options = batch(**{"kafka.sasl.password": "hunter2", "kafka.sasl.username": "me"})
     assert pickle.loads(pickle.dumps(options)) == options
     assert options.client.kafka["sasl.password"] == "hunter2"
@@ -135,168 +139,161 @@ def test_options_go_to_executors_and_show_no_secret() -> None:
 
 @pytest.mark.parametrize("parse", [batch, stream])
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("option", "value"),
     [
-        ({"subscribe": " , "}, r"'subscribe' has the value .* names no topic"),
-        ({"subscribe": ""}, r"'subscribe' has the value '': it is blank"),
-        ({"subscribe": "a b"}, r"'subscribe' names the topic 'a b', which no topic can be called"),
-        ({"assign": '{"t":[0]}'}, r"exactly one of .* and 'assign' and 'subscribe' are given"),
-        ({"startingOffsets": "erliest"}, r"'startingOffsets' has the value 'erliest': it must be "),
-        (
-            {"startingOffsets": "{"},
-            r"'startingOffsets' has the value '\{': it is not JSON .* at character 2",
-        ),
-        ({"startingOffsets": '{"t":{"0":-3}}'}, r"t-0 has -3"),
-        (
-            {"startingOffsetsByTimestamp": '{"t":{"0":-1}}'},
-            r"'startingOffsetsByTimestamp' .* t-0 has -1",
-        ),
-        ({"startingOffsets": "committed"}, r"'committed', which needs .* set 'kafka.group.id'"),
-        (
-            {"startingTimestamp": "soon"},
-            r"'startingTimestamp' has the value 'soon': it must be a whole",
-        ),
-        ({"startingTimestamp": "-2"}, r"'startingTimestamp' has the value '-2': .* from 0 to"),
-        ({"startingOffsetsByTimestampStrategy": "x"}, r"'x': it must be error or latest"),
-        (
-            {"failOnDataLoss": "no"},
-            r"'failOnDataLoss' has the value 'no': it must be true or false",
-        ),
-        ({"minPartitions": "0"}, r"'minPartitions' has the value '0': .* from 1 to 2147483647"),
-        ({"minPartitions": "9999999999"}, r"'minPartitions' .* from 1 to 2147483647"),
-        ({"maxRecordsPerPartition": "1e6"}, r"'maxRecordsPerPartition' has the value '1e6'"),
-        ({"kafkaConsumer.pollTimeoutMs": "0"}, r"'kafkaConsumer.pollTimeoutMs' has the value '0'"),
-        ({"fetchOffset.numRetries": "x"}, r"'fetchOffset.numRetries' has the value 'x'"),
-        ({"kafka.isolation.level": "serializable"}, r"read_committed or read_uncommitted"),
-        ({"engine": "java"}, r"'engine' has the value 'java'"),
-        (
-            {"engine": "native", "kafka.security.protocol": "ssl"},
-            r"'native', but .* the value 'ssl' of .*protocol', having no TLS .* leave it at 'auto'",
-        ),
-        ({"engine": "native", "kafka.debug": "all"}, r"does not know option 'kafka.debug'"),
-        ({"topic": "t"}, r"'topic' has no meaning in a .* read: .* 'subscribe'"),
-        (
-            {"transactionalId": "x"},
-            r"'transactionalId' has no meaning in a .* read: .* exactly once",
-        ),
-        (
-            {"kafka.transaction.timeout.ms": "1"},
-            r"not supported: set 'transactionTimeout' of a wri",
-        ),
-        (
-            {"startingOffset": "earliest"},
-            r"no option 'startingOffset': did you mean 'startingOffsets'",
-        ),
-        ({"subscribePatern": "x"}, r"did you mean 'subscribePattern'"),
-        ({"topics": "x"}, r"did you mean 'subscribe'"),
-        ({"security.protocol": "SSL"}, r"did you mean 'kafka.security.protocol'"),
-        ({"kafka.bootstrap.servers": "a.example"}, r"'a\.example' is not host:port"),
-        ({"kafka.bootstrap.servers": "a.example:99999"}, r"'a\.example:99999' is not host:port"),
-        ({"kafka.bootstrap.servers": "http://a:1"}, r"'http://a:1' is not host:port"),
-        ({"kafka.bootstrap.servers": ","}, r"names no server"),
-        ({"kafka.auto.offset.reset": "earliest"}, r"not supported: .* 'startingOffsets'"),
-        ({"kafka.enable.auto.commit": "true"}, r"'kafka.enable.auto.commit' is not supported"),
-        (
-            {"kafka.key.deserializer": "x"},
-            r"'kafka.key.deserializer' is not supported: .*CAST\(key",
-        ),
-        ({"kafka.value.deserializer": "x"}, r"'kafka.value.deserializer' is not supported"),
-        ({"kafka.interceptor.classes": "x"}, r"'kafka.interceptor.classes' is not supported"),
-        ({"kafka.key.serializer": "x"}, r"'kafka.key.serializer' is not supported"),
-        ({"kafka.value.serializer": "x"}, r"'kafka.value.serializer' is not supported"),
-        ({"kafka.fetch.max.bites": "1"}, r"fetch\.max\.bytes"),
+        ("subscribe", " , "),
+        ("subscribe", ""),
+        ("subscribe", "a b"),
+        ("startingOffsets", "erliest"),
+        ("startingOffsets", "{"),
+        ("startingOffsets", '{"t":{"0":-3}}'),
+        ("startingOffsets", "committed"),
+        ("startingOffsetsByTimestamp", '{"t":{"0":-1}}'),
+        ("startingTimestamp", "soon"),
+        ("startingTimestamp", "-2"),
+        ("startingOffsetsByTimestampStrategy", "x"),
+        ("failOnDataLoss", "no"),
+        ("minPartitions", "0"),
+        ("minPartitions", "9999999999"),
+        ("maxRecordsPerPartition", "1e6"),
+        ("kafkaConsumer.pollTimeoutMs", "0"),
+        ("fetchOffset.numRetries", "x"),
+        ("kafka.isolation.level", "serializable"),
+        ("engine", "java"),
+        ("topic", "t"),
+        ("transactionalId", "x"),
+        ("kafka.bootstrap.servers", "a.example"),
+        ("kafka.bootstrap.servers", "a.example:99999"),
+        ("kafka.bootstrap.servers", "http://a:1"),
+        ("kafka.bootstrap.servers", ","),
+        ("kafka.transaction.timeout.ms", "1"),
+        ("kafka.auto.offset.reset", "earliest"),
+        ("kafka.enable.auto.commit", "true"),
+        ("kafka.key.deserializer", "x"),
+        ("kafka.value.deserializer", "x"),
+        ("kafka.interceptor.classes", "x"),
+        ("kafka.key.serializer", "x"),
+        ("kafka.value.serializer", "x"),
     ],
 )
-def test_refused_reads(
-    parse: Callable[..., SourceOptions], options: dict[str, str], message: str
+def test_invalid_option_of_a_read(
+    parse: Callable[..., SourceOptions], option: str, value: str
 ) -> None:
-    refused(parse, options, message)
-    with pytest.raises(OptionError, match=message):
-        check_source_options({**SERVERS, "subscribe": "t", **options})
+    refused(parse, {option: value})
+    with pytest.raises(OptionError) as caught:
+        check_source_options({**SERVERS, "subscribe": "t", option: value})
+    assert caught.value.option == option
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("name", "suggestion"),
     [
-        ({"startingOffsets": "latest"}, r"'startingOffsets' asks for latest, where a batch"),
-        ({"startingOffsets": '{"t":{"0":-1}}'}, r"asks for latest for t-0"),
-        ({"endingOffsets": "earliest"}, r"'endingOffsets' asks for earliest"),
-        ({"endingOffsets": '{"t":{"0":-2}}'}, r"asks for earliest for t-0"),
-        ({"endingOffsets": "committed"}, r"'endingOffsets' has the value 'committed'"),
-        (
-            {"startingOffsets": '{"t":{"0":5}}', "endingOffsets": '{"t":{"0":4}}'},
-            r"'startingOffsets' starts t-0 at 5, behind 4",
-        ),
-        (
-            {"startingOffsets": '{"t":{"0":5}}', "endingOffsets": '{"t":{"1":9}}'},
-            r"different partitions: only one of them names t-0, t-1",
-        ),
+        ("startingOffset", "startingOffsets"),
+        ("subscribePatern", "subscribePattern"),
+        ("topics", "subscribe"),
+        ("security.protocol", "kafka.security.protocol"),
+    ],
+)
+def test_a_misspelt_option_is_an_error_with_the_correct_name(name: str, suggestion: str) -> None:
+    assert f"'{suggestion}'" in refused(batch, {name: "x"}).advice
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("kafka.security.protocol", "ssl"), ("kafka.debug", "all")]
+)
+@pytest.mark.parametrize("parse", [batch, stream, sink])
+def test_the_engine_native_refuses_settings_that_it_does_not_support(
+    parse: Callable[..., object], option: str, value: str
+) -> None:
+    with pytest.raises(OptionError, match=option):
+        parse(engine="native", **{option: value})
+
+
+def test_unknown_client_settings_are_errors() -> None:
+    with pytest.raises(OptionError, match=r"fetch\.max\.bytes"):
+        batch(**{"kafka.fetch.max.bites": "1"})
+
+
+@pytest.mark.parametrize(
+    ("options", "partition"),
+    [
+        ({"startingOffsets": "latest"}, None),
+        ({"startingOffsets": '{"t":{"0":-1}}'}, 0),
+        ({"endingOffsets": "earliest"}, None),
+        ({"endingOffsets": '{"t":{"0":-2}}'}, 0),
+        ({"endingOffsets": "committed"}, None),
+        ({"startingOffsets": '{"t":{"0":5}}', "endingOffsets": '{"t":{"0":4}}'}, 0),
+        ({"startingOffsets": '{"t":{"0":5}}', "endingOffsets": '{"t":{"1":9}}'}, None),
         (
             {
                 "startingOffsetsByTimestamp": '{"t":{"0":5}}',
                 "endingOffsetsByTimestamp": '{"t":{"0":4}}',
             },
-            r"'startingOffsetsByTimestamp' starts t-0 at 5, behind 4",
+            0,
         ),
-        (
-            {"startingTimestamp": "5", "endingTimestamp": "4"},
-            r"'startingTimestamp' \(5\) is after 'endingTimestamp' \(4\)",
-        ),
-        (
-            {"filterPushdown": "yes"},
-            r"'filterPushdown' has the value 'yes': it must be false or true or single-scan",
-        ),
+        ({"startingTimestamp": "5", "endingTimestamp": "4"}, None),
+        ({"filterPushdown": "yes"}, None),
     ],
 )
-def test_refused_batch_reads(options: dict[str, str], message: str) -> None:
-    refused(batch, options, message)
+def test_invalid_option_of_a_batch_read(options: dict[str, str], partition: int | None) -> None:
+    error = refused(batch, options)
+    assert (error.topic, error.partition) == (None if partition is None else "t", partition)
 
 
-def test_refused_streaming_reads() -> None:
-    for option in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
-        refused(stream, {option: "1"}, rf"'{option}' has no meaning in a streaming read")
-    refused(stream, {"filterPushdown": "true"}, r"no meaning in a streaming read: .*'startingOff")
-    refused(
-        stream,
-        {"minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"},
-        r"'minOffsetsPerTrigger' \(11\) is higher than 'maxOffsetsPerTrigger' \(10\)",
-    )
+@pytest.mark.parametrize(
+    "option",
+    ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "filterPushdown"],
+)
+def test_options_of_batch_reads_do_not_apply_to_streaming_reads(option: str) -> None:
+    refused(stream, {option: "1"})
+
+
+def test_min_offsets_per_trigger_must_not_exceed_the_maximum() -> None:
+    refused(stream, {"minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"})
 
 
 @pytest.mark.parametrize(
     "option", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"]
 )
-def test_rate_limits_need_a_spark_that_has_them(option: str) -> None:
+def test_rate_limits_need_spark_4_2(option: str) -> None:
     options = {**SERVERS, "subscribe": "t", option: "10"}
-    with pytest.raises(OptionError, match=f"'{option}' needs Spark 4.2"):
+    with pytest.raises(OptionError, match=r"4\.2") as caught:
         parse_source_options(options, streaming=True, admission_control=False)
+    assert caught.value.option == option
     parse_source_options(options, streaming=True, admission_control=True)
     parse_source_options(options, streaming=False, admission_control=False)
 
 
-def test_what_sparks_connector_ignores_is_ignored_with_a_warning(
+def test_options_that_sparks_connector_ignores_are_ignored_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING):
         batch(maxOffsetsPerTrigger="10")
         sink(topic="t", **{"kafka.group.id": "g"})
         stream(groupIdPrefix="x", **{"kafka.group.id": "g"})
-    assert "'maxOffsetsPerTrigger' has no effect in a batch read" in caplog.text
-    assert "'kafka.group.id' has no effect in a batch write" in caplog.text
-    assert "'groupIdPrefix' has no effect" in caplog.text
+    for option in ("maxOffsetsPerTrigger", "kafka.group.id", "groupIdPrefix"):
+        assert f"'{option}' has no effect" in caplog.text
 
 
-def test_sparks_own_options_pass() -> None:
+def test_options_of_spark_are_accepted() -> None:
     batch(path="/x", checkpointLocation="/y", queryName="q", mergeSchema="true")
 
 
-def test_no_way_to_say_what_to_read() -> None:
-    with pytest.raises(OptionError, match="'assign', 'subscribe' and 'subscribePattern', and none"):
-        parse_source_options(SERVERS, streaming=False)
-    with pytest.raises(OptionError, match=r"option 'kafka\.bootstrap\.servers' is missing"):
-        parse_source_options({"subscribe": "t"}, streaming=False)
-    with pytest.raises(OptionError, match=r"'subscribePattern' has the value '\(', .* expression"):
-        parse_source_options({**SERVERS, "subscribePattern": "("}, streaming=False)
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        (SERVERS, "subscribe"),
+        ({**SERVERS, "subscribe": "t", "assign": '{"t":[0]}'}, "assign"),
+        ({"subscribe": "t"}, "kafka.bootstrap.servers"),
+        ({**SERVERS, "subscribePattern": "("}, "subscribePattern"),
+    ],
+)
+def test_a_read_needs_servers_and_exactly_one_selection(
+    options: dict[str, str], option: str
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_source_options(options, streaming=False)
+    assert caught.value.option == option
 
 
 def test_assign() -> None:
@@ -304,62 +301,56 @@ def test_assign() -> None:
     assert parsed.selection == Assign(partitions=frozenset({tp("t", 0), tp("t", 1)}))
 
 
-def test_sink() -> None:
+def test_topic_of_a_write() -> None:
     assert sink().topic is None
     assert sink(topic=" t ").topic == "t"
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("option", "value"),
     [
-        ({"topic": "a/b"}, r"'topic' names the topic 'a/b'"),
-        ({"topic": " "}, r"'topic' has the value ' ': it is blank"),
-        ({"subscribe": "t"}, r"'subscribe' has no meaning in a batch write"),
-        ({"topik": "t"}, r"no option 'topik': did you mean 'topic'"),
-        ({"kafka.acks": "1"}, r"'kafka.acks' has the value '1': .* acks=all only"),
-        ({"kafka.enable.idempotence": "false"}, r"'kafka.enable.idempotence' is not 'true'"),
-        ({"kafka.transactional.id": "x"}, r"not supported: set 'transactionalId' of a write"),
-        (
-            {"kafka.transaction.timeout.ms": "1"},
-            r"not supported: set 'transactionTimeout' of a wri",
-        ),
-        *(
-            (
-                {name: value},
-                rf"'{name}' requires .* 'transactionalId': .* remove '{name}'",
-            )
-            for name, value in (
-                ("transactionTimeout", "1m"),
-                ("commitTopic", "t"),
-                ("batchId", "1"),
-                ("onReplayMismatch", "warn"),
-                ("twoPhaseCommit", "true"),
-            )
-        ),
-        ({"commitOffsets": "true"}, r"'commitOffsets' has no meaning in a batch write: .* micro-b"),
-        (
-            {"engine": "native", "kafka.security.protocol": "SSL"},
-            r"'native', but the native engine does not know .* no TLS .* 'auto'",
-        ),
+        ("topic", "a/b"),
+        ("topic", " "),
+        ("topik", "t"),
+        ("subscribe", "t"),
+        ("kafka.acks", "1"),
+        ("kafka.enable.idempotence", "false"),
+        ("kafka.transactional.id", "x"),
+        ("kafka.transaction.timeout.ms", "1"),
+        ("commitOffsets", "true"),
     ],
 )
-def test_refused_writes(options: dict[str, str], message: str) -> None:
-    refused(sink, options, message)
+def test_invalid_option_of_a_write(option: str, value: str) -> None:
+    refused(sink, {option: value})
 
 
-def test_acks_may_be_said_as_they_are() -> None:
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("transactionTimeout", "1m"),
+        ("commitTopic", "t"),
+        ("batchId", "1"),
+        ("onReplayMismatch", "warn"),
+        ("twoPhaseCommit", "true"),
+    ],
+)
+def test_options_that_require_transactional_id(option: str, value: str) -> None:
+    assert "'transactionalId'" in refused(sink, {option: value}).what
+
+
+def test_acks_all_and_idempotence_may_be_set() -> None:
     assert sink(**{"kafka.acks": "-1"}).client.kafka["acks"] == "-1"
     sink(**{"kafka.acks": "all", "kafka.enable.idempotence": "true"})
 
 
 def exactly_once(**options: str) -> ExactlyOnce | None:
-    given = {**SERVERS, "transactionalId": "x", **options}
-    return parse_sink_options(given, streaming=True).exactly_once
+    with_id = {**SERVERS, "transactionalId": "x", **options}
+    return parse_sink_options(with_id, streaming=True).exactly_once
 
 
 def exactly_once_job(**options: str) -> ExactlyOnce | None:
-    given = {**SERVERS, "transactionalId": "x", **options}
-    return parse_sink_options(given, streaming=False).exactly_once
+    with_id = {**SERVERS, "transactionalId": "x", **options}
+    return parse_sink_options(with_id, streaming=False).exactly_once
 
 
 def test_rows_are_written_at_least_once_without_a_transactional_id() -> None:
@@ -367,7 +358,7 @@ def test_rows_are_written_at_least_once_without_a_transactional_id() -> None:
 
 
 @pytest.mark.parametrize("parse", [exactly_once, exactly_once_job])
-def test_defaults_of_writing_exactly_once(parse: Callable[[], ExactlyOnce | None]) -> None:
+def test_defaults_of_exactly_once_writes(parse: Callable[[], ExactlyOnce | None]) -> None:
     assert parse() == ExactlyOnce(
         transactional_id="x",
         transaction_timeout_ms=900_000,
@@ -380,7 +371,7 @@ def test_defaults_of_writing_exactly_once(parse: Callable[[], ExactlyOnce | None
     )
 
 
-def test_all_options_of_writing_exactly_once() -> None:
+def test_all_options_of_exactly_once_writes() -> None:
     assert exactly_once(
         transactionalId=" a.B_c-1 ",
         TransactionTimeout="3m",
@@ -406,86 +397,75 @@ def test_all_options_of_writing_exactly_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "option"),
     [
-        ({"transactionalId": "a/b"}, r"'transactionalId' has the value 'a/b': .* letters, digits"),
-        ({"transactionalId": "x" * 201}, r"at most 200"),
-        ({"transactionalId": " "}, r"'transactionalId' has the value ' ': it is blank"),
-        ({"transactionTimeout": "0"}, r"'transactionTimeout' has the value '0': .* from .* to"),
-        ({"transactionTimeout": "30d"}, r"'transactionTimeout' has the value '30d': .* from .* to"),
-        ({"commitTopic": "a b"}, r"'commitTopic' names the topic 'a b'"),
-        ({"commitTopic": "t", "topic": "t"}, r"'topic' and 'commitTopic' both name 't'"),
-        ({"onReplayMismatch": "skip"}, r"'skip': it must be fail or warn"),
-        ({"twoPhaseCommit": "1"}, r"'1': it must be true or false"),
-        ({"batchId": "1"}, r"'batchId' has no meaning in a streaming write: .* numbers its"),
-        ({"commitOffsets": "true", "checkpointLocation": "/c"}, r"set 'kafka.group.id'"),
-        (
-            {"commitOffsets": "true", "kafka.group.id": "g"},
-            r"set 'checkpointLocation' as an option of the write",
-        ),
+        ({"transactionalId": "a/b"}, "transactionalId"),
+        ({"transactionalId": "x" * 201}, "transactionalId"),
+        ({"transactionalId": " "}, "transactionalId"),
+        ({"transactionTimeout": "0"}, "transactionTimeout"),
+        ({"transactionTimeout": "30d"}, "transactionTimeout"),
+        ({"commitTopic": "a b"}, "commitTopic"),
+        ({"commitTopic": "t", "topic": "t"}, "commitTopic"),
+        ({"onReplayMismatch": "skip"}, "onReplayMismatch"),
+        ({"twoPhaseCommit": "1"}, "twoPhaseCommit"),
+        ({"batchId": "1"}, "batchId"),
+        ({"commitOffsets": "true", "checkpointLocation": "/c"}, "commitOffsets"),
+        ({"commitOffsets": "true", "kafka.group.id": "g"}, "checkpointLocation"),
     ],
 )
-def test_refused_ways_to_write_exactly_once(options: dict[str, str], message: str) -> None:
-    refused(exactly_once, options, message)
+def test_invalid_option_of_an_exactly_once_write(options: dict[str, str], option: str) -> None:
+    refused(exactly_once, options, option)
 
 
-def test_a_batch_job_commits_no_offsets_and_has_an_id_that_is_no_less_than_0() -> None:
-    refused(exactly_once_job, {"commitOffsets": "true"}, "no meaning in a batch write: .* micro-b")
-    refused(exactly_once_job, {"batchId": "-1"}, r"'-1': .* from 0 to")
-    refused(exactly_once_job, {"batchId": "one"}, r"must be a whole number")
+@pytest.mark.parametrize(
+    ("option", "value"), [("commitOffsets", "true"), ("batchId", "-1"), ("batchId", "one")]
+)
+def test_invalid_option_of_an_exactly_once_batch_job(option: str, value: str) -> None:
+    refused(exactly_once_job, {option: value})
 
 
-def test_a_group_without_commits_is_told_to_have_no_effect(
+def test_a_group_without_commit_offsets_is_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     for options in ({}, {"transactionalId": "x"}):
         caplog.clear()
-        given = {**SERVERS, "kafka.group.id": "g", **options}
-        assert parse_sink_options(given, streaming=True).client.group_id == "g"
-        assert "'kafka.group.id' has no effect without 'commitOffsets'" in caplog.text
+        with_group = {**SERVERS, "kafka.group.id": "g", **options}
+        assert parse_sink_options(with_group, streaming=True).client.group_id == "g"
+        assert "'kafka.group.id' has no effect" in caplog.text
 
 
-def test_a_streaming_read_commits_to_a_group_that_the_user_names() -> None:
+def test_commit_offsets_of_a_streaming_read_requires_a_group() -> None:
     assert stream(commitOffsets="true", **{"kafka.group.id": "g"}).commit_offsets
     assert not stream(**{"kafka.group.id": "g"}).commit_offsets
-    refused(stream, {"commitOffsets": "true"}, "'commitOffsets' is true, .* set 'kafka.group.id'")
-    refused(batch, {"commitOffsets": "true"}, "no meaning in a batch read: .* micro-batches only")
+    assert "'kafka.group.id'" in refused(stream, {"commitOffsets": "true"}).advice
+    refused(batch, {"commitOffsets": "true"})
 
 
-def test_every_option_of_the_table_is_read_where_it_is_valid(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """An option that only the table has would be ignored silently."""
-    read: set[str] = set()
-    value = parse._Given._value
+def test_every_option_of_the_table_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An option that is only in the table would have no effect."""
+    parsed: set[str] = set()
+    value = RawOptions._value
 
-    def recorded(self: parse._Given, name: str) -> object:
-        read.add(name)
+    def recorded(self: RawOptions, name: str) -> object:
+        parsed.add(name)
         return value(self, name)
 
-    monkeypatch.setattr(parse._Given, "_value", recorded)
+    monkeypatch.setattr(RawOptions, "_value", recorded)
     ids = {"transactionalId": "x", "topic": "t", "kafka.group.id": "g"}
-    ways = {"assign": '{"t":[0]}', "subscribe": "t", "subscribePattern": "t"}
+    selections = {"assign": '{"t":[0]}', "subscribe": "t", "subscribePattern": "t"}
     limits = {
         "Offsets": "earliest",
         "Timestamp": "1",
         "OffsetsByTimestamp": '{"t":{"0":1}}',
     }
-    for (way, selected), limit in product(ways.items(), limits):
-        given = {**SERVERS, way: selected}
-        given |= {f"starting{limit}": limits[limit]}
-        parse_source_options(given, streaming=True)
-        given |= {f"ending{limit}": limits[limit].replace("earliest", "latest")}
-        parse_source_options(given, streaming=False)
+    for (name, selection), limit in product(selections.items(), limits):
+        options = {**SERVERS, name: selection}
+        options |= {f"starting{limit}": limits[limit]}
+        parse_source_options(options, streaming=True)
+        options |= {f"ending{limit}": limits[limit].replace("earliest", "latest")}
+        parse_source_options(options, streaming=False)
     parse_sink_options({**SERVERS, **ids}, streaming=False)
     parse_sink_options(
         {**SERVERS, **ids, "commitOffsets": "true", "checkpointLocation": "/c"}, streaming=True
     )
-    assert read == {option.name for option in OPTIONS}
-
-
-def test_documentation_is_current() -> None:
-    path = Path(__file__).parents[3] / "docs" / "options.md"
-    assert path.read_text() == page.render(), (
-        "run: python -m pyspark_kafka.options.page > docs/options.md"
-    )
+    assert parsed == {option.name for option in OPTIONS}

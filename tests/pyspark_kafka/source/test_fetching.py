@@ -6,7 +6,7 @@ import pytest
 
 from pyspark_kafka.errors import DataLossError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from pyspark_kafka.kafka.offsets import FetchRange
-from pyspark_kafka.source.fetching import read_range
+from pyspark_kafka.source.range_reader import read_range
 from pyspark_kafka.source.ranges import PlannedRange
 from tests.pyspark_kafka.source.fake_client import FakeClient, FakeLog, FakeTopic, topic
 from tests.pyspark_kafka.source.planning import FakeTime, source_options, tp

@@ -14,7 +14,7 @@ from pyspark_kafka.errors import (
     OptionError,
     UnknownTopicOrPartitionError,
 )
-from pyspark_kafka.source.planner import plan_batch
+from pyspark_kafka.source.batch_planner import plan_batch
 from tests.pyspark_kafka.source.fake_client import FakeClient, FakeLog, FakeTopic, topic
 from tests.pyspark_kafka.source.planning import (
     FakeTime,

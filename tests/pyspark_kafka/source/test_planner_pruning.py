@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pyspark_kafka.errors import DataLossError, OptionError
-from pyspark_kafka.source.planner import plan_batch
-from pyspark_kafka.source.pushdown import Condition, Operator, Pruning
+from pyspark_kafka.source.batch_planner import plan_batch
+from pyspark_kafka.source.pruning import Condition, Operator, Pruning
 from tests.pyspark_kafka.source.fake_client import FakeClient, FakeLog, FakeTopic, topic
 from tests.pyspark_kafka.source.planning import FakeTime, offset_reader, source_options, spans
 

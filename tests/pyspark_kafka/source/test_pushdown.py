@@ -12,16 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kafka.kafka.topics import TopicPartition
-from pyspark_kafka.source.pushdown import (
-    EVERYTHING,
-    Condition,
-    Operator,
-    Pruning,
-    holds,
-    offsets_where,
-    prune,
-)
-from pyspark_kafka.source.pushdown_offsets import (
+from pyspark_kafka.source.offset_sets import (
     END,
     EVERY,
     NONE,
@@ -31,6 +22,15 @@ from pyspark_kafka.source.pushdown_offsets import (
     contains,
     intersection,
     offsets_of,
+)
+from pyspark_kafka.source.pruning import (
+    EVERYTHING,
+    Condition,
+    Operator,
+    Pruning,
+    holds,
+    offsets_where,
+    prune,
 )
 from tests.pyspark_kafka.source.planning import tp
 

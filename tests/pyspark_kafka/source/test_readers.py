@@ -123,7 +123,7 @@ def test_filters_narrow_the_plan_and_those_left_are_returned(client: FakeClient)
 def test_every_filter_of_spark_is_known() -> None:
     from pyspark.sql.datasource import Filter, Not  # noqa: PLC0415
 
-    from pyspark_kafka.source.pushdown_filters import OPERATORS  # noqa: PLC0415
+    from pyspark_kafka.source.spark_filters import OPERATORS  # noqa: PLC0415
 
     known = {kind.__name__ for kind in Filter.__subclasses__()}
     assert known == {*OPERATORS, Not.__name__}

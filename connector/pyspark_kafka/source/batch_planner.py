@@ -1,7 +1,7 @@
-"""Planning of a batch read: from options to the ranges that tasks read.
+"""Planning of a batch read on the driver: from options to the ranges that tasks read.
 
-Purpose: the driver's half of `spark.read`. Invariant: what is planned exists and is decided at the
-moment of planning. What it must not know: Spark, clients other than by `OffsetReader`.
+Invariant: planned ranges exist, and their transactions are complete. Must not know: Spark, and
+clients except through `OffsetReader`.
 """
 
 from __future__ import annotations
@@ -21,47 +21,48 @@ from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.options.values import Limit, SourceOptions, SpecificOffsets
 from pyspark_kafka.source.data_loss import DataLossPolicy
 from pyspark_kafka.source.offset_reader import Assignment, OffsetReader
-from pyspark_kafka.source.pushdown import EVERYTHING, Pruning
-from pyspark_kafka.source.range_check import readable
+from pyspark_kafka.source.pruning import EVERYTHING, Pruning
+from pyspark_kafka.source.range_check import readable_ranges
 from pyspark_kafka.source.ranges import PlannedRange, split
 
 
 def plan_batch(
     reader: OffsetReader, options: SourceOptions, pruning: Pruning = EVERYTHING
 ) -> list[PlannedRange]:
-    """The tasks of a batch read; raises `OptionError`, `DataLossError`, `KafkaError`.
+    """Return the tasks of a batch read; raises `OptionError`, `DataLossError`, `KafkaError`.
 
-    Options are checked against all partitions that they select. What is pruned is not wanted, so
-    it cannot be lost either.
+    Options are checked against all selected partitions. Pruned records are never data loss.
     """
     assignment = reader.complete_assignment()
     if not assignment.partitions:
         return []
     start = reader.resolve(options.starting, assignment.partitions, "starting")
     end = reader.resolve(options.ending, assignment.partitions, "ending")
-    wanted = frozenset(filter(pruning.reads, assignment.partitions))
+    partitions = frozenset(filter(pruning.reads, assignment.partitions))
     on_loss = DataLossPolicy(fail=options.fail_on_data_loss)
-    # An end that the user did not write as an offset was read from the log a moment ago.
-    written = options.ending.offsets if isinstance(options.ending, SpecificOffsets) else {}
-    known_latest = {p: offset for p, offset in end.items() if written.get(p, LATEST) < 0}
-    backwards = {p: start[p] for p in wanted if start[p] > end[p]}
+    # Ends that are not offsets of the user were just read from the log, and so are readable.
+    given_ends = options.ending.offsets if isinstance(options.ending, SpecificOffsets) else {}
+    known_latest = {p: offset for p, offset in end.items() if given_ends.get(p, LATEST) < 0}
+    backwards = {p: start[p] for p in partitions if start[p] > end[p]}
     for partition in sorted(backwards.keys() - known_latest.keys()):
-        _explain_backwards(partition, start, end, options, on_loss)
+        _report_end_before_start(partition, start, end, options, on_loss)
     _check_starts({p: start[p] for p in backwards.keys() & known_latest.keys()}, reader, on_loss)
     ranges = [
         part
-        for p in sorted(wanted - backwards.keys())
+        for p in sorted(partitions - backwards.keys())
         for part in pruning.parts(p, start[p], end[p])
     ]
-    found = readable(ranges, reader, on_loss, known_latest=known_latest)
-    return planned(_since(pruning.since_ms, found, reader), assignment, options)
+    found = readable_ranges(ranges, reader, on_loss, known_latest=known_latest)
+    return plan_tasks(_since(pruning.since_ms, found, reader), assignment, options)
 
 
 def _since(
     since_ms: int | None, ranges: Sequence[FetchRange], reader: OffsetReader
 ) -> list[FetchRange]:
-    """Leave out what is older. The ranges are readable by now: where the cluster finds no record
-    that is recent enough, they have none."""
+    """Return the ranges without records before the first one with this timestamp or a later one.
+
+    The ranges are readable: if the cluster finds no such record, they contain none.
+    """
     if since_ms is None or not ranges:
         return list(ranges)
     first = reader.first_since({r.topic_partition for r in ranges}, since_ms)
@@ -72,44 +73,53 @@ def _since(
     ]
 
 
-def _explain_backwards(
+def _report_end_before_start(
     partition: TopicPartition,
     start: PartitionOffsets,
     end: PartitionOffsets,
     options: SourceOptions,
     on_loss: DataLossPolicy,
 ) -> None:
-    """The end is an offset that the user wrote, and the start lies behind it."""
-    written = options.starting.offsets if isinstance(options.starting, SpecificOffsets) else {}
-    if options.starting is Limit.EARLIEST or written.get(partition) == EARLIEST:
+    """Report data loss if the start is the log start offset, else raise `OptionError`."""
+    given = options.starting.offsets if isinstance(options.starting, SpecificOffsets) else {}
+    if options.starting is Limit.EARLIEST or given.get(partition) == EARLIEST:
         on_loss.report(
-            f"{partition}: the records up to offset {end[partition]} were to be read, and the log "
-            f"starts at {start[partition]}"
+            f"The query has to read {partition} up to offset {end[partition]}, and its log starts "
+            f"at offset {start[partition]}.",
+            partition,
+            offset=end[partition],
         )
     else:
         raise OptionError(
-            f"{partition} is to be read from offset {start[partition]} back to {end[partition]}: "
-            "correct where the options 'starting...' and 'endingOffsets' start and end it"
+            f"The read of {partition} starts at offset {start[partition]} and ends at offset "
+            f"{end[partition]}.",
+            advice="Correct 'endingOffsets', or the option that determines the start.",
+            option="endingOffsets",
+            topic=partition.topic,
+            partition=partition.partition,
+            offset=end[partition],
         )
 
 
 def _check_starts(starts: PartitionOffsets, reader: OffsetReader, on_loss: DataLossPolicy) -> None:
-    """Starts above latest: nothing to read yet, or loss where they lie above the log end too."""
+    """Report data loss for starts after the log end; up to it there is nothing to read yet."""
     log_end = reader.latest(
         starts, expected=starts, isolation_level=IsolationLevel.READ_UNCOMMITTED
     )
     for partition in sorted(starts):
         if starts[partition] > log_end[partition]:
             on_loss.report(
-                f"{partition}: it was to be read from offset {starts[partition]}, and its log "
-                f"ends at {log_end[partition]}"
+                f"The query has to read {partition} from offset {starts[partition]}, and its log "
+                f"ends at offset {log_end[partition]}.",
+                partition,
+                offset=starts[partition],
             )
 
 
-def planned(
+def plan_tasks(
     ranges: list[FetchRange], assignment: Assignment, options: SourceOptions
 ) -> list[PlannedRange]:
-    """Cut ranges into tasks, each with the id of the topic it was planned for."""
+    """Split ranges into tasks, and add the topic ids of the assignment."""
     return [
         PlannedRange(fetch_range=part, topic_id=assignment.topic_ids[part.topic_partition.topic])
         for part in split(

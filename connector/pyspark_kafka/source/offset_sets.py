@@ -1,8 +1,7 @@
-"""Sets of offsets as ranges: what filters on `offset` leave to be read.
+"""Sets of offsets, as the ranges that filters on `offset` select.
 
-Purpose: the little set arithmetic that pushdown needs. Invariant: every value of `Offsets` is in
-order, and its ranges are neither empty nor do they touch. What it must not know: filters, Spark,
-which offsets exist.
+Invariant: the ranges of `Offsets` are in order, not empty, and do not touch. Must not know:
+filters, Spark, which offsets exist.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Final
 from pyspark_kafka.kafka.offsets import LONG_MAX
 
 Offsets = tuple[tuple[int, int], ...]
-"""Ranges `(start, end)`, the end exclusive."""
+"""Ranges `(start, end)` with an exclusive end."""
 
 END: Final = LONG_MAX + 1
 EVERY: Final[Offsets] = ((0, END),)
@@ -23,7 +22,7 @@ NONE: Final[Offsets] = ()
 
 
 def offsets_of(ranges: Iterable[tuple[int, int]]) -> Offsets:
-    """Ranges in any order, overlapping, empty or beyond what an offset can be."""
+    """Return the union of ranges, which may overlap, be empty or exceed the valid offsets."""
     found: list[tuple[int, int]] = []
     for start, end in sorted((max(start, 0), min(end, END)) for start, end in ranges):
         if start >= end:
@@ -55,9 +54,9 @@ def intersection(left: Offsets, right: Offsets) -> Offsets:
 
 
 def bridged(offsets: Offsets, *, gap_min: int, ranges_max: int) -> Offsets:
-    """A set that contains this one, in no more than so many ranges and with no smaller gap.
+    """Return a superset of at most `ranges_max` ranges, without gaps smaller than `gap_min`.
 
-    Where there are too many gaps the largest are kept.
+    If there are too many gaps, the largest ones remain.
     """
     if not offsets:
         return NONE

@@ -1,8 +1,8 @@
-"""Spark's filters as conditions.
+"""Conversion of Spark's filters to conditions.
 
-Purpose: the one place that knows the filters of `pyspark.sql.datasource` (Spark 4.1 and later).
-They are known by their names, so that this can be imported where there are none. Invariant: one
-that is not known becomes None, and stays with Spark. What it must not know: what can be pruned.
+Purpose: the only module that uses the filters of `pyspark.sql.datasource` (Spark 4.1 and later). It
+uses their class names, so that it can be imported with earlier versions. Invariant: Spark
+evaluates unknown filters itself. Must not know: which conditions can be pruned.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from pyspark_kafka.source.pushdown import Condition, Operator
+from pyspark_kafka.source.pruning import Condition, Operator
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -35,7 +35,7 @@ OPERATORS: Final[Mapping[str, Operator]] = MappingProxyType(
 
 
 def condition_of(spark_filter: Filter) -> Condition | None:
-    """The filter as a condition on one of our columns, or None."""
+    """Return the filter as a condition on a column of the source, or None if it is not one."""
     name = type(spark_filter).__name__
     child = getattr(spark_filter, "child", None) if name == "Not" else spark_filter
     operator = OPERATORS.get(type(child).__name__)

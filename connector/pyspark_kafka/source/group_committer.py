@@ -1,9 +1,9 @@
-"""`commitOffsets` of a streaming read: tell a consumer group how far the query has come.
+"""The option `commitOffsets` of a streaming read.
 
-Purpose: commit the end of every completed micro-batch to the group that the user names, for the
-tools that watch groups. Invariant: the query never reads these offsets (its checkpoint holds its
-own) and never fails for them: a commit that fails is a warning, and takes a few seconds at most.
-What it must not know: Spark, and when a micro-batch is complete.
+Purpose: commit the end offsets of each completed micro-batch to a consumer group, for tools that
+monitor lag. Invariant: the query never reads these offsets, because its checkpoint has its own. A
+failed commit is a warning, and takes a few seconds at most. Must not know: Spark, and when a
+micro-batch is complete.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from pyspark_kafka.options.values import ClientOptions
 
 log = logging.getLogger(__name__)
 
-_COMMIT_MS_MAX: Final = 10_000
-"""How long a micro-batch may wait for the last one's commit."""
+_COMMIT_TIMEOUT_MS_MAX: Final = 10_000
+"""The maximum delay of a micro-batch by the commit of the previous one."""
 
 
-class GroupCommits:
-    """Of one query. Its client is its own, since it waits for less long than the others."""
+class GroupCommitter:
+    """Commits the offsets of one query, with a client that has a shorter timeout than others."""
 
     def __init__(self, options: ClientOptions) -> None:
-        api_ms = min(api_timeout_ms(options.kafka), _COMMIT_MS_MAX)
-        kafka = {**options.kafka, "default.api.timeout.ms": str(api_ms)}
+        timeout_ms = min(api_timeout_ms(options.kafka), _COMMIT_TIMEOUT_MS_MAX)
+        kafka = {**options.kafka, "default.api.timeout.ms": str(timeout_ms)}
         self._options = replace(options, kafka=kafka)
         self._client: KafkaReads | None = None
         self._committed: PartitionOffsets = {}
 
     def commit(self, offsets: PartitionOffsets) -> None:
-        """Commit, unless it is what was committed last."""
+        """Commit these offsets, unless the last commit had the same."""
         if offsets == self._committed:
             return
         group_id = self._options.group_id
@@ -43,9 +43,9 @@ class GroupCommits:
             self._open().commit_offsets(group_id, offsets)
         except KafkaError as error:
             log.warning(
-                "option 'commitOffsets': the offsets of a micro-batch were not committed to group "
-                "'%s', and the query goes on; the next micro-batch commits anew. Nobody else may "
-                "be a member of that group: %s",
+                "The offsets of a micro-batch were not committed to group '%s' (option "
+                "'commitOffsets'). The query continues, and the next micro-batch commits its own. "
+                "The group must not have members. %s",
                 group_id,
                 error,
             )

@@ -1,13 +1,13 @@
-"""What filters say about where to read: conditions in, a `Pruning` out.
+"""Pruning of a batch read by the filters of a query: from conditions to a `Pruning`.
 
-Purpose: decide which partitions and offsets a batch read can leave out, and which conditions that
-answers in full. Invariant: no row that satisfies all conditions is left out, and every row that is
-not left out satisfies the conditions called exact. What it must not know: Spark, clients.
+Purpose: determine which partitions and offsets a batch read can skip, and which conditions are
+exact: Spark need not evaluate them again. Invariant: no row that satisfies all conditions is
+skipped, and every row that is read satisfies the exact conditions. Must not know: Spark, clients.
 
-`topic`, `partition` and `offset` are never null in a row; a literal may be, and then SQL's logic of
-three values holds. A lower bound on `timestamp` becomes an offset: Kafka tells the first record
-with a timestamp or a later one, and all before it are older, in whatever order the timestamps are
-(`LogSegment.findOffsetByTimestamp`). An upper bound never does: see docs/adr/0005.
+`topic`, `partition` and `offset` of a row are never null. Literals may be null, and are evaluated
+with SQL's three-valued logic. A lower bound on `timestamp` becomes a starting offset: Kafka returns
+the first record with a timestamp or a later one, and all records before it are older, in any order
+of timestamps (`LogSegment.findOffsetByTimestamp`). An upper bound does not: see docs/adr/0005.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from pyspark_kafka.kafka.offsets import FetchRange
 from pyspark_kafka.kafka.topics import TopicPartition
-from pyspark_kafka.source.pushdown_offsets import (
+from pyspark_kafka.source.offset_sets import (
     END,
     EVERY,
     NONE,
@@ -51,10 +51,10 @@ class Operator(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """One of the conditions that a row must satisfy, all of them together.
+    """One of the conditions that a row must satisfy.
 
-    `value` is the literal, for `IN` a sequence of them. `timestamp` is compared with a datetime
-    that knows its time zone.
+    `value` is the literal, for `IN` a sequence of literals. The literal of `timestamp` is a
+    datetime with a time zone.
     """
 
     column: str
@@ -65,25 +65,25 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning:
-    """What is left to be read; the default is everything."""
+    """The part of the partitions that has to be read; the default is everything."""
 
     on_partitions: tuple[Condition, ...] = ()
-    """On `topic` and `partition`; only partitions for which all are true are read."""
+    """Conditions on `topic` and `partition`; partitions that satisfy all of them are read."""
     offsets: Offsets = EVERY
     since_ms: int | None = None
-    """Records before the first with this timestamp, epoch ms, or a later one are not wanted."""
+    """Read from the first record with this timestamp (epoch milliseconds) or a later one."""
 
     def reads(self, topic_partition: TopicPartition) -> bool:
         if self.offsets == NONE:
             return False
-        of_column: dict[str, str | int] = {
+        values: dict[str, str | int] = {
             "topic": topic_partition.topic,
             "partition": topic_partition.partition,
         }
-        return all(holds(c, of_column[c.column]) is True for c in self.on_partitions)
+        return all(evaluate(c, values[c.column]) is True for c in self.on_partitions)
 
     def parts(self, topic_partition: TopicPartition, start: int, end: int) -> list[FetchRange]:
-        """What is left of a range of offsets, in order."""
+        """Return the parts of a range of offsets that have to be read, in order."""
         return [
             FetchRange(topic_partition=topic_partition, start_offset=first, end_offset=last)
             for first, last in intersection(self.offsets, offsets_of([(start, end)]))
@@ -93,9 +93,9 @@ class Pruning:
 EVERYTHING: Final = Pruning()
 
 GAP_MIN: Final = 10_000
-"""Offsets. A smaller gap between wanted offsets is read too: it costs less than a task more."""
+"""Smaller gaps between offsets are read too, because that costs less than another task."""
 RANGES_MAX: Final = 100
-"""In one partition: `offset IN (...)` must not become a task for each of its values."""
+"""The maximum in a partition, so that `offset IN (...)` does not become a task for each value."""
 
 _LITERALS: Final[Mapping[str, type]] = MappingProxyType(
     {"topic": str, "partition": int, "offset": int}
@@ -117,34 +117,34 @@ _TESTS: Final[Mapping[Operator, Callable[[Any, Any], bool]]] = MappingProxyType(
 
 
 def prune(conditions: Sequence[Condition]) -> tuple[Pruning, list[bool]]:
-    """The pruning for rows that satisfy all of these, and for each whether it is exact.
+    """Return the pruning for these conditions, and for each condition whether it is exact.
 
-    One that is not exact has to be evaluated on every row still.
+    Spark has to evaluate conditions that are not exact on every row.
     """
-    understood = [_is_understood(condition) for condition in conditions]
+    supported = [_is_supported(condition) for condition in conditions]
     on_partitions = []
-    wanted = EVERY
+    selected = EVERY
     since_ms = None
-    for condition, is_understood in zip(conditions, understood, strict=True):
+    for condition, is_supported in zip(conditions, supported, strict=True):
         if condition.column == "timestamp":
             bound_ms = _since_ms(condition)
             if bound_ms is not None:
                 since_ms = max(bound_ms, since_ms or 0)
-        elif is_understood and condition.column == "offset":
-            wanted = intersection(wanted, offsets_where(condition))
-        elif is_understood:
+        elif is_supported and condition.column == "offset":
+            selected = intersection(selected, offsets_where(condition))
+        elif is_supported:
             on_partitions.append(condition)
-    offsets = bridged(wanted, gap_min=GAP_MIN, ranges_max=RANGES_MAX)
+    offsets = bridged(selected, gap_min=GAP_MIN, ranges_max=RANGES_MAX)
     exact = [
-        is_understood and (c.column != "offset" or contains(offsets_where(c), offsets))
-        for c, is_understood in zip(conditions, understood, strict=True)
+        is_supported and (c.column != "offset" or contains(offsets_where(c), offsets))
+        for c, is_supported in zip(conditions, supported, strict=True)
     ]
-    # Zero and below is any time at all, or none: -1 is how Kafka says that a record has none.
+    # Records without a timestamp have -1, so that a bound of zero or less excludes nothing.
     since_ms = since_ms if since_ms is not None and since_ms > 0 else None
     return Pruning(on_partitions=tuple(on_partitions), offsets=offsets, since_ms=since_ms), exact
 
 
-def _is_understood(condition: Condition) -> bool:
+def _is_supported(condition: Condition) -> bool:
     literal_type = _LITERALS.get(condition.column)
     if literal_type is None or (condition.operator in _TEXT and literal_type is not str):
         return False
@@ -152,22 +152,22 @@ def _is_understood(condition: Condition) -> bool:
         return True
     literals = condition.value if condition.operator is Operator.IN else [condition.value]
     return isinstance(literals, Sequence) and all(
-        # bool is an int to Python, and no number to SQL.
+        # bool is a subclass of int in Python, and not a number in SQL.
         literal is None or type(literal) is literal_type
         for literal in literals
     )
 
 
-def holds(condition: Condition, value: str | int) -> bool | None:
-    """Whether it is true of a value that is not null; None is SQL's NULL.
+def evaluate(condition: Condition, value: str | int) -> bool | None:
+    """Evaluate a condition on a value that is not null; None is SQL's NULL.
 
-    Python orders text by code points, which is how Spark orders its UTF-8.
+    Python compares strings by code points, which is the order of Spark's UTF-8 strings.
     """
-    answer = _answer(condition.operator, condition.value, value)
-    return answer if answer is None or not condition.negated else not answer
+    result = _evaluate(condition.operator, condition.value, value)
+    return result if result is None or not condition.negated else not result
 
 
-def _answer(operator: Operator, literal: Any, value: str | int) -> bool | None:
+def _evaluate(operator: Operator, literal: Any, value: str | int) -> bool | None:
     match operator:
         case Operator.IS_NULL:
             return False
@@ -181,7 +181,7 @@ def _answer(operator: Operator, literal: Any, value: str | int) -> bool | None:
 
 
 def offsets_where(condition: Condition) -> Offsets:
-    """The offsets for which it is true, neither false nor null."""
+    """Return the offsets for which a condition is true, and neither false nor null."""
     literal = condition.value
     match condition.operator:
         case Operator.IS_NULL:
@@ -193,9 +193,9 @@ def offsets_where(condition: Condition) -> Offsets:
         case Operator.IN:
             if condition.negated and None in literal:
                 return NONE
-            found = offsets_of((one, one + 1) for one in literal if one is not None)
+            found = offsets_of((offset, offset + 1) for offset in literal if offset is not None)
         case _ if literal is None:
-            return NONE  # null, and so is its negation
+            return NONE  # the condition is null, and so is its negation
         case Operator.EQUAL | Operator.EQUAL_NULL_SAFE:
             found = offsets_of([(literal, literal + 1)])
         case Operator.GREATER:
@@ -212,16 +212,21 @@ def offsets_where(condition: Condition) -> Offsets:
 
 
 def _since_ms(condition: Condition) -> int | None:
-    """The earliest timestamp, in epoch ms, that can satisfy it; None where there is no saying.
+    """Return the earliest timestamp (epoch milliseconds) that can satisfy a condition, or None.
 
-    Literals have microseconds and records milliseconds: the first whole one that will do counts.
+    Literals are in microseconds and records in milliseconds, so that the bound is rounded up.
     """
-    after = {Operator.GREATER, Operator.GREATER_OR_EQUAL, Operator.EQUAL, Operator.EQUAL_NULL_SAFE}
+    lower_bounds = {
+        Operator.GREATER,
+        Operator.GREATER_OR_EQUAL,
+        Operator.EQUAL,
+        Operator.EQUAL_NULL_SAFE,
+    }
     if condition.negated:
-        after = {Operator.LESS, Operator.LESS_OR_EQUAL}
+        lower_bounds = {Operator.LESS, Operator.LESS_OR_EQUAL}
     elif condition.operator is Operator.IN:
         return _earliest_ms(condition.value)
-    if condition.operator not in after or not _is_instant(condition.value):
+    if condition.operator not in lower_bounds or not _is_instant(condition.value):
         return None
     literal_us = _epoch_us(condition.value)
     if condition.operator in (Operator.GREATER, Operator.LESS_OR_EQUAL):

@@ -1,7 +1,7 @@
-"""The unit of work that Spark carries from driver to executor, and what the executor does with it.
+"""The input partition that Spark sends from the driver to an executor, and its read there.
 
-Purpose: the one place where both readers meet: `KafkaInputPartition` and `read_partition`.
-Invariant: nothing with a connection is pickled; clients come from this worker's pool.
+Purpose: what the batch and the streaming reader share: `KafkaInputPartition`, `read_partition`.
+Invariant: connections are never pickled; clients are in a pool of the Python worker.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark_kafka.client.pool import ClientPool
 from pyspark_kafka.client.port import KafkaReads
 from pyspark_kafka.columns import SOURCE_SCHEMA
 from pyspark_kafka.options.values import SourceOptions
-from pyspark_kafka.source.fetching import read_range
+from pyspark_kafka.source.range_reader import read_range
 from pyspark_kafka.source.ranges import PlannedRange
 from pyspark_kafka.worker import freeze_garbage_collector
 
@@ -39,7 +39,7 @@ def _pool() -> ClientPool[KafkaReads]:
 def read_partition(
     partition: InputPartition, columns: tuple[str, ...], options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a partition; none for the empty one that Spark makes where a plan is empty."""
+    """Yield the records of a partition. Spark's own partition for an empty plan has none."""
     if not isinstance(partition, KafkaInputPartition):
         return
     schema = pa.schema([SOURCE_SCHEMA.field(name) for name in columns])
