@@ -1,4 +1,4 @@
-"""A `KafkaClient` over logs in memory: what a test says the cluster holds, and what was asked."""
+"""A client of a cluster in memory, which records its requests."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _ids = count(1)
 
 @dataclass
 class FakeLog:
-    """Offsets `start` to `end`; `stable` is the LSO; every offset has a record unless in `gaps`.
+    """Offsets `start` to `end`, with a record at every offset that is not in `gaps`.
 
-    A record's timestamp is 1000 times its offset.
+    `stable` is the last stable offset. A record's timestamp is 1000 times its offset.
     """
 
     start: int = 0
@@ -56,46 +56,46 @@ class FakeTopic:
 
 
 def topic(*ends: int, **kwargs: Any) -> FakeTopic:
-    """A topic whose partitions have these ends."""
+    """Return a topic whose partitions have these log end offsets."""
     return FakeTopic(partitions={n: FakeLog(end=end) for n, end in enumerate(ends)}, **kwargs)
 
 
 class FakeClient:
-    """Of a cluster with these topics. `before_fetch` can change them under a running read."""
+    """A client of these topics. `before_batch` can change them during a read."""
 
     def __init__(self, topics: dict[str, FakeTopic], *, batch_rows: int = 2) -> None:
         self.topics = topics
         self.batch_rows = batch_rows
         self.committed: dict[tuple[str, TopicPartition], int] = {}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.fetched: list[tuple[FetchRange, tuple[str, ...]]] = []
         self.failures: list[Exception] = []
         self.before_batch: Callable[[int], None] = lambda _offset: None
         self.on_list_offsets: Callable[[], None] = lambda: None
-        self.unheard_of = 0
-        """So many descriptions come from a broker that knows of no topic yet."""
+        self.unknown_topics_responses = 0
+        """The number of responses from a broker that has no metadata of topics yet."""
         self.closed = False
         self.pins_topic_ids = False
 
     def log(self, partition: TopicPartition) -> FakeLog:
         topic = self.topics.get(partition.topic)
         if topic is None or partition.partition not in topic.partitions:
-            raise UnknownTopicOrPartitionError(f"{partition} does not exist")
+            raise UnknownTopicOrPartitionError(f"{partition} does not exist.")
         return topic.partitions[partition.partition]
 
-    def _ask(self, what: str) -> None:
-        self.asked.append(what)
+    def _request(self, name: str) -> None:
+        self.requests.append(name)
         if self.failures:
             raise self.failures.pop(0)
 
     def list_topics(self) -> Collection[str]:
-        self._ask("list_topics")
+        self._request("list_topics")
         return [name for name, topic in self.topics.items() if not topic.is_internal]
 
     def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
-        self._ask("describe_topics")
-        if self.unheard_of > 0:
-            self.unheard_of -= 1
+        self._request("describe_topics")
+        if self.unknown_topics_responses > 0:
+            self.unknown_topics_responses -= 1
             return {}
         return {
             name: TopicDescription(
@@ -111,30 +111,30 @@ class FakeClient:
     def list_offsets(
         self, queries: Mapping[TopicPartition, OffsetQuery], isolation_level: IsolationLevel
     ) -> Mapping[TopicPartition, int | None]:
-        self._ask("list_offsets")
+        self._request("list_offsets")
         self.on_list_offsets()
-        answers: dict[TopicPartition, int | None] = {}
+        offsets: dict[TopicPartition, int | None] = {}
         for partition, query in queries.items():
             log = self.log(partition)
             match query:
                 case AtTimestamp(timestamp_ms=timestamp_ms):
-                    answers[partition] = log.at(timestamp_ms, isolation_level)
+                    offsets[partition] = log.at(timestamp_ms, isolation_level)
                 case -2:
-                    answers[partition] = log.start
+                    offsets[partition] = log.start
                 case _:
                     assert query == LATEST
                     assert EARLIEST != LATEST
-                    answers[partition] = log.latest(isolation_level)
-        return answers
+                    offsets[partition] = log.latest(isolation_level)
+        return offsets
 
     def committed_offsets(
         self, group_id: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int | None]:
-        self._ask("committed_offsets")
+        self._request("committed_offsets")
         return {p: self.committed.get((group_id, p)) for p in partitions}
 
     def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        self._ask("commit_offsets")
+        self._request("commit_offsets")
         self.committed |= {(group_id, p): offset for p, offset in offsets.items()}
 
     def fetch(
@@ -145,7 +145,7 @@ class FakeClient:
         *,
         topic_id: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        self.asked.append("fetch")
+        self.requests.append("fetch")
         pinned = topic_id if self.pins_topic_ids else None
         self.fetched.append((fetch_range, columns))
         partition, position = fetch_range.topic_partition, fetch_range.start_offset
@@ -153,9 +153,9 @@ class FakeClient:
             self.before_batch(position)
             log = self.log(partition)
             if pinned not in (None, self.topics[partition.topic].topic_id):
-                raise UnknownTopicOrPartitionError(f"{partition}: another topic")
+                raise UnknownTopicOrPartitionError(f"{partition} has another topic id.")
             if not log.start <= position <= log.end:
-                raise OffsetOutOfRangeError(f"{partition}: offset {position} is out of range")
+                raise OffsetOutOfRangeError(f"Offset {position} of {partition} is out of range.")
             upto = min(position + self.batch_rows, fetch_range.end_offset, log.end)
             rows = [self._row(partition, o) for o in range(position, upto) if o not in log.gaps]
             if rows:

@@ -1,4 +1,4 @@
-"""Short ways to say what the planning tests are about."""
+"""Helpers of the planning tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.pyspark_kafka.source.fake_client import FakeClient
 
 
 class FakeTime:
-    """A clock that only sleeping moves."""
+    """A clock that only `sleep` moves."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -31,7 +31,7 @@ class FakeTime:
 
 
 def source_options(*, streaming: bool, **options: str) -> SourceOptions:
-    """Options of a read; `group_id=...` stands for `kafka.group.id`."""
+    """Return options of a read; `group_id` is `kafka.group.id`, `isolation_level` likewise."""
     names = {"group_id": "kafka.group.id", "isolation_level": "kafka.isolation.level"}
     named = {names.get(name, name): value for name, value in options.items()}
     return parse_source_options(
@@ -44,7 +44,7 @@ def offset_reader(client: FakeClient, options: SourceOptions, time: FakeTime) ->
 
 
 def spans(plans: Iterable[PlannedRange]) -> list[tuple[str, int, int]]:
-    """`("t-0", start, end)` of every range."""
+    """Return `("t-0", start, end)` of every range."""
     return [
         (
             str(plan.fetch_range.topic_partition),

@@ -1,4 +1,4 @@
-"""Splitting and rate limiting keep every offset, once, whatever the sizes."""
+"""Splitting and rate limiting of ranges of offsets."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def sizes(found: list[FetchRange]) -> list[tuple[int, int]]:
 @pytest.mark.parametrize(
     ("given_sizes", "min_partitions", "max_records", "expected"),
     [
-        pytest.param((5, 0, 7), None, None, [(0, 5), (2, 7)], id="as-they-are"),
+        pytest.param((5, 0, 7), None, None, [(0, 5), (2, 7)], id="not-split"),
         pytest.param((10,), 4, None, [(0, 2), (0, 2), (0, 3), (0, 3)], id="one-in-four"),
-        pytest.param((5, 5), 2, None, [(0, 5), (1, 5)], id="enough"),
-        # The small range is left out of the proportions of the large one.
+        pytest.param((5, 5), 2, None, [(0, 5), (1, 5)], id="enough-ranges"),
+        # The small range does not count for the proportions of the large one.
         pytest.param((150, 1), 6, None, [*[(0, 30)] * 5, (1, 1)], id="skewed"),
         pytest.param((60, 40), 4, None, [(0, 30)] * 2 + [(1, 20)] * 2, id="rounded"),
         pytest.param(
@@ -60,26 +60,26 @@ def test_split(
     st.none() | st.integers(1, 50),
     st.integers(0, 10**15),
 )
-def test_split_loses_and_repeats_nothing(
+def test_split_keeps_every_offset_once(
     given_sizes: list[int], min_partitions: int | None, start: int
 ) -> None:
     whole = ranges(*given_sizes, start=start)
     found = split(whole, min_partitions=min_partitions, max_records=max(max(given_sizes) // 7, 1))
-    for one in whole:
-        parts = [r for r in found if r.topic_partition == one.topic_partition]
-        position = one.start_offset
+    for original in whole:
+        parts = [r for r in found if r.topic_partition == original.topic_partition]
+        position = original.start_offset
         for part in parts:
             assert part.start_offset == position
             assert 0 < part.size <= max(max(given_sizes) // 7, 1)
             position = part.end_offset
-        assert position == one.end_offset
+        assert position == original.end_offset
 
 
 @given(
     st.integers(1, 10**6),
     st.lists(st.tuples(st.integers(0, 10**9), st.integers(-10, 10**9)), min_size=1, max_size=8),
 )
-def test_rate_limit_is_kept_and_starves_nobody(
+def test_rate_limit_gives_every_partition_at_least_one_offset(
     limit: int, partitions: list[tuple[int, int]]
 ) -> None:
     start = {TopicPartition("t", n): begin for n, (begin, _) in enumerate(partitions)}

@@ -1,4 +1,4 @@
-"""The schema is that of Spark's connector; a user's schema is a projection of it or refused."""
+"""The schema of Spark's connector, and projections of it by the user's schema."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def schema(*fields: StructField) -> StructType:
     return StructType(list(fields))
 
 
-def test_columns_are_those_of_sparks_connector() -> None:
+def test_schema_is_that_of_sparks_connector() -> None:
     assert source_schema(include_headers=True).simpleString() == (
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
         "timestamp:timestamp,timestampType:int,headers:array<struct<key:string,value:binary>>>"
@@ -30,34 +30,36 @@ def test_columns_are_those_of_sparks_connector() -> None:
     assert source_schema(include_headers=False).fieldNames() == SOURCE_SCHEMA.names[:-1]
 
 
-def test_spark_and_arrow_say_the_same() -> None:
+def test_spark_schema_is_equal_to_the_arrow_schema() -> None:
     assert to_arrow_schema(source_schema(include_headers=True), timezone="UTC") == SOURCE_SCHEMA
 
 
-def test_projection_keeps_the_order_asked_for() -> None:
-    wanted = schema(StructField("offset", LongType()), StructField("value", BinaryType()))
-    assert projection(wanted, include_headers=False) == ("offset", "value")
+def test_projection_keeps_the_order_of_the_schema() -> None:
+    selected = schema(StructField("offset", LongType()), StructField("value", BinaryType()))
+    assert projection(selected, include_headers=False) == ("offset", "value")
 
 
 @pytest.mark.parametrize(
-    ("field", "message"),
+    ("field", "words"),
     [
-        (StructField("value", StringType()), r"'value' with type string, .* only be binary"),
-        (StructField("offset", IntegerType()), r"'offset' with type int, .* only be bigint"),
-        (StructField("Value", BinaryType()), r"'Value' .* did you mean 'value'\?"),
-        (StructField("amount", LongType()), r"'amount' of type bigint, which .* does not have"),
-        (StructField("key", BinaryType(), nullable=False), r"'key' as NOT NULL"),
-        (source_schema(include_headers=True)["headers"], r"'headers': set .* 'includeHeaders'"),
+        (StructField("value", StringType()), "string.* binary"),
+        (StructField("offset", IntegerType()), "int.* bigint"),
+        (StructField("Value", BinaryType()), "'value'"),
+        (StructField("amount", LongType()), "bigint"),
+        (StructField("key", BinaryType(), nullable=False), "NOT NULL"),
+        (source_schema(include_headers=True)["headers"], "'includeHeaders'"),
     ],
 )
-def test_refused(field: StructField, message: str) -> None:
-    with pytest.raises(SchemaError, match=message):
+def test_invalid_columns(field: StructField, words: str) -> None:
+    with pytest.raises(SchemaError, match=words) as caught:
         projection(schema(StructField("topic", StringType()), field), include_headers=False)
+    assert caught.value.column == field.name
 
 
-def test_refused_as_a_whole() -> None:
-    with pytest.raises(SchemaError, match="has no column"):
+def test_invalid_schemas() -> None:
+    with pytest.raises(SchemaError, match="no column"):
         projection(schema(), include_headers=False)
     twice = StructField("value", BinaryType())
-    with pytest.raises(SchemaError, match="'value' twice"):
+    with pytest.raises(SchemaError, match="twice") as caught:
         projection(schema(twice, twice), include_headers=False)
+    assert caught.value.column == "value"

@@ -1,4 +1,4 @@
-"""What filters leave to be read: no row that is wanted is left out, and exact is exact."""
+"""Pruning: no matching row is skipped, and exact conditions need no evaluation by Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pyspark_kafka.source.pruning import (
     Condition,
     Operator,
     Pruning,
-    holds,
+    evaluate,
     offsets_where,
     prune,
 )
@@ -55,7 +55,7 @@ def exact(*conditions: Condition) -> list[bool]:
     return prune(conditions)[1]
 
 
-# Sets of offsets against sets of Python, over a universe that has both ends and a middle.
+# Sets of offsets, compared to sets of Python.
 
 SMALL = range(30)
 spans = st.lists(st.tuples(st.integers(-5, 40), st.integers(-5, 40)), max_size=6)
@@ -66,7 +66,7 @@ def members(offsets: Offsets) -> set[int]:
 
 
 def check_form(offsets: Offsets) -> None:
-    bounds = [bound for one in offsets for bound in one]
+    bounds = [bound for offset_range in offsets for bound in offset_range]
     assert bounds == sorted(set(bounds)), "in order, none empty, none touching"
     assert all(0 <= bound <= END for bound in bounds)
 
@@ -82,14 +82,16 @@ def test_sets_of_offsets(left: list[tuple[int, int]], right: list[tuple[int, int
         check_form(offsets)
 
 
-def test_the_ends_of_all_offsets() -> None:
+def test_first_and_last_offset() -> None:
     assert complement(NONE) == EVERY == ((0, 2**63),)
     assert complement(EVERY) == NONE
     assert offsets_of([(-7, 3), (2**63 - 1, 2**70)]) == ((0, 3), (2**63 - 1, 2**63))
 
 
 @given(left=spans, gap_min=st.integers(0, 9), ranges_max=st.integers(1, 4))
-def test_bridges(left: list[tuple[int, int]], gap_min: int, ranges_max: int) -> None:
+def test_bridged_sets_of_offsets(
+    left: list[tuple[int, int]], gap_min: int, ranges_max: int
+) -> None:
     offsets = offsets_of(left)
     found = bridged(offsets, gap_min=gap_min, ranges_max=ranges_max)
     check_form(found)
@@ -100,7 +102,7 @@ def test_bridges(left: list[tuple[int, int]], gap_min: int, ranges_max: int) -> 
         assert (found[0][0], found[-1][1]) == (offsets[0][0], offsets[-1][1])
 
 
-def test_the_widest_gaps_stay() -> None:
+def test_the_largest_gaps_remain() -> None:
     offsets = ((0, 1), (10, 11), (15, 16), (99, 100))
     assert bridged(offsets, gap_min=5, ranges_max=9) == ((0, 1), (10, 16), (99, 100))
     assert bridged(offsets, gap_min=4, ranges_max=9) == offsets
@@ -108,7 +110,7 @@ def test_the_widest_gaps_stay() -> None:
     assert bridged(offsets, gap_min=5, ranges_max=1) == ((0, 100),)
 
 
-# Conditions one by one.
+# Single conditions.
 
 NUMBERS = (
     Operator.EQUAL,
@@ -149,10 +151,10 @@ def number_conditions(column: str, low: int, high: int) -> st.SearchStrategy[Con
 
 
 @given(condition=number_conditions("offset", -2, 12), offset=st.integers(0, 12))
-def test_offsets_where_are_those_that_hold(condition: Condition, offset: int) -> None:
+def test_offsets_where_matches_evaluate(condition: Condition, offset: int) -> None:
     where = offsets_where(condition)
     check_form(where)
-    assert (offset in members(where)) == (holds(condition, offset) is True)
+    assert (offset in members(where)) == (evaluate(condition, offset) is True)
 
 
 @pytest.mark.parametrize(
@@ -179,12 +181,12 @@ def test_offsets_where_are_those_that_hold(condition: Condition, offset: int) ->
         (on("topic", Operator.LESS, "\u00e4"), "zz", True),
     ],
 )
-def test_three_values(condition: Condition, value: str | int, expected: bool | None) -> None:
-    assert holds(condition, value) is expected
+def test_three_valued_logic(condition: Condition, value: str | int, expected: bool | None) -> None:
+    assert evaluate(condition, value) is expected
     assert exact(condition) == [True]
 
 
-def test_partitions() -> None:
+def test_conditions_on_partitions() -> None:
     some = pruned(
         on("topic", Operator.IN, ["a", None]), on("partition", Operator.EQUAL, 1, negated=True)
     )
@@ -192,14 +194,14 @@ def test_partitions() -> None:
     assert read == [tp("a")]
 
 
-def test_nothing_to_say_is_everything() -> None:
+def test_no_condition_reads_everything() -> None:
     assert prune([]) == (EVERYTHING, [])
     assert EVERYTHING.reads(tp("t"))
     assert [(r.start_offset, r.end_offset) for r in EVERYTHING.parts(tp("t"), 3, 9)] == [(3, 9)]
     assert EVERYTHING.parts(tp("t"), 9, 9) == []
 
 
-def test_contradictions_read_nothing() -> None:
+def test_contradictory_conditions_read_nothing() -> None:
     none = pruned(on("offset", Operator.LESS, 3), on("offset", Operator.GREATER, 3))
     assert not none.reads(tp("t"))
     assert none.parts(tp("t"), 0, 9) == []
@@ -207,7 +209,7 @@ def test_contradictions_read_nothing() -> None:
     assert not both.reads(tp("a"))
 
 
-def test_far_offsets_are_ranges_of_their_own_and_near_ones_are_not() -> None:
+def test_distant_offsets_are_separate_ranges() -> None:
     far = on("offset", Operator.IN, [5, 1_000_000])
     near = on("offset", Operator.IN, [5, 7])
     but_one = on("offset", Operator.EQUAL, 5, negated=True)
@@ -220,7 +222,7 @@ def test_far_offsets_are_ranges_of_their_own_and_near_ones_are_not() -> None:
     assert exact(but_one, on("offset", Operator.GREATER, 7)) == [True, True]
 
 
-def test_many_values_are_not_as_many_tasks() -> None:
+def test_the_number_of_ranges_is_limited() -> None:
     many = on("offset", Operator.IN, list(range(0, 10**9, 10**6)))
     assert len(pruned(many).offsets) == 100
     assert exact(many) == [False]
@@ -256,7 +258,7 @@ def test_parts_are_within_the_range() -> None:
     ],
     ids=str,
 )
-def test_what_is_not_understood_stays_and_prunes_nothing(condition: Condition) -> None:
+def test_unsupported_conditions_prune_nothing_and_are_not_exact(condition: Condition) -> None:
     assert prune([condition]) == (EVERYTHING, [False])
 
 
@@ -279,11 +281,13 @@ def test_what_is_not_understood_stays_and_prunes_nothing(condition: Condition) -
     ],
     ids=str,
 )
-def test_a_lower_bound_in_whole_milliseconds(condition: Condition, since_ms: int | None) -> None:
+def test_a_lower_bound_is_rounded_up_to_milliseconds(
+    condition: Condition, since_ms: int | None
+) -> None:
     assert prune([condition]) == (Pruning(since_ms=since_ms), [False])
 
 
-def test_the_latest_lower_bound_counts_in_any_time_zone() -> None:
+def test_the_latest_lower_bound_is_used_in_any_time_zone() -> None:
     summer = timezone(timedelta(hours=2))
     found = pruned(
         on("timestamp", Operator.GREATER_OR_EQUAL, datetime(2024, 7, 1, 12, 0, tzinfo=summer)),
@@ -292,7 +296,7 @@ def test_the_latest_lower_bound_counts_in_any_time_zone() -> None:
     assert found.since_ms == 1_719_828_000_000
 
 
-# All of it, against a log in memory that answers as Kafka does.
+# Pruning of a log in memory.
 
 Row = dict[str, Any]
 
@@ -339,7 +343,7 @@ conditions = st.lists(
     ),
     max_size=4,
 )
-# Offsets near each other and more than a bridge apart; timestamps in no order.
+# Offsets with gaps below and above `GAP_MIN`; timestamps in no order.
 logs = st.fixed_dictionaries(
     {
         TopicPartition(topic, number): st.dictionaries(
@@ -354,17 +358,17 @@ logs = st.fixed_dictionaries(
 
 def is_true(condition: Condition, row: Row) -> bool:
     value = row[condition.column]
-    return holds(condition, value) is True
+    return evaluate(condition, value) is True
 
 
 def first_since(log: dict[int, int], since_ms: int | None) -> int:
-    """ListOffsets: the first record that is as recent, in order of offsets."""
+    """Return the first offset with this timestamp or a later one, as ListOffsets does."""
     return next((o for o in sorted(log) if since_ms is None or log[o] >= since_ms), END)
 
 
-@given(wanted=conditions, logs=logs)
-def test_pruned_and_filtered_is_filtered(
-    wanted: Sequence[Condition], logs: dict[TopicPartition, dict[int, int]]
+@given(query=conditions, logs=logs)
+def test_a_pruned_read_returns_the_same_rows(
+    query: Sequence[Condition], logs: dict[TopicPartition, dict[int, int]]
 ) -> None:
     def rows_of(partition: TopicPartition) -> list[Row]:
         return [
@@ -377,8 +381,8 @@ def test_pruned_and_filtered_is_filtered(
             for offset, timestamp_ms in sorted(logs[partition].items())
         ]
 
-    pruning, is_exact = prune(wanted)
-    left = [c for c, done in zip(wanted, is_exact, strict=True) if not done]
+    pruning, is_exact = prune(query)
+    remaining = [c for c, done in zip(query, is_exact, strict=True) if not done]
     found: list[Row] = []
     for partition in filter(pruning.reads, logs):
         rows = rows_of(partition)
@@ -386,9 +390,9 @@ def test_pruned_and_filtered_is_filtered(
         for part in pruning.parts(partition, 0, END):
             span = range(max(part.start_offset, since), max(part.end_offset, since))
             found += [row for row in rows if row["offset"] in span]
-    assert [row for row in found if all(is_true(c, row) for c in left)] == [
+    assert [row for row in found if all(is_true(c, row) for c in remaining)] == [
         row
         for partition in logs
         for row in rows_of(partition)
-        if all(is_true(c, row) for c in wanted)
+        if all(is_true(c, row) for c in query)
     ]

@@ -1,4 +1,4 @@
-"""Batch planning: what limits mean, what is refused, what is loss."""
+"""Batch planning: start and end of the read, invalid options, data loss."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def plan_in(time: FakeTime, client: FakeClient, options: Mapping[str, str]) -> l
     return [*spans(plan_batch(offset_reader(client, parsed, time), parsed))]
 
 
-def test_default_is_everything_that_is_there() -> None:
+def test_default_is_all_records() -> None:
     client = FakeClient({"t": FakeTopic({0: FakeLog(start=3, end=9), 1: FakeLog(end=4)})})
     assert plan(client, subscribe="t") == [("t-0", 3, 9), ("t-1", 0, 4)]
 
@@ -48,36 +48,39 @@ def test_subscribe_several_topics() -> None:
     assert plan(client, subscribe=" a , b,") == [("a-0", 0, 1), ("b-0", 0, 2)]
 
 
-def test_assign_reads_only_what_it_names() -> None:
+def test_assign_reads_only_its_partitions() -> None:
     assert plan(FakeClient({"t": topic(1, 2, 3)}), assign='{"t":[2,0]}') == [
         ("t-0", 0, 1),
         ("t-2", 0, 3),
     ]
 
 
-def test_pattern_is_unanchored_and_skips_internal_topics() -> None:
+def test_a_pattern_is_not_anchored_and_skips_internal_topics() -> None:
     client = FakeClient(
         {"logs.app": topic(1), "my-logs": topic(2), "__logs": topic(3, is_internal=True)}
     )
     assert plan(client, subscribePattern="logs") == [("logs.app-0", 0, 1), ("my-logs-0", 0, 2)]
 
 
-def test_pattern_that_matches_nothing_reads_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pattern_without_a_match_reads_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert plan(FakeClient({"t": topic(1)}), subscribePattern="^x") == []
-    assert "no topic matches subscribePattern=^x" in caplog.text
+    assert "subscribePattern=^x" in caplog.text
 
 
-def test_unknown_topic_is_named() -> None:
-    with pytest.raises(UnknownTopicOrPartitionError, match=r"topic 'nope' .*broker:9092"):
+def test_an_unknown_topic() -> None:
+    with pytest.raises(UnknownTopicOrPartitionError, match="broker:9092") as caught:
         plan(FakeClient({"t": topic(1)}), subscribe="t,nope")
+    assert caught.value.topic == "nope"
 
 
-def test_unknown_partition_of_assign_is_named_with_those_that_exist() -> None:
-    with pytest.raises(OptionError, match=r"'assign' names t-7, .* it has t-0, t-1"):
+def test_an_unknown_partition_of_assign() -> None:
+    with pytest.raises(OptionError, match="t-0, t-1") as caught:
         plan(FakeClient({"t": topic(1, 1)}), assign='{"t":[0,7]}')
+    error = caught.value
+    assert (error.option, error.topic, error.partition) == ("assign", "t", 7)
 
 
-def test_explicit_offsets() -> None:
+def test_offsets_of_options() -> None:
     client = FakeClient({"t": FakeTopic({0: FakeLog(start=2, end=9), 1: FakeLog(end=9)})})
     assert plan(
         client,
@@ -87,17 +90,24 @@ def test_explicit_offsets() -> None:
     ) == [("t-0", 2, 5), ("t-1", 3, 9)]
 
 
-def test_explicit_offsets_must_name_exactly_the_partitions() -> None:
-    client = FakeClient({"t": topic(5, 5)})
-    with pytest.raises(OptionError, match=r"'startingOffsets' says nothing about t-1"):
-        plan(client, subscribe="t", startingOffsets='{"t":{"0":1}}')
-    with pytest.raises(OptionError, match=r"'endingOffsets' names t-2, which .* t-0, t-1"):
-        plan(client, subscribe="t", endingOffsets='{"t":{"0":1,"1":1,"2":1}}')
-    with pytest.raises(OptionError, match=r"'startingOffsetsByTimestamp' says nothing about t-1"):
-        plan(client, subscribe="t", startingOffsetsByTimestamp='{"t":{"0":1}}')
+@pytest.mark.parametrize(
+    ("option", "value", "partition"),
+    [
+        ("startingOffsets", '{"t":{"0":1}}', 1),
+        ("endingOffsets", '{"t":{"0":1,"1":1,"2":1}}', 2),
+        ("startingOffsetsByTimestamp", '{"t":{"0":1}}', 1),
+    ],
+)
+def test_offsets_of_options_must_contain_exactly_the_partitions(
+    option: str, value: str, partition: int
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        plan(FakeClient({"t": topic(5, 5)}), subscribe="t", **{option: value})
+    error = caught.value
+    assert (error.option, error.topic, error.partition) == (option, "t", partition)
 
 
-def test_timestamps() -> None:
+def test_timestamps_of_options() -> None:
     client = FakeClient({"t": topic(10, 4)})
     assert plan(client, subscribe="t", startingTimestamp="2500", endingTimestamp="7000") == [
         ("t-0", 3, 7),
@@ -105,7 +115,7 @@ def test_timestamps() -> None:
     ]
 
 
-def test_timestamp_goes_before_by_timestamp_before_offsets() -> None:
+def test_precedence_of_starting_options() -> None:
     client = FakeClient({"t": topic(10)})
     offsets, by_timestamp = '{"t":{"0":1}}', '{"t":{"0":2000}}'
     assert plan(
@@ -120,10 +130,12 @@ def test_timestamp_goes_before_by_timestamp_before_offsets() -> None:
     ) == [("t-0", 5, 10)]
 
 
-def test_starting_timestamp_without_a_match_is_an_error_or_latest() -> None:
+def test_a_starting_timestamp_without_a_match_is_an_error_or_latest() -> None:
     client = FakeClient({"t": topic(10, 4)})
-    with pytest.raises(OptionError, match=r"'startingTimestamp' asks for 5000 in t-1.*Strategy"):
+    with pytest.raises(OptionError, match="5000") as caught:
         plan(client, subscribe="t", startingTimestamp="5000")
+    error = caught.value
+    assert (error.option, error.topic, error.partition) == ("startingTimestamp", "t", 1)
     assert plan(
         client,
         subscribe="t",
@@ -132,33 +144,36 @@ def test_starting_timestamp_without_a_match_is_an_error_or_latest() -> None:
     ) == [("t-0", 5, 10)]
 
 
-def test_committed_offsets_of_the_group() -> None:
+def test_committed_offsets_of_a_group() -> None:
     client = FakeClient({"t": FakeTopic({0: FakeLog(start=2, end=9)})})
     read = {"subscribe": "t", "startingOffsets": "committed", "group_id": "g"}
-    with pytest.raises(OffsetError, match=r"group 'g' has committed no offset for t-0"):
-        plan(client, **read)
-    client.committed["g", tp("t")] = 1
-    with pytest.raises(OffsetError, match=r"'g' has committed offset 1 for t-0, .* 2 to 9"):
-        plan(client, **read)
+    for offset in (None, 1):
+        if offset is not None:
+            client.committed["g", tp("t")] = offset
+        with pytest.raises(OffsetError) as caught:
+            plan(client, **read)
+        error = caught.value
+        assert (error.group_id, error.topic, error.partition) == ("g", "t", 0)
+        assert error.offset == offset
     client.committed["g", tp("t")] = 6
     assert plan(client, **read) == [("t-0", 6, 9)]
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "text", "left"),
+    ("start", "end", "offset", "expected"),
     [
-        pytest.param(1, 6, r"t-0: offsets 1 to 6 .* 3 to 9 exist", [("t-0", 3, 6)], id="aged-out"),
-        pytest.param(0, 2, r"t-0: offsets 0 to 2 .* 3 to 9 exist", [], id="all-aged-out"),
-        pytest.param(5, 12, r"t-0: offsets 5 to 12 .* 3 to 9", [("t-0", 5, 9)], id="past-the-end"),
-        pytest.param(10, -1, r"t-0: .* from offset 10, and its log ends at 9", [], id="beyond"),
-        pytest.param(-2, 2, r"t-0: .* up to offset 2 .* starts at 3", [], id="end-aged-out"),
+        pytest.param(1, 6, 1, [("t-0", 3, 6)], id="partly-deleted"),
+        pytest.param(0, 2, 0, [], id="deleted"),
+        pytest.param(5, 12, 5, [("t-0", 5, 9)], id="end-after-log-end"),
+        pytest.param(10, -1, 10, [], id="start-after-log-end"),
+        pytest.param(-2, 2, 2, [], id="end-before-log-start"),
     ],
 )
-def test_loss(
+def test_data_loss(
     start: int,
     end: int,
-    text: str,
-    left: list[object],
+    offset: int,
+    expected: list[object],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     client = FakeClient({"t": FakeTopic({0: FakeLog(start=3, end=9)})})
@@ -166,17 +181,21 @@ def test_loss(
         "startingOffsets": f'{{"t":{{"0":{start}}}}}',
         "endingOffsets": f'{{"t":{{"0":{end}}}}}',
     }
-    with pytest.raises(DataLossError, match=text + r".*'failOnDataLoss' to 'false'"):
+    with pytest.raises(DataLossError, match="'failOnDataLoss' to 'false'") as caught:
         plan(client, subscribe="t", **offsets)
+    error = caught.value
+    assert (error.topic, error.partition, error.offset) == ("t", 0, offset)
     with caplog.at_level(logging.WARNING):
-        assert plan(client, subscribe="t", failOnDataLoss="false", **offsets) == left
-    assert "failOnDataLoss is false" in caplog.text
+        assert plan(client, subscribe="t", failOnDataLoss="false", **offsets) == expected
+    assert "'failOnDataLoss' is 'false'" in caplog.text
 
 
-def test_range_that_runs_backwards_is_refused() -> None:
+def test_an_end_before_the_start_is_an_error() -> None:
     client = FakeClient({"t": topic(10)})
-    with pytest.raises(OptionError, match=r"t-0 is to be read from offset 8 back to 3"):
+    with pytest.raises(OptionError, match="offset 8") as caught:
         plan(client, subscribe="t", startingTimestamp="8000", endingOffsets='{"t":{"0":3}}')
+    error = caught.value
+    assert (error.option, error.topic, error.partition) == ("endingOffsets", "t", 0)
 
 
 def test_read_committed_ends_at_the_last_stable_offset() -> None:
@@ -185,12 +204,12 @@ def test_read_committed_ends_at_the_last_stable_offset() -> None:
     assert plan(client, subscribe="t", isolation_level="read_uncommitted") == [("t-0", 0, 9)]
 
 
-def test_start_between_last_stable_offset_and_log_end_is_nothing_yet() -> None:
+def test_a_start_after_the_last_stable_offset_reads_nothing_yet() -> None:
     client = FakeClient({"t": FakeTopic({0: FakeLog(end=9, stable=4)})})
     assert plan(client, subscribe="t", startingOffsets='{"t":{"0":7}}') == []
 
 
-def test_end_above_the_last_stable_offset_is_waited_for() -> None:
+def test_planning_waits_for_an_end_after_the_last_stable_offset() -> None:
     log = FakeLog(end=9, stable=4)
     client, time = FakeClient({"t": FakeTopic({0: log})}), FakeTime()
 
@@ -205,9 +224,9 @@ def test_end_above_the_last_stable_offset_is_waited_for() -> None:
     assert 2 <= time.now < 3
 
 
-def test_end_above_the_last_stable_offset_is_an_error_after_the_poll_timeout() -> None:
+def test_an_end_after_the_last_stable_offset_is_an_error_after_the_poll_timeout() -> None:
     client, time = FakeClient({"t": FakeTopic({0: FakeLog(end=9, stable=4)})}), FakeTime()
-    with pytest.raises(OffsetError, match=r"t-0 .* 8, .* stable offset is 4: .*isolation\.level"):
+    with pytest.raises(OffsetError, match="stable offset is still 4") as caught:
         plan_in(
             time,
             client,
@@ -218,11 +237,13 @@ def test_end_above_the_last_stable_offset_is_an_error_after_the_poll_timeout() -
             },
         )
     assert 7 <= time.now < 8
+    error = caught.value
+    assert (error.topic, error.partition, error.offset) == ("t", 0, 8)
 
 
-def test_an_error_is_not_asked_again_here_since_the_client_has_done_so() -> None:
+def test_errors_are_not_retried_because_the_client_retries() -> None:
     client, time = FakeClient({"t": topic(5)}), FakeTime()
-    client.failures = [KafkaError("no leader")]
+    client.failures = [KafkaError("There is no leader.")]
     with pytest.raises(KafkaError, match="no leader"):
         plan_in(time, client, {"subscribe": "t"})
     assert time.slept == []
@@ -236,7 +257,7 @@ def test_ranges_are_split_for_min_partitions() -> None:
     ]
 
 
-def test_plan_carries_the_topic_id() -> None:
+def test_plans_contain_the_topic_id() -> None:
     client = FakeClient({"t": topic(1, topic_id="abc"), "old": topic(1, topic_id=None)})
     parsed = source_options(streaming=False, subscribe="t,old")
     plans = plan_batch(offset_reader(client, parsed, FakeTime()), parsed)
