@@ -1,4 +1,4 @@
-"""One Spark session for the run, and short ways to fill topics and to run streams."""
+"""The Spark session of the run, and fixtures that fill topics and run streams."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Produce = Callable[..., None]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """PySpark before 4.2 leaves the sockets of `collect()` to the garbage collector."""
+    """Ignore warnings of PySpark before 4.2, which does not close the sockets of `collect()`."""
     if not ADMISSION_CONTROL:
         for item in items:
             if item.get_closest_marker("spark"):
@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The shared session: `local[2]`, on loopback, with this interpreter for its workers."""
+    """Return the shared session: `local[2]`, on loopback, with workers of this interpreter."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     session = (
         SparkSession.builder.master("local[2]")
@@ -55,7 +55,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def read(spark: SparkSession, bootstrap: str) -> Reader:
-    """A batch read with these options: `read(subscribe="t")`; `schema=` is a user's schema."""
+    """Return a function for batch reads: `read(subscribe="t")`, with `schema=` if needed."""
 
     def read(schema: str | None = None, **options: str) -> DataFrame:
         reader = engines.kafka(spark.read).option("kafka.bootstrap.servers", bootstrap)
@@ -67,7 +67,7 @@ def read(spark: SparkSession, bootstrap: str) -> Reader:
 
 @pytest.fixture
 def streams(spark: SparkSession, bootstrap: str, tmp_path: Path) -> Iterator[StreamRunner]:
-    """Streaming reads whose checkpoint is in this test's directory; all stopped at its end."""
+    """Return a runner of streaming reads with a checkpoint; it stops them after the test."""
     runner = StreamRunner(spark=spark, bootstrap_servers=bootstrap, directory=tmp_path)
     yield runner
     runner.stop()
@@ -75,7 +75,7 @@ def streams(spark: SparkSession, bootstrap: str, tmp_path: Path) -> Iterator[Str
 
 @pytest.fixture
 def produce(bootstrap: str) -> Iterator[Produce]:
-    """Write records in order, confirmed: `produce(topic, ["a", b"b", None], partition=0)`."""
+    """Return a function that writes records: `produce(topic, ["a", b"b", None], partition=0)`."""
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 2, "linger.ms": 0})
 
     def produce(
@@ -89,7 +89,7 @@ def produce(bootstrap: str) -> Iterator[Produce]:
     ) -> None:
         failed: list[KafkaError] = []
 
-        def confirmed(error: KafkaError | None, _message: object) -> None:
+        def on_delivery(error: KafkaError | None, _message: object) -> None:
             if error is not None:
                 failed.append(error)
 
@@ -99,7 +99,7 @@ def produce(bootstrap: str) -> Iterator[Produce]:
                 value,
                 key,
                 partition,
-                on_delivery=confirmed,
+                on_delivery=on_delivery,
                 timestamp=timestamps_ms[number] if timestamps_ms else 0,
                 headers=list(headers),
             )

@@ -1,7 +1,7 @@
-"""Reads and writes by the engine that the run is for: `--engine=auto|native|librdkafka`.
+"""Reads and writes with the engine of the run: `--engine=auto|native|librdkafka`.
 
-It stands in an environment variable, so that the scripts in `jobs/`, which run in processes of
-their own, see it, too.
+The engine is in an environment variable, for the scripts in `jobs/`, which are processes of their
+own.
 """
 
 from __future__ import annotations
@@ -20,5 +20,5 @@ Side = TypeVar("Side", "DataFrameReader", "DataStreamReader", "DataFrameWriter",
 
 
 def kafka(side: Side) -> Side:
-    """`spark.read`, `readStream`, `write` or `writeStream` with our format and the run's engine."""
+    """Set format and engine of `spark.read`, `readStream`, `write` or `writeStream`."""
     return side.format("pyspark_kafka").option("engine", os.environ[VARIABLE])

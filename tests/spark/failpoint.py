@@ -1,8 +1,8 @@
-"""A failpoint of the exactly-once sink inside a job of its own, and the kill that happens there.
+"""Jobs with the exactly-once sink that are killed at a failpoint.
 
-Purpose: a process of the job stands still at a named failpoint, once, until the job is killed as a
-whole: driver, JVM and Python processes. Which failpoint it is stands in environment variables, which
-Spark hands on to its Python processes. Every wait has a deadline.
+One process of the job waits at a named failpoint until the whole job is killed: driver, JVM and
+Python processes. The failpoint is in environment variables, which Spark passes to its Python
+processes. Every wait has a deadline.
 """
 
 from __future__ import annotations
@@ -27,72 +27,72 @@ ROOT: Final = Path(__file__).parents[2]
 JOB: Final = Path(__file__).parent / "jobs" / "exactly_once.py"
 TIMEOUT_S: Final = 300
 _NAME: Final = "PYSPARK_KAFKA_TESTS_FAILPOINT"
-_MET: Final = "PYSPARK_KAFKA_TESTS_FAILPOINT_MET"
+_REACHED: Final = "PYSPARK_KAFKA_TESTS_FAILPOINT_REACHED"
 
 
-def stand_still(failpoint: str) -> None:
-    """Called at every failpoint: at the named one, the first process that comes stays here."""
+def wait_at(failpoint: str) -> None:
+    """Wait if this is the named failpoint and this is the first process there."""
     if failpoint != os.environ[_NAME]:
         return
     try:
-        with Path(os.environ[_MET]).open("x") as file:
+        with Path(os.environ[_REACHED]).open("x") as file:
             file.write(str(os.getpid()))
     except FileExistsError:
         return
     parent = os.getppid()
-    while os.getppid() == parent:  # a process that is not of the job's group ends with its parent
+    while os.getppid() == parent:  # ends with its parent, if it is in another process group
         time.sleep(0.05)
     os._exit(1)
 
 
-def environment(failpoint: str, met: Path) -> Mapping[str, str]:
-    """What makes one process stand still there, and write its number to the file `met`."""
+def environment(failpoint: str, reached: Path) -> Mapping[str, str]:
+    """Return variables so that one process waits there and writes its id to `reached`."""
     return {
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        steps.VARIABLE: f"{__name__}:{stand_still.__name__}",
+        steps.VARIABLE: f"{__name__}:{wait_at.__name__}",
         _NAME: failpoint,
-        _MET: str(met),
+        _REACHED: str(reached),
     }
 
 
 class Job:
-    """`jobs/exactly_once.py`, running."""
+    """A running `jobs/exactly_once.py`."""
 
-    def __init__(self, process: subprocess.Popen[str], met: Path) -> None:
+    def __init__(self, process: subprocess.Popen[str], reached: Path) -> None:
         self.process = process
-        self._met = met
+        self._reached = reached
 
     def await_failpoint(self) -> None:
-        """Return once a process stands still at the failpoint."""
-        eventually(lambda: self._met.exists() or self._has_ended(), timeout_s=TIMEOUT_S)
-        assert self._met.exists(), "the job ended before it came to the failpoint"
+        """Return when a process waits at the failpoint."""
+        eventually(lambda: self._reached.exists() or self._has_ended(), timeout_s=TIMEOUT_S)
+        assert self._reached.exists(), "the job ended before the failpoint"
 
     def _has_ended(self) -> bool:
         return self.process.poll() is not None
 
     def kill(self) -> None:
-        """SIGKILL driver and JVM at once, with which the others end."""
+        """Kill driver and JVM with SIGKILL; the other processes end with them."""
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
-            return  # ended by itself
+            return  # the job has ended
 
 
 @contextmanager
 def exactly_once_job(failpoint: str | None = None, **job: Any) -> Iterator[Job]:
-    """The job in a process group of its own, killed at the end if it still runs."""
+    """Run the job in a process group of its own, and kill it at the end."""
     with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryFile("w+") as errors:
-        met = Path(directory, "met")
-        stands_still = {} if failpoint is None else environment(failpoint, met)
+        reached = Path(directory, "reached")
+        variables = {} if failpoint is None else environment(failpoint, reached)
         process = subprocess.Popen(
             [sys.executable, str(JOB), json.dumps(job)],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
             start_new_session=True,
-            env={"PYSPARK_PYTHON": sys.executable, **os.environ, **stands_still},
+            env={"PYSPARK_PYTHON": sys.executable, **os.environ, **variables},
         )
-        running = Job(process, met)
+        running = Job(process, reached)
         watchdog = threading.Timer(TIMEOUT_S, running.kill)
         watchdog.start()
         try:
@@ -107,6 +107,6 @@ def exactly_once_job(failpoint: str | None = None, **job: Any) -> Iterator[Job]:
 
 
 def run_to_end(**job: Any) -> None:
-    """Copy all that is there; fails the test where the job does."""
+    """Copy all available records; fails the test if the job fails."""
     with exactly_once_job(until_end=True, **job) as running:
         assert running.process.wait() == 0, "the query failed"

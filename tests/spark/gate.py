@@ -1,7 +1,7 @@
-"""A gate inside a Spark task: the task waits at its first rows until the test lets it go on.
+"""A gate inside a Spark task: the task waits after its first rows until the test opens the gate.
 
-Purpose: to be in the middle of a read or a write for certain, however fast both are. The gate is a
-directory, which the tasks' Python workers see as the test does. Every wait has a deadline.
+Purpose: tests that act during a read or a write, regardless of its speed. The gate is a directory
+that is shared with the Python workers of the tasks. Every wait has a deadline.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True)
 class Gate:
-    """Closed until `open`. Tasks that come later go through."""
+    """Closed until `open`. Tasks that start later do not wait."""
 
     directory: Path
 
@@ -31,7 +31,7 @@ class Gate:
         self.directory.mkdir()
 
     def await_tasks(self, count: int) -> None:
-        """Return once so many tasks wait at the gate with their first rows in hand."""
+        """Return when this number of tasks waits at the gate, each with its first rows."""
         eventually(
             lambda: len(list(self.directory.glob("waiting-*"))) >= count, timeout_s=TIMEOUT_S
         )
@@ -40,7 +40,7 @@ class Gate:
         (self.directory / "open").touch()
 
     def rows(self) -> ArrowFunction:
-        """For `mapInArrow`: hands on what comes, and waits behind the first batch."""
+        """For `mapInArrow`: return a function that passes batches on, and waits after the first."""
         directory = str(self.directory)
 
         def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -52,31 +52,31 @@ class Gate:
         return rows
 
     def endless_rows(self, *, batch_rows: int = 500) -> ArrowFunction:
-        """For `mapInArrow` on one number per task: rows until the gate opens, and as many again.
+        """For `mapInArrow` on one number per task: write rows until the gate opens, then as many.
 
-        Rows are numbered by the task's number and their own, as `2:17`; `made` counts them.
+        Rows are numbered by task and row, as `2:17`. `made` returns them.
         """
         directory = str(self.directory)
 
         def endless_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             (task,) = [value for batch in batches for value in batch.column(0).to_pylist()]
-            deadline_s, made, enough = time.monotonic() + TIMEOUT_S, 0, None
-            while enough is None or made < enough:
-                assert time.monotonic() < deadline_s, "nobody opened the gate"
+            deadline_s, made, rows_max = time.monotonic() + TIMEOUT_S, 0, None
+            while rows_max is None or made < rows_max:
+                assert time.monotonic() < deadline_s, "the test did not open the gate"
                 values = [f"{task}:{made + n}".encode() for n in range(batch_rows)]
                 yield pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})
                 made += batch_rows
                 Path(directory, f"waiting-{task}").touch()
-                if enough is None and Path(directory, "open").exists():
-                    enough = 2 * made
-                elif enough is None:
+                if rows_max is None and Path(directory, "open").exists():
+                    rows_max = 2 * made
+                elif rows_max is None:
                     time.sleep(_INTERVAL_S)  # the pace of a live source
             Path(directory, f"made-{task}").write_text(str(made))
 
         return endless_rows
 
     def made(self) -> list[bytes]:
-        """All rows that the tasks of `endless_rows` made."""
+        """Return all rows of the tasks of `endless_rows`."""
         return [
             f"{path.name.removeprefix('made-')}:{n}".encode()
             for path in self.directory.glob("made-*")
@@ -92,5 +92,5 @@ def _wait(directory: str) -> None:
     Path(directory, f"waiting-{context.partitionId()}").touch()
     deadline_s = time.monotonic() + TIMEOUT_S
     while not Path(directory, "open").exists():
-        assert time.monotonic() < deadline_s, "nobody opened the gate"
+        assert time.monotonic() < deadline_s, "the test did not open the gate"
         time.sleep(_INTERVAL_S)

@@ -1,10 +1,10 @@
-"""A standalone Spark cluster of two hosts, so that tasks have somewhere else to go.
+"""A standalone Spark cluster of two hosts, for retries and speculative attempts of tasks.
 
-Purpose: `standalone`. Invariant: all that it starts has ended when the context is left. What it must
-not know: jobs.
+Invariant: all its processes have ended when the context ends. Must not know: jobs.
 
-In `local` mode a task is never tried elsewhere, and Spark never puts a copy of a task on the host of
-the first: so there are two loopback addresses, with a worker of one core on each.
+In `local` mode Spark does not retry a task on another host, and it never starts a speculative
+attempt on the host of the first. The hosts are two loopback addresses, each with a worker of one
+core.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CLASS: Final = Path(pyspark.__file__).parent / "bin" / "spark-class"
 
 @contextmanager
 def standalone(directory: Path, environment: Mapping[str, str]) -> Iterator[str]:
-    """The master's URL. `environment` is what executors, and their Python workers, have besides."""
+    """Yield the URL of the master. Executors and Python workers get `environment`."""
     inherited = {
         "PYSPARK_PYTHON": sys.executable,
         **os.environ,
@@ -39,26 +39,26 @@ def standalone(directory: Path, environment: Mapping[str, str]) -> Iterator[str]
     }
     with ExitStack() as running:
 
-        def start(main: str, *arguments: str, told: str) -> str:
+        def start(main: str, *arguments: str, pattern: str) -> str:
             command = [str(_CLASS), f"org.apache.spark.deploy.{main}", "--port", "0"]
-            daemon = _daemon([*command, "--webui-port", "0", *arguments], inherited, told)
+            daemon = _daemon([*command, "--webui-port", "0", *arguments], inherited, pattern)
             return running.enter_context(daemon)
 
-        master = start("master.Master", "--host", _HOSTS[0], told=r"(spark://\S+:\d+)")
+        master = start("master.Master", "--host", _HOSTS[0], pattern=r"(spark://\S+:\d+)")
         for host in _HOSTS:
-            where = ("--host", host, "--work-dir", str(directory / host))
+            location = ("--host", host, "--work-dir", str(directory / host))
             start(
                 "worker.Worker",
-                *where,
+                *location,
                 *("--cores", "1", "--memory", "1g", master),
-                told="(Successfully registered) with master",
+                pattern="(Successfully registered) with master",
             )
         yield master
 
 
 @contextmanager
-def _daemon(command: list[str], environment: Mapping[str, str], told: str) -> Iterator[str]:
-    """What the pattern `told` finds in its log, once it is there."""
+def _daemon(command: list[str], environment: Mapping[str, str], pattern: str) -> Iterator[str]:
+    """Yield the first group of the pattern, when its log contains a match."""
     process = subprocess.Popen(
         command,
         stdout=subprocess.DEVNULL,
@@ -74,13 +74,13 @@ def _daemon(command: list[str], environment: Mapping[str, str], told: str) -> It
         log: list[str] = []
         for line in process.stderr:
             log.append(line)
-            if found := re.search(told, line):
+            if found := re.search(pattern, line):
                 break
         else:
             raise AssertionError(f"{command[1]} did not start:\n{''.join(log)}")
         watchdog.cancel()
         reader = threading.Thread(target=process.stderr.read, daemon=True)
-        reader.start()  # so that it never waits for who reads its log
+        reader.start()  # so that the daemon never blocks on its log
         yield found.group(1)
     finally:
         watchdog.cancel()

@@ -1,4 +1,4 @@
-"""Streaming queries as a test runs them: started, stepped, stopped and started again."""
+"""A runner of streaming queries that start, stop and restart from one checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.spark import engines
 
 @dataclass(kw_only=True)
 class StreamRunner:
-    """Every run of one checkpoint; what arrived stands in `batches`, by batch id."""
+    """Runs queries from one checkpoint; `batches` contains their rows by batch id."""
 
     spark: SparkSession
     bootstrap_servers: str
@@ -27,7 +27,7 @@ class StreamRunner:
     after_batch: Callable[[], None] = lambda: None
 
     def available_now(self, **options: str) -> StreamingQuery:
-        """Read all that is there and end; raises what the query failed with."""
+        """Read all available records and end; raises the error of the query."""
         query = self._writer(options).trigger(availableNow=True).start()
         self.queries.append(query)
         assert query.awaitTermination(90), "the query did not end"
@@ -55,7 +55,7 @@ class StreamRunner:
 
     @property
     def values(self) -> list[str]:
-        """All values that arrived, by batch and then by topic, partition and offset."""
+        """Return all values in the order of batch, topic, partition and offset."""
         return [
             row.value.decode()
             for batch_id in sorted(self.batches)
@@ -65,7 +65,7 @@ class StreamRunner:
         ]
 
     def offsets(self, batch_id: int) -> Any:
-        """What the checkpoint says of a batch's end."""
+        """Return the end offsets of a batch in the checkpoint."""
         return json.loads((self.checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[2])
 
     def stop(self) -> None:

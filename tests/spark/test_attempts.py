@@ -1,4 +1,4 @@
-"""Exactly once where Spark runs a task more than once, on a cluster of two hosts."""
+"""Exactly-once writes with several attempts of a task, on a cluster of two hosts."""
 
 from __future__ import annotations
 
@@ -41,20 +41,24 @@ Start = Callable[..., AbstractContextManager[Job]]
 
 
 @pytest.fixture
-def met(tmp_path: Path) -> Path:
-    """Where the task that stands still writes its process id."""
-    return tmp_path / "met"
+def reached(tmp_path: Path) -> Path:
+    """Return the file to which the task at the failpoint writes its process id."""
+    return tmp_path / "reached"
 
 
 @pytest.fixture
 def copying(
-    request: pytest.FixtureRequest, bootstrap: str, topic: TopicFactory, tmp_path: Path, met: Path
+    request: pytest.FixtureRequest,
+    bootstrap: str,
+    topic: TopicFactory,
+    tmp_path: Path,
+    reached: Path,
 ) -> Iterator[tuple[str, Start]]:
-    """The target topic, and what starts a copy in which the first task at a failpoint stands still."""
+    """Yield the target topic, and a function that starts a copy with a failpoint."""
     source, target = topic(partitions=2), topic(partitions=2)
     fill(bootstrap, source, ROWS)
     job = a_job(bootstrap, source, target, tmp_path)
-    with standalone(tmp_path, environment(request.param, met)) as master:
+    with standalone(tmp_path, environment(request.param, reached)) as master:
 
         def start(conf: Mapping[str, str]) -> AbstractContextManager[Job]:
             return exactly_once_job(until_end=True, master=master, conf=conf, **job)
@@ -62,45 +66,45 @@ def copying(
         yield target, start
 
 
-def open_transactions(bootstrap: str, x: str) -> list[str]:
+def open_transactions(bootstrap: str, sink_id: str) -> list[str]:
     with open_transactional(options(bootstrap, engine="native")) as client:
         return [
             listed.transactional_id
-            for listed in client.list_transactions(f"{x}/")
+            for listed in client.list_transactions(f"{sink_id}/")
             if listed.state is TransactionState.ONGOING
         ]
 
 
 @pytest.mark.parametrize("copying", ["task.produce.after"], indirect=True)
-def test_a_speculative_attempt_overtakes_one_that_stands_still(
-    copying: tuple[str, Start], bootstrap: str, met: Path
+def test_a_speculative_attempt_overtakes_a_blocked_one(
+    copying: tuple[str, Start], bootstrap: str, reached: Path
 ) -> None:
-    """All rows of the first one are prepared, and its answer never comes."""
+    """The first attempt has prepared all its rows, and never returns."""
     target, start = copying
     with start(SPECULATION) as running:
         assert running.process.wait(TIMEOUT_S) == 0
-    assert met.exists(), "no attempt stood still, so none was overtaken"
+    assert reached.exists(), "no attempt was blocked"
     assert numbers_in(bootstrap, target, partitions=2) == [*ROWS]
     assert open_transactions(bootstrap, target) == []
 
 
 @pytest.mark.parametrize("copying", ["task.produce.after"], indirect=True)
-def test_a_task_is_tried_again_when_its_executor_is_lost(
-    copying: tuple[str, Start], bootstrap: str, met: Path
+def test_a_task_is_retried_when_its_executor_is_lost(
+    copying: tuple[str, Start], bootstrap: str, reached: Path
 ) -> None:
     target, start = copying
     with start({}) as running:
-        eventually(lambda: met.exists() and bool(met.read_text()), timeout_s=TIMEOUT_S)
-        os.kill(executor_of(int(met.read_text())), signal.SIGKILL)
+        eventually(lambda: reached.exists() and bool(reached.read_text()), timeout_s=TIMEOUT_S)
+        os.kill(executor_of(int(reached.read_text())), signal.SIGKILL)
         assert running.process.wait(TIMEOUT_S) == 0
     assert numbers_in(bootstrap, target, partitions=2) == [*ROWS]
     assert open_transactions(bootstrap, target) == []
 
 
 def executor_of(process_id: int) -> int:
-    """The JVM whose Python worker this is."""
-    here: int | None = process_id
-    while here is not None and not any(EXECUTOR in word for word in command_line(here)):
-        here = parent(here)
-    assert here is not None
-    return here
+    """Return the process id of the executor of this Python worker."""
+    ancestor: int | None = process_id
+    while ancestor is not None and not any(EXECUTOR in arg for arg in command_line(ancestor)):
+        ancestor = parent(ancestor)
+    assert ancestor is not None
+    return ancestor

@@ -1,4 +1,4 @@
-"""A checkpoint of Spark's own connector is continued by ours, and back; replays are the same."""
+"""Checkpoints that this connector and Spark's own continue in turn."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Row = tuple[int, int, str]  # partition, offset, value
 def run_steps(
     steps: list[str], bootstrap: str, topic: str, directory: Path
 ) -> list[dict[int, list[Row]]]:
-    """Run the job with Spark's connector at hand; returns each step's rows by micro-batch."""
+    """Run the job with Spark's connector installed; returns the rows of each step by batch."""
     configuration = {
         "spark.master": "local[2]",
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        # Before 4.2 availableNow is one micro-batch, the unfinished one, without this.
+        # Before 4.2 availableNow is otherwise one micro-batch, the unfinished one.
         "spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true",
     }
     if SPARKS_OWN in {step.rstrip("!") for step in steps}:
@@ -94,7 +94,7 @@ def values_of(batches: dict[int, list[Row]]) -> list[int]:
         pytest.param([OURS, SPARKS_OWN, OURS], id="begun-by-ours", marks=pytest.mark.full),
     ],
 )
-def test_no_row_is_lost_or_repeated_when_connectors_take_turns(
+def test_connectors_that_take_turns_lose_and_repeat_no_row(
     steps: list[str], bootstrap: str, topic: TopicFactory, tmp_path: Path
 ) -> None:
     batches_by_step = run_steps(steps, bootstrap, topic(partitions=2), tmp_path)
@@ -110,7 +110,7 @@ def test_no_row_is_lost_or_repeated_when_connectors_take_turns(
         pytest.param([OURS, f"{SPARKS_OWN}!"], id="ours-by-sparks-own", marks=pytest.mark.full),
     ],
 )
-def test_a_batch_replayed_from_its_checkpoint_has_the_same_rows(
+def test_a_replayed_micro_batch_has_the_same_rows(
     steps: list[str], bootstrap: str, topic: TopicFactory, tmp_path: Path
 ) -> None:
     first, second = run_steps(steps, bootstrap, topic(partitions=2), tmp_path)

@@ -1,4 +1,4 @@
-"""The data source works through Spark Connect, where it is registered by hand."""
+"""The data source through Spark Connect, where it is registered manually."""
 
 from __future__ import annotations
 

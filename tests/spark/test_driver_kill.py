@@ -1,4 +1,4 @@
-"""A streaming query between a writer and a reader loses no row, however often it is killed."""
+"""A streaming query that is killed repeatedly between a writer and a reader."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ ROWS_PER_SECOND = 500
 
 
 class Writer(threading.Thread):
-    """Writes numbered rows, confirmed ones counted, until told to stop."""
+    """Writes numbered rows until `stop`, which returns their number."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         super().__init__(name="row writer")
         self.rows_confirmed = 0
         self._topic = topic
-        self._stop_asked = threading.Event()
+        self._stop_requested = threading.Event()
         self._producer = confluent_kafka.Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -40,7 +40,7 @@ class Writer(threading.Thread):
         )
 
     def run(self) -> None:
-        while not self._stop_asked.wait(timeout=0.1):  # the pace of a live source
+        while not self._stop_requested.wait(timeout=0.1):  # the pace of a live source
             for _ in range(ROWS_PER_SECOND // 10):
                 row = str(self.rows_confirmed).encode()
                 self._producer.produce(self._topic, key=row, value=row)
@@ -48,14 +48,14 @@ class Writer(threading.Thread):
             assert self._producer.flush(30) == 0
 
     def stop(self) -> int:
-        self._stop_asked.set()
+        self._stop_requested.set()
         self.join(timeout=60)
         return self.rows_confirmed
 
 
 @contextmanager
 def copy_job(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """The job in a process group of its own: driver and JVM are killed as one."""
+    """Run the job in a process group of its own, to kill driver and JVM together."""
     process = subprocess.Popen(
         [sys.executable, str(JOB), *arguments],
         stdout=subprocess.PIPE,
@@ -78,7 +78,7 @@ def kill(process: subprocess.Popen[str]) -> None:
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
-        return  # ended by itself
+        return  # the job has ended
 
 
 def rows_of(bootstrap: str, topic: str) -> list[int]:
@@ -104,7 +104,7 @@ def rows_of(bootstrap: str, topic: str) -> list[int]:
         at_end: set[int] = set()
         while len(at_end) < len(partitions):
             message = consumer.poll(30)
-            assert message is not None, f"{topic} gave neither a row nor its end for 30 s"
+            assert message is not None, f"{topic} returned neither a row nor its end for 30 s"
             error = message.error()
             if error is None:
                 value = message.value()
@@ -127,12 +127,12 @@ def rows_of(bootstrap: str, topic: str) -> list[int]:
         pytest.param(10, marks=[pytest.mark.full, pytest.mark.timeout(900)]),
     ],
 )
-def test_a_query_killed_at_random_loses_no_row(
+def test_a_query_that_is_killed_at_random_loses_no_row(
     kills: int, bootstrap: str, topic: TopicFactory, tmp_path: Path
 ) -> None:
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
-    moments = random.Random(seed)
+    delays = random.Random(seed)
     source, target = topic(partitions=2), topic(partitions=2)
     job = (bootstrap, source, target, str(tmp_path / "checkpoint"))
     writer = Writer(bootstrap, source)
@@ -144,7 +144,7 @@ def test_a_query_killed_at_random_loses_no_row(
                 first_batch = process.stdout.readline()
                 assert first_batch.startswith("batch "), "the query ended before its first batch"
                 with pytest.raises(subprocess.TimeoutExpired):  # it runs until it is killed
-                    process.wait(timeout=moments.uniform(0, 3))
+                    process.wait(timeout=delays.uniform(0, 3))
     finally:
         rows_written = writer.stop()
     with copy_job(*job, "until-end") as process:

@@ -1,4 +1,4 @@
-"""Offsets that streams commit to a group, as other tools see them, and reads that start there."""
+"""Offsets that streaming queries commit to a group, and reads that start there."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 
 def committed(bootstrap: str, group: str, topic: str, *, partitions: int = 2) -> list[int | None]:
-    """The group's offsets by partition, as librdkafka finds them."""
+    """Return the committed offsets of the group by partition, from librdkafka."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "log_level": 2, "group.id": group})
     try:
-        asked = [TopicPartition(topic, partition) for partition in range(partitions)]
-        found = consumer.committed(asked, timeout=30)
+        requested = [TopicPartition(topic, partition) for partition in range(partitions)]
+        found = consumer.committed(requested, timeout=30)
     finally:
         consumer.close()
-    return [None if each.offset < 0 else each.offset for each in found]
+    return [None if result.offset < 0 else result.offset for result in found]
 
 
 @pytest.mark.parametrize("engine", ["native", "librdkafka"])
-def test_a_stream_tells_the_group_how_far_it_has_read(
+def test_a_stream_commits_its_offsets_to_the_group(
     engine: str,
     streams: StreamRunner,
     bootstrap: str,
@@ -53,8 +53,8 @@ def test_a_stream_tells_the_group_how_far_it_has_read(
         assert committed(bootstrap, group, source) == [3, 0]
     produce(source, ["d"], partition=1)
     streams.available_now(**options)
-    behind_by_one_batch = [3, 0]
-    expected = [3, 1] if ADMISSION_CONTROL else behind_by_one_batch
+    one_batch_behind = [3, 0]
+    expected = [3, 1] if ADMISSION_CONTROL else one_batch_behind
     assert committed(bootstrap, group, source) == expected
 
 
@@ -88,7 +88,7 @@ def test_a_group_with_members_does_not_fail_the_stream(
     assert committed(bootstrap, group, source) == [None, None]
 
 
-def test_reads_start_where_the_group_has_come_to(
+def test_reads_start_at_the_committed_offsets_of_the_group(
     streams: StreamRunner,
     read: Reader,
     bootstrap: str,
@@ -99,7 +99,7 @@ def test_reads_start_where_the_group_has_come_to(
     group = f"group-of-{source}"
     options = {"subscribe": source, "startingOffsets": "committed", "kafka.group.id": group}
     produce(source, ["a", "b", "c"])
-    with pytest.raises(StreamingQueryException, match="has committed no offset for"):
+    with pytest.raises(StreamingQueryException, match=f"OffsetError: .*'{group}'"):
         streams.available_now(**options)
     consumer = Consumer({"bootstrap.servers": bootstrap, "log_level": 2, "group.id": group})
     offsets = [TopicPartition(source, 0, 2), TopicPartition(source, 1, 0)]
@@ -108,7 +108,7 @@ def test_reads_start_where_the_group_has_come_to(
     assert [row.value for row in read(**options).collect()] == [b"c"]
     produce(source, ["d"], partition=1)
     streams.available_now(**options)
-    if not ADMISSION_CONTROL:  # where available-now is one micro-batch, and was an empty one
+    if not ADMISSION_CONTROL:  # available-now is one micro-batch, which was empty
         streams.available_now(**options)
     assert sorted(streams.values) == ["c", "d"]
 
@@ -125,14 +125,14 @@ def tools(bootstrap: str) -> Iterator[KafkaTools]:
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
-def test_a_sink_commits_offsets_in_one_with_the_rows(
+def test_a_sink_commits_offsets_in_the_transaction_of_the_rows(
     bootstrap: str,
     topic: TopicFactory,
     produce: Produce,
     tmp_path: Path,
     tools: KafkaTools,
 ) -> None:
-    """The job is killed right before it decides, and right after."""
+    """The job is killed directly before the decision, and directly after it."""
     source, target = topic(partitions=2), topic(partitions=2)
     group = f"group-of-{source}"
     job = {
@@ -150,19 +150,19 @@ def test_a_sink_commits_offsets_in_one_with_the_rows(
     with exactly_once_job("commit.decide.after", until_end=True, **job) as running:
         running.await_failpoint()
         running.kill()
-    assert committed(bootstrap, group, source) == [3, 0], "the rows are decided, and so are these"
+    assert committed(bootstrap, group, source) == [3, 0], "the decision includes the offsets"
     produce(source, ["d"], partition=1)
     run_to_end(**job)
     values = [record.value or b"" for record in read_all(bootstrap, target, partitions=2)]
     assert sorted(values) == [b"a", b"b", b"c", b"d"]
     described = tools.run("consumer-groups", "--describe", "--group", group).rows
-    (head,) = [row for row in described if "CURRENT-OFFSET" in row]
-    columns = [head.index(name) for name in ("PARTITION", "CURRENT-OFFSET", "LAG")]
+    (header,) = [row for row in described if "CURRENT-OFFSET" in row]
+    columns = [header.index(name) for name in ("PARTITION", "CURRENT-OFFSET", "LAG")]
     found = [[row[column] for column in columns] for row in described if source in row]
     assert sorted(found) == [["0", "3", "0"], ["1", "1", "0"]]
 
 
-def test_a_sink_needs_the_checkpoint_to_commit_offsets(
+def test_commit_offsets_of_a_sink_requires_the_checkpoint(
     spark: SparkSession, bootstrap: str, topic: TopicFactory, produce: Produce, tmp_path: Path
 ) -> None:
     source = topic()
@@ -181,7 +181,7 @@ def test_a_sink_needs_the_checkpoint_to_commit_offsets(
     spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path))
     try:
         query = writer.trigger(availableNow=True).start()
-        with pytest.raises(StreamingQueryException, match="set 'checkpointLocation' as an option"):
+        with pytest.raises(StreamingQueryException, match=r"OptionError: .*'checkpointLocation'"):
             query.awaitTermination(120)
     finally:
         spark.conf.unset("spark.sql.streaming.checkpointLocation")

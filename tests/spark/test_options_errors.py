@@ -1,4 +1,4 @@
-"""What a user sees of a wrong option: a readable error, from the driver, before any task."""
+"""Errors of invalid options, which the driver raises before any task."""
 
 from __future__ import annotations
 
@@ -20,64 +20,55 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        pytest.param({}, "OptionError: what to read is said by exactly one of", id="missing"),
+        pytest.param({}, "'subscribe'", id="missing"),
         pytest.param({"subscribe": "t", "assign": "{}"}, "'assign' and 'subscribe'", id="two"),
         pytest.param(
             {"subscribe": "t", "startingOfsets": "earliest"},
-            "OptionError: there is no option 'startingofsets': did you mean 'startingOffsets'",
+            "'startingofsets'.* 'startingOffsets'",
             id="misspelt",
         ),
         pytest.param(
-            {"subscribe": "t", "startingOffsets": '{"t":{"0":'},
-            "OptionError: option 'startingOffsets' .* at character",
-            id="json",
+            {"subscribe": "t", "startingOffsets": '{"t":{"0":'}, "'startingOffsets'", id="json"
         ),
         pytest.param(
             {"subscribe": "t", "kafka.auto.offset.reset": "earliest"},
-            "OptionError: option 'kafka.auto.offset.reset' is not supported",
-            id="refused",
+            r"'kafka\.auto\.offset\.reset'",
+            id="not-supported",
         ),
-        pytest.param(
-            {"subscribe": "t", "minPartitions": "many"},
-            "OptionError: option 'minPartitions' has the value 'many'",
-            id="number",
-        ),
+        pytest.param({"subscribe": "t", "minPartitions": "many"}, "'minPartitions'", id="number"),
     ],
 )
-def test_wrong_options_fail_at_load(
+def test_invalid_options_fail_at_load(
     read: Reader, spark: SparkSession, bootstrap: str, options: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(PySparkException, match=message):
+    match = f"OptionError: .*{message}"
+    with pytest.raises(PySparkException, match=match):
         read(**options)
     stream = engines.kafka(spark.readStream).options(**options)
-    with pytest.raises(PySparkException, match=message):
+    with pytest.raises(PySparkException, match=match):
         stream.option("kafka.bootstrap.servers", bootstrap).load()
 
 
-def test_what_only_a_batch_read_refuses_fails_without_a_task(
+def test_invalid_options_of_a_batch_read_fail_without_a_task(
     read: Reader, spark: SparkSession
 ) -> None:
     frame = read(subscribe="t", startingOffsets="latest")
-    spark.sparkContext.setJobGroup("refused", "a refused read")
+    spark.sparkContext.setJobGroup("invalid", "a read with invalid options")
     try:
-        with pytest.raises(
-            PySparkException, match="OptionError: option 'startingOffsets' asks for"
-        ):
+        with pytest.raises(PySparkException, match="OptionError: Option 'startingOffsets'"):
             frame.collect()
-        assert spark.sparkContext.statusTracker().getJobIdsForGroup("refused") == []
+        assert spark.sparkContext.statusTracker().getJobIdsForGroup("invalid") == []
     finally:
         spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
 
 
-def test_what_only_a_stream_refuses(streams: StreamRunner) -> None:
-    with pytest.raises(
-        PySparkException, match="'endingOffsets' has no meaning in a streaming read"
-    ):
+def test_invalid_options_of_a_streaming_read(streams: StreamRunner) -> None:
+    with pytest.raises(PySparkException, match="OptionError: Option 'endingOffsets'"):
         streams.available_now(subscribe="t", endingOffsets="latest")
 
 
 def test_unknown_topic(read: Reader, streams: StreamRunner) -> None:
-    message = "UnknownTopicOrPartitionError: topic 'never-created' of subscribe=never-created"
+    message = "UnknownTopicOrPartitionError: Topic 'never-created'"
     with pytest.raises(PySparkException, match=message):
         read(subscribe="never-created").collect()
     with pytest.raises(PySparkException, match=message):
@@ -86,11 +77,9 @@ def test_unknown_topic(read: Reader, streams: StreamRunner) -> None:
 
 def test_unknown_partition(read: Reader, topic: TopicFactory) -> None:
     name = topic(partitions=2)
-    with pytest.raises(
-        PySparkException, match=rf"OptionError: option 'assign' names {name}-2, .*-1"
-    ):
+    with pytest.raises(PySparkException, match=f"OptionError: Option 'assign' .*{name}-2"):
         read(assign=f'{{"{name}":[0,2]}}').collect()
-    with pytest.raises(PySparkException, match=rf"'startingOffsets' says nothing about {name}-1"):
+    with pytest.raises(PySparkException, match=f"OptionError: .*'startingOffsets' .*{name}-1"):
         read(subscribe=name, startingOffsets=f'{{"{name}":{{"0":0}}}}').collect()
 
 
@@ -116,7 +105,7 @@ def test_data_loss(read: Reader, topic: TopicFactory, produce: Produce) -> None:
     }
     with pytest.raises(
         PySparkException,
-        match=rf"DataLossError: {name}-0: offsets 0 to 9 .* 0 to 2 exist.*'failOnDataLoss'",
+        match=f"DataLossError: .*0 to 9 of {name}-0, .* 0 to 2 .*'failOnDataLoss'",
     ):
         read(**past_the_end).collect()
     assert read(**past_the_end, failOnDataLoss="false").count() == 2

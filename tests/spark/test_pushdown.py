@@ -1,4 +1,4 @@
-"""Filters that narrow a read: the same rows with them and without, and less is read."""
+"""Filter pushdown through Spark: the same rows are returned, and fewer records are read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.spark.conftest import Produce, Reader
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.timeout(240),
-    pytest.mark.skipif(not FILTER_PUSHDOWN, reason="filters came with Spark 4.1"),
+    pytest.mark.skipif(not FILTER_PUSHDOWN, reason="filter pushdown needs Spark 4.1"),
 ]
 
 CONFIG = "spark.sql.python.filterPushdown.enabled"
@@ -28,7 +28,7 @@ KEPT = {"retention.ms": "-1"}
 
 @pytest.fixture
 def pushdown(spark: SparkSession) -> Iterator[None]:
-    """Spark's own switch, which is off by default."""
+    """Enable filter pushdown in Spark, which is disabled by default."""
     spark.conf.set(CONFIG, "true")
     yield
     spark.conf.unset(CONFIG)
@@ -36,7 +36,7 @@ def pushdown(spark: SparkSession) -> Iterator[None]:
 
 @pytest.fixture
 def filled(topic: TopicFactory, produce: Produce) -> tuple[str, str]:
-    """Two topics of two partitions with 40 records each, 10 ms apart but for stragglers."""
+    """Return two topics with two partitions of 40 records, 10 ms apart except for late ones."""
     names = topic(partitions=2, **KEPT), topic(partitions=2, **KEPT)
     for name in names:
         for partition in range(2):
@@ -53,14 +53,14 @@ def explained(frame: DataFrame) -> str:
 
 
 def rows_read(frame: DataFrame) -> int:
-    """What came out of the source, before Spark's filters; the frame has been collected."""
+    """Return the number of rows that the source returned for a collected frame."""
     scan = frame._jdf.queryExecution().executedPlan()
     while scan.children().size():
         scan = scan.children().head()
     return int(scan.metrics().apply("numOutputRows").value())
 
 
-def test_the_same_rows_and_fewer_read(
+def test_pushdown_returns_the_same_rows_and_reads_fewer_records(
     read: Reader, pushdown: None, filled: tuple[str, str]
 ) -> None:
     one, other = filled
@@ -75,14 +75,14 @@ def test_the_same_rows_and_fewer_read(
         f"timestamp < {later}": 160,
     }
     everything = read(subscribe=f"{one},{other}").localCheckpoint()
-    for predicate, most in predicates.items():
+    for predicate, rows_max in predicates.items():
         frame = read(subscribe=f"{one},{other}", filterPushdown="single-scan").where(predicate)
         assert sorted(frame.collect()) == sorted(everything.where(predicate).collect()), predicate
-        assert rows_read(frame) <= most, predicate
+        assert rows_read(frame) <= rows_max, predicate
     everything.unpersist()
 
 
-def test_a_filtered_read_of_the_dataframe_api_and_its_plan(
+def test_pushed_filters_in_the_query_plan(
     read: Reader, pushdown: None, filled: tuple[str, str]
 ) -> None:
     frame = read(subscribe=filled[0], filterPushdown="single-scan").filter(
@@ -95,14 +95,14 @@ def test_a_filtered_read_of_the_dataframe_api_and_its_plan(
     assert "GreaterThanOrEqual(offset,38)" in pushed
     assert "In(partition, [0,1])" in pushed
     assert "timestamp" not in pushed
-    (left,) = re.findall(r"Condition : (.*)", plan)
-    assert "timestamp" in left
-    assert "offset" not in left
+    (evaluated,) = re.findall(r"Condition : (.*)", plan)
+    assert "timestamp" in evaluated
+    assert "offset" not in evaluated
     assert frame.count() == 4
     assert frame.rdd.getNumPartitions() == 2
 
 
-def test_what_stands_in_the_way_is_named(
+def test_pushdown_that_is_disabled_in_spark_is_an_error(
     read: Reader, spark: SparkSession, filled: tuple[str, str]
 ) -> None:
     frame = read(subscribe=filled[0], filterPushdown="single-scan").filter("offset >= 38")
@@ -110,10 +110,10 @@ def test_what_stands_in_the_way_is_named(
         frame.collect()
 
 
-def test_true_is_right_however_a_dataframe_is_used(
+def test_pushdown_with_several_scans_of_a_dataframe(
     read: Reader, pushdown: None, filled: tuple[str, str]
 ) -> None:
-    """What Spark before 5.0 gets wrong: scans of one `load()` read by each other's filters."""
+    """Spark before 5.0 reads several scans of one `load()` with the same filters."""
     frame = read(subscribe=filled[0], filterPushdown="true")
     late, early = frame.where("offset >= 38"), frame.where("offset < 3")
     assert late.count() == 4
@@ -123,9 +123,9 @@ def test_true_is_right_however_a_dataframe_is_used(
     assert ("PushedFilters" in explained(late)) == FILTERS_PER_SCAN
 
 
-@pytest.mark.skipif(FILTERS_PER_SCAN, reason="Spark keeps scans apart")
-def test_single_scan_is_still_needed(read: Reader, pushdown: None, filled: tuple[str, str]) -> None:
-    """The day this fails, Spark is right and `true` can do more than it does."""
+@pytest.mark.skipif(FILTERS_PER_SCAN, reason="this Spark keeps filters of scans separate")
+def test_single_scan_is_necessary(read: Reader, pushdown: None, filled: tuple[str, str]) -> None:
+    """If this fails, Spark is fixed, and `true` can push filters down."""
     frame = read(subscribe=filled[0], filterPushdown="single-scan")
     assert frame.where("offset >= 38").count() == 4
     assert frame.count() == 4, "instead of 80"

@@ -1,4 +1,4 @@
-"""Batch reads through Spark: what arrives is what is in the topic, column by column."""
+"""Batch reads through Spark: columns, ranges, schemas, tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 T0_MS = 1_700_000_000_000
 KEPT = {"retention.ms": "-1"}
-"""For records with timestamps of long ago, which retention would delete in mid-test."""
+"""For records with old timestamps, which retention would delete during the test."""
 
 
 def values(frame: DataFrame) -> list[str | None]:
@@ -25,7 +25,7 @@ def values(frame: DataFrame) -> list[str | None]:
     return [None if row.value is None else row.value.decode() for row in rows]
 
 
-def test_found_without_being_registered(spark: SparkSession, read: Reader) -> None:
+def test_the_format_is_discovered_without_registration(spark: SparkSession, read: Reader) -> None:
     frame = read(subscribe="no-matter")
     assert frame.schema.simpleString() == (
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
@@ -70,7 +70,7 @@ def test_log_append_time(read: Reader, topic: TopicFactory, produce: Produce) ->
     assert abs(row.ms - now_ms) < 60_000
 
 
-def test_user_schema_is_a_projection(read: Reader, topic: TopicFactory, produce: Produce) -> None:
+def test_a_user_schema_is_a_projection(read: Reader, topic: TopicFactory, produce: Produce) -> None:
     name = topic()
     produce(name, ["a", "b"])
     frame = read(schema="offset BIGINT, value BINARY", subscribe=name)
@@ -84,15 +84,15 @@ def test_user_schema_is_a_projection(read: Reader, topic: TopicFactory, produce:
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ("value STRING", "'value' with type string"),
-        ("value BINARY, amount INT", "'amount' of type int, which the source does not have"),
+        ("value STRING", "'value'"),
+        ("value BINARY, amount INT", "'amount'"),
         ("headers ARRAY<STRUCT<key: STRING, value: BINARY>>", "'includeHeaders'"),
     ],
 )
-def test_user_schema_that_cannot_be(
+def test_an_invalid_user_schema(
     read: Reader, topic: TopicFactory, schema: str, message: str
 ) -> None:
-    with pytest.raises(PySparkException, match=message):
+    with pytest.raises(PySparkException, match=f"SchemaError: .*{message}"):
         read(schema=schema, subscribe=topic()).collect()
 
 
@@ -124,7 +124,7 @@ def test_ranges_of_every_kind(read: Reader, topic: TopicFactory, produce: Produc
     ) == ["0d", "1c"]
 
 
-def test_tasks_are_ranges(read: Reader, topic: TopicFactory, produce: Produce) -> None:
+def test_ranges_are_split_into_tasks(read: Reader, topic: TopicFactory, produce: Produce) -> None:
     name = topic(partitions=2)
     produce(name, [f"{n:02}" for n in range(20)])
     assert read(subscribe=name).rdd.getNumPartitions() == 1
@@ -140,7 +140,7 @@ def test_empty_topic(read: Reader, topic: TopicFactory) -> None:
     assert frame.count() == 0
 
 
-def test_more_than_one_fetch(read: Reader, topic: TopicFactory, produce: Produce) -> None:
+def test_a_read_with_several_fetches(read: Reader, topic: TopicFactory, produce: Produce) -> None:
     name = topic(partitions=3)
     size, count = 100_000, 40
     for partition in range(3):
@@ -165,7 +165,7 @@ def test_more_than_one_fetch(read: Reader, topic: TopicFactory, produce: Produce
     assert {row["size"] - len(row.id) - 1 for row in rows} == {size}
 
 
-def test_limit_stops_early(read: Reader, topic: TopicFactory, produce: Produce) -> None:
+def test_limit_ends_the_read_early(read: Reader, topic: TopicFactory, produce: Produce) -> None:
     name = topic(partitions=2)
     for partition in (0, 1):
         produce(name, ["x"] * 5000, partition=partition)
@@ -173,7 +173,7 @@ def test_limit_stops_early(read: Reader, topic: TopicFactory, produce: Produce) 
     assert read(subscribe=name).count() == 10_000
 
 
-def test_partitions_added_are_read(
+def test_added_partitions_are_read(
     read: Reader, topic: TopicFactory, produce: Produce, bootstrap: str
 ) -> None:
     name = topic()
@@ -190,7 +190,7 @@ def test_committed_offsets_of_a_group(
     produce(name, ["d"], partition=1)
     group = f"group-of-{name}"
     options = {"subscribe": name, "startingOffsets": "committed", "kafka.group.id": group}
-    with pytest.raises(PySparkException, match=f"OffsetError: .*'{group}' has committed no offset"):
+    with pytest.raises(PySparkException, match=f"OffsetError: .*'{group}'"):
         read(**options).collect()
     consumer = Consumer({"bootstrap.servers": bootstrap, "log_level": 2, "group.id": group})
     offsets = [TopicPartition(name, 0, 2), TopicPartition(name, 1, 0)]

@@ -1,4 +1,4 @@
-"""Streaming writes through Spark: what arrives, also over restarts, and how a failure ends."""
+"""Streaming writes through Spark: columns, restarts, errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Copy = Callable[..., StreamingQuery]
 
 @pytest.fixture
 def copy(spark: SparkSession, bootstrap: str, tmp_path: Path) -> Iterator[Copy]:
-    """Copy what is in `source` and not yet copied: `copy("source", "target")`; ends by itself."""
+    """Return a function that copies new records until the end: `copy("source", "target")`."""
     queries: list[StreamingQuery] = []
 
     def copy(
@@ -73,7 +73,9 @@ def test_every_column(copy: Copy, bootstrap: str, topic: TopicFactory) -> None:
     assert read_all(bootstrap, target, partitions=2) == RECORDS
 
 
-def test_a_restart_goes_on_where_it_ended(copy: Copy, bootstrap: str, topic: TopicFactory) -> None:
+def test_a_restart_continues_at_the_checkpoint(
+    copy: Copy, bootstrap: str, topic: TopicFactory
+) -> None:
     source, target = topic(partitions=2), topic()
     put(bootstrap, source, [Record(value=b"%d" % n, partition=n % 2) for n in range(100)])
     copy(source, target)
@@ -83,27 +85,27 @@ def test_a_restart_goes_on_where_it_ended(copy: Copy, bootstrap: str, topic: Top
     assert sorted(values) == list(range(150))
 
 
-def test_a_row_that_cannot_be_written_ends_the_query_and_a_restart_writes_it(
+def test_a_row_that_is_too_large_fails_the_query_and_a_restart_writes_it(
     copy: Copy, bootstrap: str, topic: TopicFactory
 ) -> None:
     source, target = topic(), topic(**{"max.message.bytes": "5000"})
     put(bootstrap, source, [Record(value=b"x" * 9_000)])
-    with pytest.raises(StreamingQueryException, match=f"DeliveryError: a record for {target}-0"):
+    with pytest.raises(StreamingQueryException, match=f"DeliveryError: .*{target}-0"):
         copy(source, target)
     fits = "substring(value, 1, 10) AS value"
     copy(source, target, fits)
     assert [record.value for record in read_all(bootstrap, target)] == [b"x" * 10]
 
 
-def test_wrong_columns_end_the_query(copy: Copy, bootstrap: str, topic: TopicFactory) -> None:
+def test_invalid_columns_fail_the_query(copy: Copy, bootstrap: str, topic: TopicFactory) -> None:
     source = topic()
     put(bootstrap, source, [Record(value=b"v")])
-    with pytest.raises(StreamingQueryException, match="SchemaError: column 'offset'"):
+    with pytest.raises(StreamingQueryException, match=r"SchemaError: .*'offset'"):
         copy(source, source, "value; offset")
 
 
 class RowSink(DataSource):
-    """The sink as Spark 4.0 gets it, which hands rows to a streaming writer."""
+    """The sink as in Spark 4.0, which passes rows to a streaming writer."""
 
     @classmethod
     def name(cls) -> str:
@@ -116,7 +118,7 @@ class RowSink(DataSource):
         return StreamRowWriter(AtLeastOnceWrite.of(options, schema))
 
 
-def test_every_column_by_rows(
+def test_every_column_with_a_row_writer(
     spark: SparkSession, copy: Copy, bootstrap: str, topic: TopicFactory
 ) -> None:
     spark.dataSource.register(RowSink)

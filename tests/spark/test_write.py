@@ -1,4 +1,4 @@
-"""Batch writes through Spark: what arrives, and what a user sees of what cannot be written."""
+"""Batch writes through Spark: columns, partitions, errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Write = Callable[..., None]
 
 @pytest.fixture
 def write(bootstrap: str) -> Write:
-    """Append a DataFrame: `write(frame, topic="t")`."""
+    """Return a function that appends a DataFrame: `write(frame, topic="t")`."""
 
     def write(frame: DataFrame, mode: str = "append", **options: str) -> None:
         writer = engines.kafka(frame.write).option("kafka.bootstrap.servers", bootstrap)
@@ -62,7 +62,7 @@ def test_every_column(
     ]
 
 
-def test_many_rows_of_many_tasks_and_an_empty_one(
+def test_many_rows_of_several_tasks(
     spark: SparkSession, write: Write, bootstrap: str, topic: TopicFactory
 ) -> None:
     name = topic(partitions=2)
@@ -81,18 +81,20 @@ def test_the_topic_option_overrides_the_column(
     assert read_all(bootstrap, other) == []
 
 
-def test_keys_are_placed_as_by_java(
+def test_keys_are_partitioned_as_by_the_java_client(
     spark: SparkSession, write: Write, bootstrap: str, topic: TopicFactory
 ) -> None:
     name = topic(partitions=17)
     hashes = {"21": -973932308, "foobar": -790332482, "abc": 479470107}
     frame = spark.createDataFrame([(key, key) for key in hashes], "key string, value string")
     write(frame, topic=name)
-    placed = {record.key: record.partition for record in read_all(bootstrap, name, partitions=17)}
-    assert placed == {key.encode(): (h & 0x7FFFFFFF) % 17 for key, h in hashes.items()}
+    partitions = {
+        record.key: record.partition for record in read_all(bootstrap, name, partitions=17)
+    }
+    assert partitions == {key.encode(): (h & 0x7FFFFFFF) % 17 for key, h in hashes.items()}
 
 
-def test_a_copied_topic_is_the_same(
+def test_a_copied_topic_has_the_same_records(
     spark: SparkSession, write: Write, bootstrap: str, topic: TopicFactory
 ) -> None:
     source, target = topic(partitions=2), topic(partitions=2)
@@ -115,63 +117,60 @@ def test_a_copied_topic_is_the_same(
 @pytest.mark.parametrize(
     ("select", "options", "message"),
     [
-        pytest.param("'k' AS key", {}, "SchemaError: column 'value' is missing", id="value"),
+        pytest.param("'k' AS key", {}, "SchemaError: .*'value'", id="value"),
+        pytest.param("id AS value", {}, "SchemaError: .*'value'.*bigint", id="type"),
+        pytest.param("'v' AS value; id AS amount", {}, "SchemaError: .*'amount'", id="unknown"),
         pytest.param(
-            "id AS value", {}, "SchemaError: column 'value' is bigint.*string or", id="type"
+            "'v' AS value; 1L AS partition",
+            {},
+            "SchemaError: .*'partition'.*bigint",
+            id="partition",
         ),
-        pytest.param(
-            "'v' AS value; id AS amount", {}, "column 'amount' .bigint. cannot be", id="unknown"
-        ),
-        pytest.param(
-            "'v' AS value; 1L AS partition", {}, "column 'partition' is bigint", id="partition"
-        ),
-        pytest.param("'v' AS value", {"topic": ""}, "option 'topic'", id="empty-topic"),
-        pytest.param(
-            "'v' AS value", {"kafka.acks": "1"}, "OptionError: option 'kafka.acks'", id="acks"
-        ),
+        pytest.param("'v' AS value", {"topic": ""}, "OptionError: .*'topic'", id="empty-topic"),
+        pytest.param("'v' AS value", {"kafka.acks": "1"}, "OptionError: .*'kafka.acks'", id="acks"),
         pytest.param(
             "'v' AS value",
             {"kafka.compression.type": "rar"},
             "OptionError: .*compression",
-            id="judged-by-librdkafka",
+            id="checked-by-librdkafka",
         ),
     ],
 )
-def test_refused_on_the_driver(
+def test_invalid_columns_and_options_fail_on_the_driver(
     spark: SparkSession, write: Write, select: str, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(PySparkException, match=message):
         write(spark.range(1).selectExpr(*select.split("; ")), **{"topic": "t", **options})
 
 
-def test_no_topic(spark: SparkSession, write: Write) -> None:
-    with pytest.raises(PySparkException, match="OptionError: no topic to write to"):
+def test_a_write_without_a_topic(spark: SparkSession, write: Write) -> None:
+    with pytest.raises(PySparkException, match=r"OptionError: .*topic"):
         write(spark.range(1).selectExpr("'v' AS value"))
 
 
-def test_overwrite_is_refused(spark: SparkSession, write: Write) -> None:
-    with pytest.raises(PySparkException, match=r"cannot be overwritten.*mode\('append'\)"):
+def test_overwrite_is_an_error(spark: SparkSession, write: Write) -> None:
+    with pytest.raises(PySparkException, match=r"OptionError: .*mode\('append'\)"):
         write(spark.range(1).selectExpr("'v' AS value"), mode="overwrite", topic="t")
 
 
 @pytest.mark.parametrize(
     ("select", "message"),
     [
-        ("'v' AS value; cast(NULL AS string) AS topic", "RowError: 1 of 1 rows have a null"),
-        ("'v' AS value; '{topic}' AS topic; 7 AS partition", "RowError: a row is for partition 7"),
+        ("'v' AS value; cast(NULL AS string) AS topic", "RowError: .*'topic'"),
+        ("'v' AS value; '{topic}' AS topic; 7 AS partition", "RowError: .*7"),
         (
             "'v' AS value; '{topic}' AS topic; -1 AS partition",
-            "RowError: a row is for partition -1",
+            "RowError: .*-1",
         ),
         (
             "repeat('v', 2000000) AS value; '{topic}' AS topic",
             "RowError: .*'kafka.max.request.size",
         ),
         ("repeat('v', 9000) AS value; '{topic}' AS topic", "DeliveryError: .*'max.message.bytes'"),
-        ("'v' AS value; 'no such' AS topic", "DeliveryError: .*no such.*no name for a topic"),
+        ("'v' AS value; 'no such' AS topic", "DeliveryError: .*no such"),
     ],
 )
-def test_rows_that_fail_their_task(
+def test_invalid_rows_fail_their_task(
     spark: SparkSession, write: Write, topic: TopicFactory, select: str, message: str
 ) -> None:
     name = topic(**{"max.message.bytes": "5000"})
@@ -179,7 +178,7 @@ def test_rows_that_fail_their_task(
         write(spark.range(1).selectExpr(*select.format(topic=name).split("; ")))
 
 
-def test_a_row_that_fails_does_not_hide_behind_good_ones(
+def test_one_invalid_row_among_many_fails_the_write(
     spark: SparkSession, write: Write, topic: TopicFactory
 ) -> None:
     name = topic(**{"max.message.bytes": "5000"})
@@ -188,13 +187,13 @@ def test_a_row_that_fails_does_not_hide_behind_good_ones(
         col("id").cast("string").alias("value"),
     )
     bad = spark.range(1).selectExpr("'x' AS key", "repeat('v', 100000) AS value")
-    with pytest.raises(PySparkException, match=f"DeliveryError: a record for {name}-0"):
+    with pytest.raises(PySparkException, match=f"DeliveryError: .*{name}-0"):
         write(frame.union(bad), topic=name)
 
 
-def test_no_broker(spark: SparkSession) -> None:
+def test_a_write_without_a_broker(spark: SparkSession) -> None:
     frame = spark.range(1).selectExpr("'v' AS value")
     writer = engines.kafka(frame.write).option("kafka.bootstrap.servers", "127.0.0.1:1")
     writer = writer.option("kafka.delivery.timeout.ms", "1000").option("topic", "t")
-    with pytest.raises(PySparkException, match=r"DeliveryError: a record for t .*127.0.0.1:1"):
+    with pytest.raises(PySparkException, match=r"DeliveryError: .*127\.0\.0\.1:1"):
         writer.mode("append").save()
