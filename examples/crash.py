@@ -1,8 +1,8 @@
-"""Stops a query in the midst of a commit, for the demo, which then kills it.
+"""Blocks a query during a commit, so that the demo can kill it there.
 
-The demo has the connector call `in_commit` at its failpoints, by `PYSPARK_KAFKA_FAILPOINTS`, which
-is there for tests. At this one it is decided that a micro-batch is committed, in the commit topic,
-and the transactions that hold its rows are still open: no reader sees them yet.
+`PYSPARK_KAFKA_FAILPOINTS`, a variable for tests, makes the connector call `in_commit` at its
+failpoints. At this one the commit topic contains the decision to commit a micro-batch, and the
+transactions with its rows are still open: readers with read_committed do not see them yet.
 """
 
 import os
@@ -15,7 +15,7 @@ DIRECTORY = "DEMO_CRASH_DIRECTORY"
 
 
 def in_commit(failpoint: str) -> None:
-    """Stand still at the fifth commit, and never go on."""
+    """Wait at the fifth commit until the process is killed."""
     if failpoint != FAILPOINT:
         return
     directory = Path(os.environ[DIRECTORY])

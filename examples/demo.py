@@ -1,10 +1,10 @@
-"""The main job, start to end, on real logs: `make demo`.
+"""A streaming job on real logs that is killed during a commit: `make demo`.
 
-Starts the reference broker, writes three log files into topics with a batch job, and runs a streaming
-query that counts failed SSH logins per address and writes alerts to a second topic, exactly once. In
-the midst of a commit the query is killed (SIGKILL, driver and JVM); then it is resumed from its
-checkpoint. What came out is held against what the log file says: every alert of every micro-batch,
-those of the commit that was cut short too, is there once.
+Starts the reference broker, writes three log files to topics with a batch job, and runs a streaming
+query that counts failed SSH logins per address and writes alerts to another topic exactly once.
+During a commit the query is killed (SIGKILL, driver and JVM), and restarts from its checkpoint. The
+demo compares the alerts with the log file: every alert of every micro-batch, including the
+interrupted commit, is in the topic once.
 """
 
 import json
@@ -35,7 +35,7 @@ FAILED_LOGIN = re.compile(r"Failed password for (?:invalid user )?.* from (\S+) 
 REPEATED = re.compile(r"message repeated (\d+) times")
 
 Alerts = Counter[tuple[str, int]]
-"""How often there is an alert with this address and this count."""
+"""The number of alerts with this address and this count."""
 
 
 def say(text: str) -> None:
@@ -44,7 +44,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def example(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Run an example as a user does, in a process group of its own, which is killed at the end."""
+    """Run an example in a process group of its own, and kill it at the end."""
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
             [sys.executable, str(EXAMPLES / script), *arguments],
@@ -68,48 +68,48 @@ def example(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def kill(process: subprocess.Popen[str]) -> None:
-    """SIGKILL the driver and its JVM at once; nothing of theirs gets to clean up."""
+    """Kill the driver and its JVM with SIGKILL, so that neither can clean up."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
-        return  # it has ended by itself
+        return  # the process has ended
 
 
 def run(script: str, *arguments: str, kill_in_commit: bool = False) -> int:
-    """Run an example and show its lines; returns the rows that its micro-batches have read."""
+    """Run an example and print its output; returns the number of rows that it has read."""
     rows = 0
-    with stopping_in_commit(kill_in_commit) as stopped, example(script, *arguments) as process:
-        threading.Thread(target=kill_when, args=(stopped, process), daemon=True).start()
+    with blocking_in_commit(kill_in_commit) as blocked, example(script, *arguments) as process:
+        threading.Thread(target=kill_when, args=(blocked, process), daemon=True).start()
         assert process.stdout is not None
         for line in process.stdout:
             print(f"    {line}", end="", flush=True)
             batch = re.match(r"batch \d+: (\d+) lines read", line)
             rows += int(batch[1]) if batch else 0
         if process.wait() != (-signal.SIGKILL if kill_in_commit else 0):
-            sys.exit(f"{script} ended with status {process.returncode}, which was not to be")
+            sys.exit(f"{script} ended with the unexpected status {process.returncode}.")
     return rows
 
 
 @contextmanager
-def stopping_in_commit(wanted: bool) -> Iterator[Path]:
-    """Have queries stop in the midst of a commit; yields the file that is then there."""
+def blocking_in_commit(enabled: bool) -> Iterator[Path]:
+    """Make queries block during a commit; yields the file that marks it."""
     with tempfile.TemporaryDirectory(prefix="pyspark-kafka-demo-") as directory:
-        if wanted:
+        if enabled:
             os.environ["PYSPARK_KAFKA_FAILPOINTS"] = "examples.crash:in_commit"
             os.environ[crash.DIRECTORY] = directory
         yield Path(directory, str(crash.COMMIT))
         os.environ.pop("PYSPARK_KAFKA_FAILPOINTS", None)
 
 
-def kill_when(stopped: Path, process: subprocess.Popen[str]) -> None:
+def kill_when(blocked: Path, process: subprocess.Popen[str]) -> None:
     while process.poll() is None:
-        if stopped.exists():
+        if blocked.exists():
             kill(process)
         time.sleep(0.05)
 
 
 def failed_logins_of(lines: Iterable[str]) -> Counter[str]:
-    """What the query should find, counted without Spark's help."""
+    """Count failed logins without Spark."""
     failures: Counter[str] = Counter()
     for line in lines:
         match = FAILED_LOGIN.search(line)
@@ -120,16 +120,15 @@ def failed_logins_of(lines: Iterable[str]) -> Counter[str]:
 
 
 def expected_alerts(lines: list[Row], checkpoint: Path) -> Alerts:
-    """What the query should have written: after each micro-batch every count so far.
+    """Return the alerts that the query should have written: all counts after each micro-batch.
 
-    Which lines were whose is in the checkpoint: Spark notes the end of a micro-batch before it
-    runs it.
+    The checkpoint contains the end of each micro-batch, because Spark writes it before the batch.
     """
-    alerts, failures, left = Alerts(), Counter[str](), lines
+    alerts, failures, remaining = Alerts(), Counter[str](), lines
     for file in sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name)):
         ends = json.loads(file.read_text().splitlines()[2])["ssh-log"]
-        read = [line for line in left if line.offset < ends[str(line.partition)]]
-        left = [line for line in left if line.offset >= ends[str(line.partition)]]
+        read = [line for line in remaining if line.offset < ends[str(line.partition)]]
+        remaining = [line for line in remaining if line.offset >= ends[str(line.partition)]]
         failures += failed_logins_of(line.text for line in read)
         alerts.update(failures.items())
     return alerts
@@ -138,7 +137,7 @@ def expected_alerts(lines: list[Row], checkpoint: Path) -> Alerts:
 def rows_of(
     spark: SparkSession, bootstrap_servers: str, topic: str, isolation_level: str = "read_committed"
 ) -> list[Row]:
-    """The records of a topic: partition, offset and text."""
+    """Return the records of a topic: partition, offset and text."""
     records = (
         spark.read.format("pyspark_kafka")
         .option("kafka.bootstrap.servers", bootstrap_servers)
@@ -155,7 +154,7 @@ def alerts_of(rows: list[Row]) -> Alerts:
 
 
 def show_topics(spark: SparkSession, bootstrap_servers: str) -> int:
-    """Print rows and offsets of every topic's partitions; returns the rows of the log topics."""
+    """Print rows and offsets of all partitions; returns the number of rows in the log topics."""
     records = (
         spark.read.format("pyspark_kafka")
         .option("kafka.bootstrap.servers", bootstrap_servers)
@@ -173,24 +172,26 @@ def show_topics(spark: SparkSession, bootstrap_servers: str) -> int:
 
 def main() -> None:
     started = time.monotonic()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers: this Python
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for Spark's workers
     python_path = [str(EXAMPLES.parent), os.environ.get("PYTHONPATH", "")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, python_path))  # they find `crash` there
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, python_path)
+    )  # workers import `crash` from there
     with (
         tempfile.TemporaryDirectory(prefix="pyspark-kafka-demo-") as directory,
         Cluster(configs={"num.partitions": "3"}) as cluster,
     ):
         bootstrap_servers = cluster.bootstrap_servers
         checkpoint = Path(directory, "checkpoint")
-        say(f"A reference broker serves {bootstrap_servers}")
-        say("A batch job writes three log files into topics")
+        say(f"A reference broker runs at {bootstrap_servers}")
+        say("A batch job writes three log files to topics")
         run("write_logs.py", bootstrap_servers)
 
         say("A streaming query counts failed SSH logins and writes alerts exactly once")
         arguments = ("failed_logins.py", bootstrap_servers, str(checkpoint))
         rows_before = run(*arguments, kill_in_commit=True)
 
-        say(f"Killed (SIGKILL) after {rows_before} lines, in the midst of its next commit")
+        say(f"Killed (SIGKILL) after {rows_before} lines, during a commit")
         spark = (
             SparkSession.builder.appName("demo")
             .config("spark.log.level", "ERROR")
@@ -199,16 +200,14 @@ def main() -> None:
         )
         in_topic = len(rows_of(spark, bootstrap_servers, "alerts", "read_uncommitted"))
         visible = len(rows_of(spark, bootstrap_servers, "alerts"))
-        print(
-            f"    alerts in the topic {in_topic}, of which readers of what is committed see {visible}"
-        )
+        print(f"    alerts in the topic {in_topic}, visible with read_committed {visible}")
         if visible == in_topic:
-            sys.exit("There was nothing to be committed when the query was killed")
+            sys.exit("The killed query had no uncommitted alerts.")
 
-        say("Started again from its checkpoint, it ends that commit and goes on")
+        say("After a restart from its checkpoint, the query completes that commit and continues")
         rows_after = run(*arguments)
 
-        say("What is in Kafka now, and the top attackers")
+        say("The topics, and the top attackers")
         rows_written = show_topics(spark, bootstrap_servers)
         newest = newest_alerts(spark, bootstrap_servers)
         newest.orderBy(newest.failed_logins.desc(), "address").show(10, truncate=False)
@@ -225,14 +224,12 @@ def main() -> None:
     print(f"    rows read by the query    {rows_before} before the kill, {rows_after} after it")
     print(f"    failed logins in the file {expected.total()} from {len(expected)} addresses")
     print(f"    failed logins in alerts   {sum(found.values())} from {len(found)} addresses")
-    print(f"    alerts to be written      {expected_of_all.total()}")
+    print(f"    alerts expected           {expected_of_all.total()}")
     print(f"    alerts written            {alerts.total()}")
     print(f"    time                      {time.monotonic() - started:.0f} s")
     if rows_written != lines_in_files or found != expected or alerts != expected_of_all:
-        sys.exit("Something is missing, or is there twice: this is a bug, please report it")
-    print(
-        "    No line is missing, none was counted twice, and every alert was written exactly once."
-    )
+        sys.exit("A line or an alert is missing or duplicated. This is a bug, please report it.")
+    print("    No line is missing or counted twice, and every alert was written exactly once.")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
-"""Read, transform, write: each error of a web server's log once in another topic.
+"""Copy the errors of a web server's log to another topic, exactly once.
 
     python examples/write_logs.py 127.0.0.1:9092
     python examples/exactly_once.py 127.0.0.1:9092 /tmp/exactly-once-checkpoint
 
-A streaming query from topic `apache-log` to topic `apache-errors`. With `transactionalId` a reader of
-what is committed sees the rows of a micro-batch all at once and never twice, however often the query
-is killed and started again with this checkpoint. With `commitOffsets` the offsets that were read are
-committed to the group `apache-errors` in the same transaction, so that any tool which watches consumer
-groups sees how far the rows in the topic have come; this script asks as such a tool would, by
-confluent-kafka, and so may you:
+A streaming query from topic `apache-log` to topic `apache-errors`. With `transactionalId`, readers
+with read_committed see all rows of a micro-batch at once and never twice, even if the query is
+killed and restarted from its checkpoint. With `commitOffsets`, the offsets of the source are
+committed to the group `apache-errors` in the same transaction, for tools that monitor consumer lag.
+This script prints them with confluent-kafka; Kafka's own tool is:
 
     kafka-consumer-groups.sh --bootstrap-server 127.0.0.1:9092 --describe --group apache-errors
 """
@@ -24,7 +23,7 @@ LINE = r"^\[([^\]]+)\] \[(\w+)\] (?:\[client ([^\]]+)\] )?(.*)$"
 
 
 def errors(lines: DataFrame) -> DataFrame:
-    """The lines of level `error`, each as JSON of time, client and message, keyed by client."""
+    """Return the lines of level `error` as JSON of time, client and message, keyed by client."""
     line = F.col("value").cast("string")
     time, level, client, message = (F.regexp_extract(line, LINE, group) for group in range(1, 5))
     return lines.where(level == "error").select(
@@ -43,13 +42,13 @@ def errors(lines: DataFrame) -> DataFrame:
 
 
 def show_group(bootstrap_servers: str) -> None:
-    """What another tool sees of the group: committed offset and lag by partition."""
+    """Print the committed offset and the lag of the group for each partition."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": GROUP})
     partitions = consumer.list_topics(SOURCE, timeout=30).topics[SOURCE].partitions
     for committed in consumer.committed([TopicPartition(SOURCE, p) for p in partitions], 30):
         _, end = consumer.get_watermark_offsets(committed, timeout=30)
         print(
-            f"group {GROUP}: {SOURCE}-{committed.partition} read to {committed.offset}, "
+            f"group {GROUP}: {SOURCE}-{committed.partition} committed {committed.offset}, "
             f"lag {end - committed.offset}",
             flush=True,
         )

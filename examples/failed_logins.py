@@ -2,9 +2,9 @@
 
     python examples/failed_logins.py 127.0.0.1:9092 /tmp/failed-logins-checkpoint
 
-A streaming query from topic `ssh-log` to topic `alerts`. Started again with the same checkpoint
-it goes on where it stopped, however it was stopped, and with `transactionalId` it has written every
-alert exactly once. It ends when it has read what is there; without `availableNow` it would run on.
+A streaming query from topic `ssh-log` to topic `alerts`. After a restart with the same checkpoint it
+continues where it stopped or was killed, and with `transactionalId` it writes every alert exactly
+once. With `availableNow` it ends when it has read all available records.
 """
 
 import sys
@@ -24,7 +24,7 @@ REPEATED = r"message repeated (\d+) times"
 
 
 class PrintProgress(StreamingQueryListener):
-    """One line a micro-batch."""
+    """Prints one line for each micro-batch."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         print(f"query {event.runId} started", flush=True)
@@ -41,7 +41,7 @@ class PrintProgress(StreamingQueryListener):
 
 
 def failed_logins(lines: DataFrame) -> DataFrame:
-    """Failed logins per source address; the log folds repeated lines into one with a count."""
+    """Count failed logins per source address. The log combines repeated lines, with a count."""
     line = F.col("value").cast("string")
     return (
         lines.select(
@@ -68,7 +68,7 @@ def main(bootstrap_servers: str, checkpoint: str) -> None:
         .option("kafka.bootstrap.servers", bootstrap_servers)
         .option("subscribe", "ssh-log")
         .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", "200")  # small steps, to be watched; needs Spark 4.2
+        .option("maxOffsetsPerTrigger", "200")  # small micro-batches; needs Spark 4.2
         .load()
     )
     alerts = failed_logins(lines).select(
@@ -77,7 +77,9 @@ def main(bootstrap_servers: str, checkpoint: str) -> None:
     )
     query = (
         alerts.writeStream.format("pyspark_kafka")
-        .outputMode("complete")  # every count, every time: the newest one of an address is true
+        .outputMode(
+            "complete"
+        )  # all counts in every micro-batch; the newest of an address is valid
         .option("kafka.bootstrap.servers", bootstrap_servers)
         .option("topic", "alerts")
         .option("transactionalId", "alerts")

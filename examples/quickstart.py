@@ -1,6 +1,6 @@
 """Write a few rows to a topic and read them back.
 
-python -m broker_ref --brokers 1 --port 9092      # a Kafka to play with, in another terminal
+python -m broker_ref --brokers 1 --port 9092      # in another terminal
 python examples/quickstart.py 127.0.0.1:9092
 """
 

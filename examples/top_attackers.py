@@ -1,4 +1,4 @@
-"""Read topic `alerts` back and show who failed to log in most often.
+"""Read topic `alerts` and print the addresses with the most failed logins.
 
 python examples/top_attackers.py 127.0.0.1:9092
 """
@@ -10,13 +10,13 @@ from pyspark.sql.functions import col, from_json, max_by
 
 
 def newest_alerts(spark: SparkSession, bootstrap_servers: str) -> DataFrame:
-    """The newest alert of each address: columns `address` and `failed_logins`."""
+    """Return the newest alert of each address: columns `address` and `failed_logins`."""
     return (
         spark.read.format("pyspark_kafka")
         .option("kafka.bootstrap.servers", bootstrap_servers)
         .option("subscribe", "alerts")
         .load()
-        .groupBy("key")  # one key, one partition: its offsets are in order
+        .groupBy("key")  # a key is in one partition, so that its offsets are in order
         .agg(max_by("value", "offset").cast("string").alias("alert"))
         .select(from_json("alert", "address string, failed_logins long").alias("alert"))
         .select("alert.*")

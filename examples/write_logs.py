@@ -1,4 +1,4 @@
-"""Write log files into Kafka topics: one batch job a file, one record a line.
+"""Write log files to Kafka topics: one batch job for each file, one record for each line.
 
 python examples/write_logs.py 127.0.0.1:9092
 """
@@ -11,11 +11,11 @@ from pyspark.sql.functions import regexp_extract, when
 
 DATA = Path(__file__).parent / "data"
 
-# topic: (file, what its lines are keyed by); lines of one key keep their order
+# topic: (file, pattern of the key); lines with the same key keep their order
 LOGS = {
-    "ssh-log": ("OpenSSH_2k.log", r"sshd\[(\d+)\]"),  # the connection's process
-    "hdfs-log": ("HDFS_2k.log", r"(blk_-?\d+)"),  # the block
-    "apache-log": ("Apache_2k.log", r"\[client ([^\]]+)\]"),  # the client, where there is one
+    "ssh-log": ("OpenSSH_2k.log", r"sshd\[(\d+)\]"),  # process of the connection
+    "hdfs-log": ("HDFS_2k.log", r"(blk_-?\d+)"),  # block
+    "apache-log": ("Apache_2k.log", r"\[client ([^\]]+)\]"),  # client, if the line has one
 }
 
 

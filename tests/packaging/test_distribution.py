@@ -1,4 +1,4 @@
-"""What is shipped, and what it is set up with."""
+"""The wheel and the sdist, their builds, and the constraints of the set-up."""
 
 import os
 import re
@@ -17,7 +17,7 @@ PROJECT = Path(__file__).parents[2]
 
 
 def direct_requirements() -> list[Requirement]:
-    """Every requirement that pyproject.toml names, of users and of developers."""
+    """Return all requirements of pyproject.toml, for users and developers."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
     named = [
         *project["project"]["dependencies"],
@@ -38,7 +38,7 @@ def pinned_versions() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("requirement", direct_requirements(), ids=lambda r: r.name)
-def test_the_constraints_are_not_stale(requirement: Requirement) -> None:
+def test_constraints_match_the_requirements(requirement: Requirement) -> None:
     pinned = pinned_versions().get(canonicalize_name(requirement.name))
     assert pinned is not None, f"{requirement.name} is not in constraints.txt: run `make lock`"
     assert requirement.specifier.contains(pinned), f"{pinned} is not {requirement}: run `make lock`"
@@ -46,13 +46,13 @@ def test_the_constraints_are_not_stale(requirement: Requirement) -> None:
 
 KERNEL = "pyspark_kafka/records/_kernel.abi3.so"
 VARIABLE = "PYSPARK_KAFKA_RECORDS"
-SHOW_TWIN = "import pyspark_kafka.records as r; print(r.IMPLEMENTATION)"
+PRINT_IMPLEMENTATION = "import pyspark_kafka.records as r; print(r.IMPLEMENTATION)"
 
 
 def build(
     directory: Path, *, source: Path = PROJECT, target: str = "wheel", **environment: str
 ) -> tuple[Path, str]:
-    """Build a wheel or an sdist; gives its path and what was said meanwhile."""
+    """Build a wheel or an sdist; returns its path and the output of the build."""
     done = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(directory)],
         cwd=source,
@@ -63,13 +63,13 @@ def build(
         timeout=100,
     )
     if done.returncode:
-        raise BuildRefusedError(done.stdout + done.stderr)
+        raise BuildError(done.stdout + done.stderr)
     (path,) = directory.glob("*.whl" if target == "wheel" else "*.tar.gz")
     return path, done.stdout + done.stderr
 
 
-class BuildRefusedError(Exception):
-    """hatchling ended with an error; this is its output."""
+class BuildError(Exception):
+    """The output of a hatchling that failed."""
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +78,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
 
-def test_the_wheel_ships_both_packages_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_contains_both_packages_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     with wheel:
         names = wheel.namelist()
     tops = {name.split("/")[0] for name in names}
@@ -91,7 +91,7 @@ def test_the_wheel_ships_both_packages_and_nothing_else(wheel: zipfile.ZipFile) 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-def test_the_kernel_is_compiled_where_it_can_be(tmp_path: Path) -> None:
+def test_the_kernel_is_compiled_if_there_is_a_compiler(tmp_path: Path) -> None:
     path, _ = build(tmp_path, PYSPARK_KAFKA_RECORDS="cython")
     assert "-cp311-abi3-" in path.name
     with zipfile.ZipFile(path) as compiled:
@@ -99,25 +99,27 @@ def test_the_kernel_is_compiled_where_it_can_be(tmp_path: Path) -> None:
         compiled.extractall(tmp_path / "installed")
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "installed")}
     environment.pop(VARIABLE, None)
-    shown = subprocess.check_output([sys.executable, "-c", SHOW_TWIN], env=environment, text=True)
-    assert shown == "cython\n"
+    printed = subprocess.check_output(
+        [sys.executable, "-c", PRINT_IMPLEMENTATION], env=environment, text=True
+    )
+    assert printed == "cython\n"
 
 
 @pytest.mark.slow
-def test_without_a_compiler_the_wheel_is_pure_and_says_so(tmp_path: Path) -> None:
-    path, said = build(tmp_path, CC="/does/not/exist")
+def test_without_a_compiler_the_wheel_is_pure_with_a_warning(tmp_path: Path) -> None:
+    path, output = build(tmp_path, CC="/does/not/exist")
     assert path.name.endswith("-py3-none-any.whl")
-    assert "Install a C compiler and Python's headers" in " ".join(said.split())
+    assert "Install a C compiler and Python's headers" in " ".join(output.split())
     with zipfile.ZipFile(path) as pure:
         assert KERNEL not in pure.namelist()
 
 
 @pytest.mark.slow
-def test_without_a_compiler_asking_for_the_kernel_fails(tmp_path: Path) -> None:
-    with pytest.raises(BuildRefusedError, match="does/not/exist"):
+def test_a_build_with_the_kernel_fails_without_a_compiler(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="does/not/exist"):
         build(tmp_path, CC="/does/not/exist", PYSPARK_KAFKA_RECORDS="cython")
 
 
-def test_pyspark_is_the_users_part() -> None:
+def test_pyspark_is_an_optional_dependency() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     assert not [r for r in project["dependencies"] if Requirement(r).name.startswith("pyspark")]

@@ -1,6 +1,6 @@
-"""What a user installs: the wheel of the sdist, in a fresh environment, reads a topic there.
+"""An installation of the wheel from the sdist in a fresh environment, which reads a topic.
 
-With a C compiler it has the kernel, without one the implementation in plain Python; both read the same.
+With a C compiler the wheel contains the kernel, without one only the implementation in Python.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the sdist has in it."""
+    """Return the directory of the unpacked sdist."""
     directory = tmp_path_factory.mktemp("sdist")
     path, _ = build(directory, target="sdist")
     with tarfile.open(path) as packed:
@@ -66,9 +66,9 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def activated(fresh: Path) -> dict[str, str]:
-    """The environment that it is when it is active, without what would lead to this checkout."""
-    ours = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", VARIABLE)
-    kept = {name: value for name, value in os.environ.items() if name not in ours}
+    """Return the variables of the active environment, without references to this checkout."""
+    own = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", VARIABLE)
+    kept = {name: value for name, value in os.environ.items() if name not in own}
     path = f"{fresh / 'bin'}{os.pathsep}{os.environ['PATH']}"
     return kept | {"VIRTUAL_ENV": str(fresh), "PATH": path}
 
@@ -87,7 +87,7 @@ def run(*command: object, cwd: Path, timeout_s: int) -> None:
 
 
 @pytest.mark.parametrize("implementation", ["cython", "pure"])
-def test_it_reads_a_topic_in_a_fresh_environment(
+def test_an_installed_wheel_reads_a_topic(
     implementation: str, unpacked: Path, bootstrap: str, topic: TopicFactory, tmp_path: Path
 ) -> None:
     compiler = (

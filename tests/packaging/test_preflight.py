@@ -1,4 +1,4 @@
-"""What a newcomer reads when the machine lacks something: one line that says what to install."""
+"""The check of the machine before the set-up: one line for each missing requirement."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ def make(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
 
 
 @pytest.mark.parametrize("version", [(3, 10), (3, 14), (2, 7)])
-def test_a_wrong_python_is_named_with_the_remedy(version: tuple[int, int]) -> None:
+def test_an_unsupported_python_is_reported_with_advice(version: tuple[int, int]) -> None:
     problem = python_problem(version)
     assert problem is not None
     assert f"this is {version[0]}.{version[1]}: install" in problem
@@ -33,11 +33,11 @@ def test_a_wrong_python_is_named_with_the_remedy(version: tuple[int, int]) -> No
 
 
 @pytest.mark.parametrize("version", [(3, 11), (3, 12), (3, 13)])
-def test_the_supported_pythons_pass(version: tuple[int, int]) -> None:
+def test_supported_pythons(version: tuple[int, int]) -> None:
     assert python_problem(version) is None
 
 
-def test_a_missing_java_is_named_with_the_remedy() -> None:
+def test_a_missing_java_is_reported_with_advice() -> None:
     problem = java_problem(None)
     assert problem is not None
     assert "there is no 'java' on PATH: install" in problem
@@ -47,46 +47,46 @@ def test_a_missing_java_is_named_with_the_remedy() -> None:
     ("output", "version"),
     [('openjdk version "11.0.2" 2019-01-15', "11"), ('java version "1.8.0_202"', "1")],
 )
-def test_a_wrong_java_is_named_with_the_remedy(output: str, version: str) -> None:
+def test_an_unsupported_java_is_reported_with_advice(output: str, version: str) -> None:
     problem = java_problem(output)
     assert problem is not None
     assert f"'java' is version {version}: install" in problem
 
 
-def test_a_java_that_does_not_run_is_named() -> None:
+def test_a_java_that_does_not_run_is_reported() -> None:
     problem = java_problem("java: cannot execute binary file")
     assert problem is not None
     assert "'java -version' does not run: install" in problem
 
 
 @pytest.mark.parametrize("output", ['openjdk version "17.0.15"', 'openjdk version "21" 2023-09-19'])
-def test_the_supported_javas_pass(output: str) -> None:
+def test_supported_javas(output: str) -> None:
     assert java_problem(output) is None
 
 
-def test_make_says_in_one_line_that_java_is_missing(tmp_path: Path) -> None:
-    only_what_make_needs = tmp_path / "bin"
-    only_what_make_needs.mkdir()
+def test_make_reports_a_missing_java_in_one_line(tmp_path: Path) -> None:
+    path_of_make = tmp_path / "bin"
+    path_of_make.mkdir()
     for tool in ("sh", "make"):
         for directory in os.environ["PATH"].split(os.pathsep):
             if (Path(directory) / tool).exists():
-                (only_what_make_needs / tool).symlink_to(Path(directory) / tool)
+                (path_of_make / tool).symlink_to(Path(directory) / tool)
                 break
-    done = make("java", f"PYTHON={sys.executable}", PATH=str(only_what_make_needs))
+    done = make("java", f"PYTHON={sys.executable}", PATH=str(path_of_make))
     assert done.returncode != 0
     assert done.stderr.startswith(
         "Spark needs Java 17 or 21 and there is no 'java' on PATH: install"
     )
 
 
-def test_make_says_in_one_line_that_python_is_missing(tmp_path: Path) -> None:
+def test_make_reports_a_missing_python_in_one_line(tmp_path: Path) -> None:
     done = make("setup", "PYTHON=python3.99", f"VENV={tmp_path}/venv")
     assert done.returncode != 0
     assert "there is no 'python3.99': install one of them" in done.stderr.splitlines()[0]
 
 
 @pytest.mark.slow
-def test_make_says_in_one_line_that_packages_cannot_be_reached(tmp_path: Path) -> None:
+def test_make_reports_an_unreachable_package_index_in_one_line(tmp_path: Path) -> None:
     done = make(
         "setup",
         f"PYTHON={sys.executable}",

@@ -1,7 +1,6 @@
 """The kernel's tests under the address and undefined behaviour sanitizers of the C compiler.
 
-Whatever bytes come, nothing outside of them is read and nothing outside of a block is written:
-here a stray read ends the process, where else it would mostly go unseen.
+An access outside of a buffer ends the process here, and often has no effect elsewhere.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ RUN = (
 
 
 def library(name: str) -> str | None:
-    """Where the C compiler has a library of the sanitizer; None where it has none."""
+    """Return the path of a library of the C compiler, or None if it does not exist."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         return None
@@ -41,7 +40,7 @@ ASAN, UBSAN = library("libasan.so"), library("libubsan.so")
 
 @pytest.fixture
 def sanitized(tmp_path: Path) -> Path:
-    """The kernel beside a copy of the package, in a directory to import it from."""
+    """Return the path of the kernel in a copy of the package."""
     connector = tmp_path / "connector"
     ignored = shutil.ignore_patterns("_kernel*", "*.h", "__pycache__")
     shutil.copytree(PROJECT / "connector", connector, ignore=ignored)
@@ -68,13 +67,13 @@ def sanitized(tmp_path: Path) -> Path:
     ASAN is None or UBSAN is None, reason="the C compiler has no libasan or no libubsan"
 )
 def test_records_under_the_sanitizers(sanitized: Path, tmp_path: Path) -> None:
-    # Arrow throws C++ exceptions: what they need is there before the sanitizer looks for it.
+    # Arrow throws C++ exceptions, so that libstdc++ must be loaded before the sanitizer.
     preloaded = ":".join(str(name) for name in (ASAN, UBSAN, library("libstdc++.so.6")) if name)
     done = subprocess.run(
         [
             *(sys.executable, "-c", RUN, str(sanitized)),
             *("tests/pyspark_kafka/records", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"),
-            # The sanitizer writes to the process's own stderr: pytest must not hold that.
+            # The sanitizer writes to the stderr of the process, which pytest must not capture.
             *("--capture=sys", "--timeout=300", f"--basetemp={tmp_path / 'base'}"),
             *("--deselect", "tests/pyspark_kafka/records/test_choice.py"),
         ],
@@ -83,7 +82,7 @@ def test_records_under_the_sanitizers(sanitized: Path, tmp_path: Path) -> None:
         | {
             "LD_PRELOAD": preloaded,
             "PYTHONPATH": f"{sanitized.parents[2]}{os.pathsep}{PROJECT}",
-            # Python leaves memory to the system, and its own pools hide where blocks end.
+            # Python does not free all memory, and its pools hide the ends of blocks.
             "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
             "UBSAN_OPTIONS": "print_stacktrace=1",
             "PYTHONMALLOC": "malloc",
@@ -93,7 +92,7 @@ def test_records_under_the_sanitizers(sanitized: Path, tmp_path: Path) -> None:
         text=True,
         timeout=800,
     )
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said[-8000:]
-    assert "runtime error:" not in said
-    assert "AddressSanitizer" not in said
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output[-8000:]
+    assert "runtime error:" not in output
+    assert "AddressSanitizer" not in output

@@ -1,9 +1,9 @@
 """Run one streaming query after another from one checkpoint, each to the end of the topic.
 
-Arguments: bootstrap servers, topic, checkpoint, output directory, then the formats in turn. Each
-micro-batch N of step S lands in `OUTPUT/S/N` as JSON lines of partition, offset and value; before
-each step this process writes ten more rows to the topic. A step `format!` first takes back the
-last micro-batch's commit from the checkpoint, so that this one is run again before the next.
+Arguments: bootstrap servers, topic, checkpoint, output directory, then the formats in turn. Writes
+micro-batch N of step S to `OUTPUT/S/N` as JSON lines of partition, offset and value. Before each
+step this process writes ten rows to the topic. A step `format!` first removes the commit of the
+last micro-batch from the checkpoint, so that Spark replays it.
 """
 
 import os
@@ -23,7 +23,7 @@ def write_rows(bootstrap: str, topic: str, first: int) -> None:
     assert producer.flush(30) == 0
 
 
-def forget_last_commit(checkpoint: Path) -> None:
+def remove_last_commit(checkpoint: Path) -> None:
     last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     last.unlink()
     last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
@@ -62,7 +62,7 @@ def main(bootstrap: str, topic: str, checkpoint: str, output: str, *steps: str) 
     spark = SparkSession.builder.getOrCreate()
     for number, step in enumerate(steps):
         if step.endswith("!"):
-            forget_last_commit(Path(checkpoint))
+            remove_last_commit(Path(checkpoint))
         write_rows(bootstrap, topic, number * ROWS_PER_STEP)
         run_step(
             spark,

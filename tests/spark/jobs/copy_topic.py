@@ -1,7 +1,7 @@
 """Copy one topic to another with a streaming query, until killed or, with `until-end`, to its end.
 
 Arguments: bootstrap servers, source topic, target topic, checkpoint, `forever` or `until-end`.
-Prints one line a micro-batch.
+Prints one line for each micro-batch.
 """
 
 import os
@@ -10,13 +10,13 @@ import sys
 from pyspark.sql import SparkSession
 
 
-def main(bootstrap: str, source: str, target: str, checkpoint: str, how_long: str) -> None:
+def main(bootstrap: str, source: str, target: str, checkpoint: str, until: str) -> None:
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        # Before 4.2 availableNow is one micro-batch, the unfinished one, without this.
+        # Before 4.2 availableNow is otherwise one micro-batch, the unfinished one.
         .config("spark.sql.streaming.triggerAvailableNowWrapper.enabled", "true")
         .getOrCreate()
     )
@@ -37,7 +37,7 @@ def main(bootstrap: str, source: str, target: str, checkpoint: str, how_long: st
         .option("engine", engine)
         .option("checkpointLocation", checkpoint)
     )
-    if how_long == "until-end":
+    if until == "until-end":
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
         return

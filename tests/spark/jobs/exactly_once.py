@@ -27,7 +27,7 @@ def failing_once(records: DataFrame, path: str) -> DataFrame:
                 Path(path).touch(exist_ok=False)
             except FileExistsError:
                 continue
-            raise RuntimeError("this attempt fails, as the test wants")
+            raise RuntimeError("a failure of the test")
 
     return records.mapInArrow(rows, records.schema)
 
@@ -41,7 +41,7 @@ def main(job: dict[str, Any]) -> None:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
-        # Before 4.2 availableNow is one micro-batch, the unfinished one, without this.
+        # Before 4.2 availableNow is otherwise one micro-batch, the unfinished one.
         .config("spark.sql.streaming.triggerAvailableNowWrapper.enabled", "true")
         .getOrCreate()
     )
