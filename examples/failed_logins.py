@@ -2,9 +2,9 @@
 
     python examples/failed_logins.py 127.0.0.1:9092 /tmp/failed-logins-checkpoint
 
-A streaming query from topic `ssh-log` to topic `alerts`. After a restart with the same checkpoint it
-continues where it stopped or was killed, and with `transactionalId` it writes every alert exactly
-once. With `availableNow` it ends when it has read all available records.
+A streaming query from topic `ssh-log` to topic `alerts`. After a restart with the same checkpoint
+it continues where it stopped or was killed, and with `transactionalId` it writes every alert
+exactly once. With `availableNow` it ends when it has read all available records.
 """
 
 import sys

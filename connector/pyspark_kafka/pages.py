@@ -94,8 +94,8 @@ def errors_page() -> str:
         "has the fields `what` (what happened and why) and `advice` (what to do next), and, where",
         "they apply, `option`, `column`, `topic`, `partition`, `offset`, `group_id` and",
         "`transactional_id`. Its text is `what` followed by `advice`. Spark reports an error as",
-        "the text of an error of its own: look for the class name there. The tables show the advice",
-        "of each class; an error may have more specific advice.",
+        "the text of an error of its own: look for the class name there. The tables show the",
+        "advice of each class; an error may have more specific advice.",
         "",
     ]
     for title, classes in _error_sections():

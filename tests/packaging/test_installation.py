@@ -47,7 +47,12 @@ frame = (
 rows = [row.value.decode() for row in frame.sort("offset").collect()]
 decoded = sum(b.num_rows for b in decode(Path(golden).read_bytes(), wanted).batches)
 spark.stop()
-found = {"file": pyspark_kafka.__file__, "implementation": IMPLEMENTATION, "rows": rows, "decoded": decoded}
+found = {
+    "file": pyspark_kafka.__file__,
+    "implementation": IMPLEMENTATION,
+    "rows": rows,
+    "decoded": decoded,
+}
 Path("found.json").write_text(json.dumps(found))
 """
 
