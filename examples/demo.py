@@ -38,7 +38,7 @@ Alerts = Counter[tuple[str, int]]
 """The number of alerts with this address and this count."""
 
 
-def say(text: str) -> None:
+def announce(text: str) -> None:
     print(f"\n=== {text}", flush=True)
 
 
@@ -183,15 +183,15 @@ def main() -> None:
     ):
         bootstrap_servers = cluster.bootstrap_servers
         checkpoint = Path(directory, "checkpoint")
-        say(f"A reference broker runs at {bootstrap_servers}")
-        say("A batch job writes three log files to topics")
+        announce(f"A reference broker runs at {bootstrap_servers}")
+        announce("A batch job writes three log files to topics")
         run("write_logs.py", bootstrap_servers)
 
-        say("A streaming query counts failed SSH logins and writes alerts exactly once")
+        announce("A streaming query counts failed SSH logins and writes alerts exactly once")
         arguments = ("failed_logins.py", bootstrap_servers, str(checkpoint))
         rows_before = run(*arguments, kill_in_commit=True)
 
-        say(f"Killed (SIGKILL) after {rows_before} lines, during a commit")
+        announce(f"Killed (SIGKILL) after {rows_before} lines, during a commit")
         spark = (
             SparkSession.builder.appName("demo")
             .config("spark.log.level", "ERROR")
@@ -204,10 +204,12 @@ def main() -> None:
         if visible == in_topic:
             sys.exit("The killed query had no uncommitted alerts.")
 
-        say("After a restart from its checkpoint, the query completes that commit and continues")
+        announce(
+            "After a restart from its checkpoint, the query completes that commit and continues"
+        )
         rows_after = run(*arguments)
 
-        say("The topics, and the top attackers")
+        announce("The topics, and the top attackers")
         rows_written = show_topics(spark, bootstrap_servers)
         newest = newest_alerts(spark, bootstrap_servers)
         newest.orderBy(newest.failed_logins.desc(), "address").show(10, truncate=False)
@@ -218,7 +220,7 @@ def main() -> None:
 
     lines_in_files = sum(len((DATA / name).read_text().splitlines()) for name, _ in LOGS.values())
     expected = failed_logins_of((DATA / LOGS["ssh-log"][0]).read_text().splitlines())
-    say("The result")
+    announce("The result")
     print(f"    lines in the files        {lines_in_files}")
     print(f"    rows in the log topics    {rows_written}")
     print(f"    rows read by the query    {rows_before} before the kill, {rows_after} after it")

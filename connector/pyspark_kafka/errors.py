@@ -42,7 +42,7 @@ from typing import ClassVar
 class PysparkKafkaError(Exception):
     """Root of all errors that this package raises on purpose.
 
-    `what` says what happened and, if known, why; `advice` what to do next. Both are full
+    `what` is what happened and, if known, why; `advice` is what to do next. Both are full
     sentences, and `str()` is one after the other. The other fields name the object; None where the
     error is not about such an object, or about several. `remedy` is the advice of a class, for
     errors that are raised without one.

@@ -28,7 +28,7 @@ import pyspark_kafka
 from pyspark_kafka.records import IMPLEMENTATION, DecodeRequest, decode
 
 bootstrap_servers, topic, golden = sys.argv[1:]
-wanted = DecodeRequest(
+request = DecodeRequest(
     topic="t", partition=0, start_offset=0, end_offset=1 << 40, columns=("value",), aborted=None
 )
 spark = (
@@ -45,7 +45,7 @@ frame = (
     .load()
 )
 rows = [row.value.decode() for row in frame.sort("offset").collect()]
-decoded = sum(b.num_rows for b in decode(Path(golden).read_bytes(), wanted).batches)
+decoded = sum(b.num_rows for b in decode(Path(golden).read_bytes(), request).batches)
 spark.stop()
 found = {
     "file": pyspark_kafka.__file__,

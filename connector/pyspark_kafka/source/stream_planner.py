@@ -187,23 +187,25 @@ class StreamPlanner:
             if p in assignment.partitions and p.topic not in self._recreated
         }
         latest = self._reader.latest(assignment.partitions)
-        behind = {p: offset for p, offset in expected.items() if latest[p] < offset}
-        self._latest = {**latest, **self._latest_of_backwards(behind, latest)}
+        backwards = {p: offset for p, offset in expected.items() if latest[p] < offset}
+        self._latest = {**latest, **self._latest_of_backwards(backwards, latest)}
         self._assignment = assignment
         return self._latest
 
-    def _latest_of_backwards(self, behind: PartitionOffsets, latest: PartitionOffsets) -> Offsets:
+    def _latest_of_backwards(
+        self, backwards: PartitionOffsets, latest: PartitionOffsets
+    ) -> Offsets:
         """Return latest offsets of partitions whose latest offset is less than the query's.
 
         If the log end offset is not less, the query waits: it has read beyond the last stable
         offset, with another isolation level. Other partitions went backwards.
         """
         log_end = self._reader.latest(
-            behind, expected=behind, isolation_level=IsolationLevel.READ_UNCOMMITTED
+            backwards, expected=backwards, isolation_level=IsolationLevel.READ_UNCOMMITTED
         )
         if self._options.isolation_level is IsolationLevel.READ_UNCOMMITTED:
             return log_end
-        return {p: o if log_end[p] >= o else latest[p] for p, o in behind.items()}
+        return {p: o if log_end[p] >= o else latest[p] for p, o in backwards.items()}
 
     def _detect_changed_topics(self, assignment: Assignment, known: Set[TopicPartition]) -> None:
         """Detect recreated topics, and raise an error for missing topics that were never read."""
