@@ -69,15 +69,15 @@ def test_sources_that_are_not_kafka_have_no_offsets(tmp_path: Path, line: str) -
     ("line", "what"),
     [
         ('{"t":{"0":5,"1"', "no JSON"),
-        ('{"t":{"0":-5}}', "t-0 has -5"),
-        ('{"t":{"0":"5"}}', "t-0 has '5'"),
-        ('{"t":{"0":5.5}}', "t-0 has 5.5"),
+        ('{"t":{"0":-5}}', "t-0 is -5"),
+        ('{"t":{"0":"5"}}', "t-0 is '5'"),
+        ('{"t":{"0":5.5}}', "t-0 is 5.5"),
         ('{"t":{"zero":5}}', "partition 'zero'"),
-        ('{"t":{"1":5,"01":6}}', "names t-1 twice"),
-        ('{"t":{}}', "its partitions"),
+        ('{"t":{"1":5,"01":6}}', "t-1 twice"),
+        ('{"t":{}}', "partitions"),
         ('{"t":{"0":5},"u":6}', "topic 'u'"),
         ('{"t":{"0":5}} ,', "no JSON"),
-        ('{"":{"0":5}}', "must have a name"),
+        ('{"":{"0":5}}', "no name"),
     ],
 )
 def test_damaged_line_of_a_kafka_source(tmp_path: Path, line: str, what: str) -> None:
