@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 BENCH  := .cache/bench
+DOCS   := .cache/docs
 QUIETLY := --disable-pip-version-check --quiet
 PIP    := $(BIN)/pip $(QUIETLY)
 # Tests of Spark run once on each of these beside the one in constraints.txt, and by the way once with
@@ -25,7 +26,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup python java demo test test-all test-kafka test-pysparks bench bench-quick sim \
-        failpoints chaos check lint format lock clean
+        failpoints chaos docs check lint format lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -52,6 +53,10 @@ $(VENV)/.ready: pyproject.toml constraints.txt $(KERNEL) | python
 $(BENCH)/.ready: pyproject.toml constraints.txt $(KERNEL) | python
 	$(call venv,--group bench --editable '.[spark]')
 
+# The site's tools read our code without importing it.
+$(DOCS)/.ready: pyproject.toml constraints.txt | python
+	$(call venv,--group docs)
+
 python:
 	@command -v $(PYTHON) >/dev/null || { echo "pyspark-kafka needs Python 3.11 to 3.13 and there is no '$(PYTHON)': install one of them and run 'make PYTHON=python3.11 ...'" >&2; exit 1; }
 	@$(PYTHON) integration/preflight.py python
@@ -66,7 +71,7 @@ test: java $(VENV)/.ready ## every test on the reference broker (15 minutes at m
 	@$(ARCHIVE_CLASSES)
 	$(BIN)/pytest $(AT_ONCE) -m "not full"
 
-test-all: java lint ## all of `test` and `check`, both engines, Apache Kafka, every PySpark (more than an hour)
+test-all: java lint docs ## all of `test` and `check`, both engines, Apache Kafka, every PySpark (more than an hour)
 	@$(ARCHIVE_CLASSES)
 	$(BIN)/pytest $(AT_ONCE) -m "not by_hand"
 	$(MAKE) --no-print-directory test-kafka test-pysparks
@@ -112,6 +117,10 @@ chaos: java $(VENV)/.ready ## a query while everything around it fails: SEED=n, 
 	  { echo "pyspark $* could not be installed: check the network, or point pip at a package index you can reach" >&2; exit 1; }
 	@mv $@.part $@
 
+docs: $(VENV)/.ready $(DOCS)/.ready ## the documentation as a site, in build/site
+	@$(BIN)/python -m integration.docs_site
+	@$(DOCS)/bin/zensical build --strict --config-file build/zensical.toml
+
 check: lint ## format, lint, types, import contracts, fast tests: run before each commit
 	$(BIN)/pytest $(AT_ONCE) -m "not spark and not slow and not full"
 
@@ -127,7 +136,7 @@ format: $(VENV)/.ready ## format and fix what can be fixed
 
 lock: $(VENV)/.ready ## write constraints.txt anew from pyproject.toml
 	@$(PIP) install uv
-	@printf 'pip\nhatchling\neditables\n' | $(BIN)/uv pip compile --quiet pyproject.toml - --group dev --group bench \
+	@printf 'pip\nhatchling\neditables\n' | $(BIN)/uv pip compile --quiet pyproject.toml - --group dev --group bench --group docs \
 	  --extra spark --universal --python-version 3.11 --no-header --no-annotate --upgrade -o constraints.txt
 
 clean: ## remove what make made

@@ -1,0 +1,126 @@
+"""Copies the documentation to `build/docs`, from where Zensical builds the site (`make docs`).
+
+The copy has the layout of the repository, so a relative link works on a code host and on the site.
+A source file or directory that a page links becomes a page of the site, with the code. A block
+whose only line is `$ python -m ... --help` gets the output of that command.
+Invariant: a link to a path that does not exist stays as it is, and the strict build fails on it.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+BUILD: Final = ROOT / "build"
+CONFIG: Final = ROOT / "docs" / "zensical.toml"
+
+_LINK = re.compile(r"(?<=\]\()([^)#\s:]+)((?:#[^)\s]*)?\))")
+_CODE_BLOCK = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+_HELP = re.compile(r"^```text\n\$ (python -m [^\n]+ --help)\n```$", re.MULTILINE)
+_LANGUAGES = {".py": "python", ".pyx": "cython", ".ipynb": "json", ".toml": "toml"}
+_ASSETS = {".svg", ".png"}
+
+
+def pages() -> list[Path]:
+    """Return the Markdown files of the documentation."""
+    return sorted(
+        [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "broker_ref" / "SKIPPED.md"]
+    )
+
+
+class Stage:
+    """The copy, and the source files that its pages link."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._pages = frozenset(pages())
+        self._sources: set[Path] = set()
+
+    def write(self) -> None:
+        shutil.rmtree(self._directory, ignore_errors=True)
+        for page in self._pages:
+            text = _HELP.sub(_with_output, page.read_text())
+            self._put(_target_of_page(page), self._link_sources(page, text))
+        for source in sorted(self._sources):
+            if source.is_dir():
+                self._put(source / "index.md", self._directory_page(source))
+        for source in sorted(self._sources):
+            if source.is_file():
+                self._put(_with_suffix(source), _source_page(source))
+
+    def _put(self, path: Path, text: str) -> None:
+        target = self._directory / path.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+
+    def _link_sources(self, page: Path, text: str) -> str:
+        """Return the page with its links to sources leading to their pages."""
+
+        def link(found: re.Match[str]) -> str:
+            target = Path(os.path.normpath(page.parent / found[1]))
+            return self._linked(found[1], target) + found[2]
+
+        parts: list[str] = []
+        end = 0
+        for block in _CODE_BLOCK.finditer(text):
+            parts += [_LINK.sub(link, text[end : block.start()]), block[0]]
+            end = block.end()
+        return "".join([*parts, _LINK.sub(link, text[end:])])
+
+    def _linked(self, written: str, target: Path) -> str:
+        if target == ROOT / "README.md":
+            return written.removesuffix("README.md") + "index.md"
+        if target in self._pages or not target.exists() or not target.is_relative_to(ROOT):
+            return written
+        if target.suffix in _ASSETS:
+            asset = self._directory / target.relative_to(ROOT)
+            asset.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(target, asset)
+            return written
+        self._sources.add(target)
+        return written.rstrip("/") + "/index.md" if target.is_dir() else written + ".md"
+
+    def _directory_page(self, directory: Path) -> str:
+        """Return a table of the modules in a directory, with the first line of each docstring."""
+        lines = [f"# `{directory.relative_to(ROOT)}`", "", "| module | |", "| --- | --- |"]
+        for module in sorted(directory.glob("*.py")):
+            self._sources.add(module)
+            first = (ast.get_docstring(ast.parse(module.read_text())) or "").partition("\n")[0]
+            lines.append(
+                f"| [`{module.name}`]({module.name}.md) | {first.replace('|', chr(92) + '|')} |"
+            )
+        return "\n".join(lines) + "\n"
+
+
+def _target_of_page(page: Path) -> Path:
+    return ROOT / "index.md" if page == ROOT / "README.md" else page
+
+
+def _with_suffix(source: Path) -> Path:
+    return source.with_name(source.name + ".md")
+
+
+def _source_page(source: Path) -> str:
+    language = _LANGUAGES.get(source.suffix, "text")
+    name = source.relative_to(ROOT)
+    return f'# `{name}`\n\n``````{language} linenums="1"\n{source.read_text().rstrip()}\n``````\n'
+
+
+def _with_output(found: re.Match[str]) -> str:
+    command = [sys.executable, *shlex.split(found[1])[1:]]
+    environment = {**os.environ, "COLUMNS": "96"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return f"```text\n$ {found[1]}\n{done.stdout.rstrip()}\n```"
+
+
+if __name__ == "__main__":
+    Stage(BUILD / "docs").write()
+    shutil.copy(CONFIG, BUILD)
