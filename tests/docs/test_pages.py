@@ -89,3 +89,17 @@ def test_command_for_the_commit_topic_has_the_connectors_configs() -> None:
     configs = dict(re.findall(r"--config ([a-z.]+)=(\S+)", command))
     assert configs == {**CONFIG, "min.insync.replicas": str(IN_SYNC_REPLICAS_MIN)}
     assert f"--replication-factor {REPLICAS} " in command
+
+
+@pytest.mark.parametrize("name", ["walkthrough-produce", "walkthrough-transaction"])
+def test_walkthrough_names_exist_in_the_linked_files(name: str) -> None:
+    page = ROOT / "docs" / f"{name}.md"
+    rows = re.findall(r"^\| \[`[^`]+`\]\(([^)]+)\) \| ([^|]*) \|", page.read_text(), re.MULTILINE)
+    assert rows
+    missing = [
+        (link, ours)
+        for link, names in rows
+        for ours in re.findall(r"`(\w+)`", names)
+        if not re.search(rf"\b{ours}\b", (page.parent / link).read_text())
+    ]
+    assert missing == []
