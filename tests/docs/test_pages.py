@@ -16,7 +16,7 @@ from pyspark_kafka.sink.exactly_once.commit_topic import (
     IN_SYNC_REPLICAS_MIN,
     REPLICAS,
 )
-from pyspark_kafka.sink.exactly_once.operator_report import Standing
+from pyspark_kafka.sink.exactly_once.operator_report import EntryState
 from pyspark_kafka.sink.exactly_once.steps import Step
 
 ROOT = docs_site.ROOT
@@ -80,7 +80,7 @@ def test_every_error_of_the_sink_is_in_the_table() -> None:
 
 def test_every_state_of_the_operators_report_is_explained() -> None:
     page = EXACTLY_ONCE.read_text()
-    assert [one.value for one in Standing if f"`{one.value}`" not in page] == []
+    assert [one.value for one in EntryState if f"`{one.value}`" not in page] == []
 
 
 def test_command_for_the_commit_topic_has_the_connectors_configs() -> None:
