@@ -94,7 +94,7 @@ def test_no_broker() -> None:
         reading("127.0.0.1:1", poll_timeout_ms=500) as client,
         pytest.raises(
             BrokerUnreachableError,
-            match=r"t-0 at offset 3 .*127.0.0.1:1 did not answer within 0.5 s .*refused",
+            match=r"t-0 at offset 3 .*127.0.0.1:1 did not .* within 0.5 s .*refused",
         ),
     ):
         read(client, fetch_range("t", 3, 5))
@@ -141,7 +141,7 @@ def test_a_damaged_batch(bootstrap: str, topic: TopicFactory) -> None:
         reading(between.address) as client,
     ):
         assert read(client, fetch_range(name, 0, 3)) == 3, "the damage lies behind"
-        with pytest.raises(CorruptBatchError, match=rf"{name}-0.* at offset 3 .*CRC"):
+        with pytest.raises(CorruptBatchError, match=r"offset 3 .*CRC"):
             read(client, fetch_range(name, 0, 7))
         assert read(client, fetch_range(name, 4, 7)) == 3
 

@@ -74,6 +74,6 @@ def test_a_group_with_members_is_theirs(
 def test_no_broker_is_an_error_in_time(engine: str) -> None:
     with (
         reading("127.0.0.1:1", default_api_timeout_ms="1000") as client,
-        pytest.raises(BrokerUnreachableError, match=r"127.0.0.1:1 did not answer within 1 s"),
+        pytest.raises(BrokerUnreachableError, match=r"127.0.0.1:1"),
     ):
         client.commit_offsets("g", {TopicPartition("t", 0): 3})

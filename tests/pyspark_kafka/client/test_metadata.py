@@ -111,9 +111,7 @@ def test_committed_offsets_come_back(
 def test_no_broker_is_an_error_in_time_that_names_the_address() -> None:
     with (
         reading("127.0.0.1:1", default_api_timeout_ms="1000") as client,
-        pytest.raises(
-            BrokerUnreachableError, match=r"127.0.0.1:1 did not answer within 1 s.*refused"
-        ),
+        pytest.raises(BrokerUnreachableError, match=r"127.0.0.1:1 .* within 1 s.*refused"),
     ):
         client.describe_topics(["any"])
 

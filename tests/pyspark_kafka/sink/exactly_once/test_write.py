@@ -145,7 +145,7 @@ def protocol(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
     monkeypatch.setattr(task, "write_task", steps.write_task)
     monkeypatch.setattr(commit, "commit", steps.commit)
     monkeypatch.setattr(abort, "abort", steps.abort)
-    monkeypatch.setattr(write, "settle", lambda: None)
+    monkeypatch.setattr(write, "freeze_garbage_collector", lambda: None)
     write._pool.cache_clear()
     yield steps
     write._pool.cache_clear()

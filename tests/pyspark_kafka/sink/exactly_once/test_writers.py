@@ -36,7 +36,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
     made.now_ms = time.time_ns() // 1_000_000
     made.create_topic("t")
     monkeypatch.setattr(factory, "open_transactional", lambda _options: made.client())
-    monkeypatch.setattr(write, "settle", lambda: None)
+    monkeypatch.setattr(write, "freeze_garbage_collector", lambda: None)
     write._pool.cache_clear()
     yield made
     write._pool.cache_clear()
