@@ -1,8 +1,8 @@
 """Apache Kafka's own command-line tools, run against any cluster.
 
-Purpose: run `kafka-topics.sh` and the like as classes of the Maven artifacts of the `kafka` backend.
-Invariant: every tool ends in time, or is killed by its process id. What it must not know: the
-cluster.
+Purpose: run `kafka-topics.sh` and the like as classes of the Maven artifacts of the `kafka`
+backend. Invariant: every tool ends in time, or is killed by its process id. What it must not know:
+the cluster.
 """
 
 from __future__ import annotations
@@ -140,7 +140,9 @@ class KafkaTools:
     def attempt(
         self, tool: str, *arguments: str, stdin: str = "", timeout_s: float = TIMEOUT_S
     ) -> tuple[Output, int]:
-        """Run a tool that may fail; return output and status. Raise `KafkaToolError` if it does not end."""
+        """Run a tool that may fail; return output and status. Raise `KafkaToolError` if it does not
+        end.
+        """
         try:
             done = subprocess.run(
                 self.command(tool, *arguments),

@@ -1,8 +1,8 @@
 """Reports in one line what a machine lacks for `make demo` and `make test`.
 
-The Makefile runs it with the given interpreter before any package is installed: it uses the standard
-library only, and syntax that Python 3.6 can parse. If something is missing, the exit status is 1 and
-standard error has one line.
+The Makefile runs it with the given interpreter before any package is installed: it uses the
+standard library only, and syntax that Python 3.6 can parse. If something is missing, the exit
+status is 1 and standard error has one line.
 """
 
 import re

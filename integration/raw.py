@@ -1,9 +1,9 @@
 """One connection to a Kafka broker, for tests that control every byte.
 
 Purpose: send a request entity and read its response entity; or send any bytes. `request` builds an
-entity of any API and version from plain values, so that a test can iterate over versions. Invariant:
-one request at a time, without retries or routing. What it must not know: the connector and the
-reference broker; it uses only kio's schemas.
+entity of any API and version from plain values, so that a test can iterate over versions.
+Invariant: one request at a time, without retries or routing. What it must not know: the connector
+and the reference broker; it uses only kio's schemas.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class RawConnection:
     def send(self, entity: RequestPayload, *, client_id: str | None = "raw") -> Any:
         """Send a request and return its response entity.
 
-        Raise `ConnectionClosedByBrokerError`, `TimeoutError`, or `ValueError` if the bytes are not a response to
-        this request.
+        Raise `ConnectionClosedByBrokerError`, `TimeoutError`, or `ValueError` if the bytes are not
+        a response to this request.
         """
         self.send_only(entity, client_id=client_id)
         return self.receive(entity)

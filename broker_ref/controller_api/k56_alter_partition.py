@@ -1,8 +1,8 @@
 """AlterPartition (56), versions 2 and 3: a leader proposes in-sync replicas (KIP-497, KIP-903).
 
 Behaviour: STALE_BROKER_EPOCH for the whole request if the broker's registration is not current.
-Each partition is checked by `broker_ref.controller.alter_partition` and answered with its new state.
-From version 3 on replicas have broker epochs, which must match their registrations. Source:
+Each partition is checked by `broker_ref.controller.alter_partition` and answered with its new
+state. From version 3 on replicas have broker epochs, which must match their registrations. Source:
 `kafka.server.ControllerApis.handleAlterPartitionRequest`.
 """
 

@@ -1,7 +1,7 @@
 """BrokerHeartbeat (63), versions 0 and 1: renew a broker's session or begin its shutdown (KIP-631).
 
-Behaviour: see `broker_ref.controller.broker_heartbeats.TRANSITIONS`. STALE_BROKER_EPOCH: the broker or
-this incarnation is not registered and has to register again. Source:
+Behaviour: see `broker_ref.controller.broker_heartbeats.TRANSITIONS`. STALE_BROKER_EPOCH: the broker
+or this incarnation is not registered and has to register again. Source:
 `kafka.server.ControllerApis.handleBrokerHeartBeatRequest`.
 """
 

@@ -1,10 +1,10 @@
 """Transactions on the reference cluster and on Apache Kafka.
 
-Purpose: measure how many small transactions per second one producer commits, the latency from commit
-to a read_committed consumer, and how long transactional ids have no coordinator after its broker is
-killed. (The controller notices that when the broker's session expires, so the time that the next
-coordinator needs to load them is also reported separately.) Invariant: the same client measures both
-backends. What it must not know: how a cluster is built and how numbers are shown.
+Purpose: measure how many small transactions per second one producer commits, the latency from
+commit to a read_committed consumer, and how long transactional ids have no coordinator after its
+broker is killed. (The controller notices that when the broker's session expires, so the time that
+the next coordinator needs to load them is also reported separately.) Invariant: the same client
+measures both backends. What it must not know: how a cluster is built and how numbers are shown.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failover:
-    """Seconds from the kill until an id is served, and from the election of the next coordinator."""
+    """Seconds from the kill until an id is served, and from the election of the
+    next coordinator.
+    """
 
     total_s: float
     loading_s: float

@@ -1,4 +1,5 @@
-"""Decoding and encoding record batches without Spark and (except for one peer) without a connection.
+"""Decoding and encoding record batches without Spark and (except for one peer) without a
+connection.
 
 Purpose: the implementations of `pyspark_kafka.records`, their upper limits, and other clients'
 equivalents. Invariant: all decoders get the bytes that one broker has stored, split as in fetch
@@ -137,8 +138,8 @@ class DecodingElsewhere(StoredBatches):
 class Consuming:
     """confluent-kafka consumes the topic, including the connection.
 
-    `fields`: read the seven fields of each message, as code that builds rows must, instead of the error
-    only.
+    `fields`: read the seven fields of each message, as code that builds rows must, instead of the
+    error only.
     """
 
     contents: Contents
@@ -258,7 +259,9 @@ class EncodingElsewhere(Values):
 
 
 def repeated(work: Callable[[], int]) -> int:
-    """Repeat an action until it took long enough to be measured; return the records of all repeats."""
+    """Repeat an action until it took long enough to be measured; return the
+    records of all repeats.
+    """
     until_s = time.perf_counter() + _MEASURED_S
     done = work()
     while time.perf_counter() < until_s:

@@ -23,7 +23,9 @@ _RESIDENT: Final = 21
 
 
 def descendants(excluded: Collection[int] = (), *, of: int | None = None) -> set[int]:
-    """Return the descendants of this process (or `of`), except excluded ones and their descendants."""
+    """Return the descendants of this process (or `of`), except excluded ones and
+    their descendants.
+    """
     root = os.getpid() if of is None else of
     parents = {}
     for directory in _PROC.glob("[0-9]*"):
@@ -46,9 +48,9 @@ def parent(pid: int) -> int | None:
 class CpuMeter:
     """Count the user and system CPU seconds of descendants while this context is open.
 
-    Spark's Python workers are not waited for, so their CPU time is lost when they end, and Spark ends
-    idle ones: this polls them often and keeps the last value of each. `excluded` processes, their
-    descendants and this process are not counted.
+    Spark's Python workers are not waited for, so their CPU time is lost when they end, and Spark
+    ends idle ones: this polls them often and keeps the last value of each. `excluded` processes,
+    their descendants and this process are not counted.
     """
 
     def __init__(self, excluded: Collection[int] = ()) -> None:

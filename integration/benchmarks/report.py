@@ -37,7 +37,9 @@ def _section(of_case: str, results: Sequence[Result]) -> Iterator[str]:
     yield ""
     yield f"`{of_case}`, {_count(first)}, {first.rounds} rounds, engine `{first.engine}`."
     yield ""
-    yield "| case | peer | ratio | target | median | minimum to maximum | CPU s, ours | CPU s, peer |"
+    yield (
+        "| case | peer | ratio | target | median | minimum to maximum | CPU s, ours | CPU s, peer |"
+    )
     yield "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |"
     for result in results:
         yield "| " + " | ".join(_cells(result)) + " |"

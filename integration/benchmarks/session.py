@@ -21,7 +21,9 @@ SETTINGS: Final = {"spark.driver.memory": "2g", "spark.ui.enabled": "false"}
 
 
 def open_session(directory: Path) -> SparkSession:
-    """Start Spark. Raise `ClusterUnavailableError` if the JARs of its connector cannot be downloaded."""
+    """Start Spark. Raise `ClusterUnavailableError` if the JARs of its connector cannot be
+    downloaded.
+    """
     jars = resolve(SPARK_KAFKA_CONNECTOR)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(MASTER).appName("pyspark-kafka benchmarks")

@@ -1,7 +1,7 @@
 """Streaming reads: a large backlog, and frequent small micro-batches.
 
-Purpose: a backlog to Spark's no-op sink with `Trigger.AvailableNow`; micro-batches of a few rows from
-a source to a sink of the same connector. Invariant: every query has its own checkpoint and is
+Purpose: a backlog to Spark's no-op sink with `Trigger.AvailableNow`; micro-batches of a few rows
+from a source to a sink of the same connector. Invariant: every query has its own checkpoint and is
 stopped; a backlog's read is checked for completeness. What it must not know: the comparisons.
 """
 
@@ -68,8 +68,8 @@ class Backlog:
 class MicroBatches:
     """Successive micro-batches of `BATCH_ROWS` rows, from a connector to itself.
 
-    `connector` None is the trivial Python source and sink. `records` is the total number of rows, which
-    determines the number of micro-batches. `exactly_once`: with a `transactionalId`.
+    `connector` None is the trivial Python source and sink. `records` is the total number of rows,
+    which determines the number of micro-batches. `exactly_once`: with a `transactionalId`.
     """
 
     connector: Connector | None

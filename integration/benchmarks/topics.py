@@ -1,7 +1,8 @@
 """Topics to read from, filled once per run, and the record batches that the broker has stored.
 
-Purpose: the same records for all sides of a case. Invariant: a filled topic has exactly the requested
-records, evenly distributed; otherwise an error is raised. What it must not know: the readers.
+Purpose: the same records for all sides of a case. Invariant: a filled topic has exactly the
+requested records, evenly distributed; otherwise an error is raised. What it must not know: the
+readers.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def fill(cluster: Cluster, topic: str, contents: Contents, records: int) -> None
         block: list[dict[str, Any]] = [{"value": value} for value in islice(pool, size)]
         while block and time.monotonic() < deadline_s:
             producer.produce_batch(topic, block, partition=number % contents.partitions)
-            # Records that the producer rejects (full queue, unknown partition) are marked and dropped.
+            # Records that the producer rejects (full queue, unknown partition) are marked and
+            # dropped.
             block = [{"value": row["value"]} for row in block if "_error" in row]
             producer.poll(0.02 if block else 0)
     producer.flush(_TIMEOUT_S)

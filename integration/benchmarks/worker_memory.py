@@ -1,9 +1,9 @@
 """The memory of a Python worker that reads a long partition.
 
-Purpose: sample the workers' resident memory during a read, and return its growth and whether it still
-grew at the end. Invariant: the worker is new and has read a few records before, so that neither
-imports count as growth nor memory of an earlier read hides it. What it must not know: how a partition
-is read.
+Purpose: sample the workers' resident memory during a read, and return its growth and whether it
+still grew at the end. Invariant: the worker is new and has read a few records before, so that
+neither imports count as growth nor memory of an earlier read hides it. What it must not know: how a
+partition is read.
 """
 
 from __future__ import annotations

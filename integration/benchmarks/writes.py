@@ -1,7 +1,7 @@
 """Batch writes of rows that Spark generates.
 
-Purpose: a connector's write of a DataFrame, and sinks that drop it. Invariant: all sides get the same
-DataFrame; the topic is checked for every row of a connector. What it must not know: the
+Purpose: a connector's write of a DataFrame, and sinks that drop it. Invariant: all sides get the
+same DataFrame; the topic is checked for every row of a connector. What it must not know: the
 comparisons.
 """
 

@@ -89,7 +89,8 @@ def _seconds(text: str) -> float:
         seconds = 0.0
     if not 0 < seconds <= _SECONDS_MAX:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a valid duration: give more than 0 and at most {_SECONDS_MAX:g} seconds"
+            f"{text!r} is not a valid duration: give more than 0 and at most "
+            f"{_SECONDS_MAX:g} seconds"
         )
     return seconds
 

@@ -98,7 +98,8 @@ class Driver:
         self._job.stop.touch()
         if not self._done.wait(timeout_s):
             raise DriverTimeoutError(
-                f"the query did not process the whole source within {timeout_s:g} s:\n{self.log_end()}"
+                f"the query did not process the whole source within {timeout_s:g} "
+                f"s:\n{self.log_end()}"
             )
 
     def log_end(self) -> str:

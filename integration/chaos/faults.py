@@ -1,7 +1,7 @@
 """Injects the faults of a schedule into a cluster behind proxies and into a driver.
 
-Purpose: `Chaos.run`. Invariant: each fault is repaired after its duration, and all faults at the end.
-What it must not know: which faults coincide.
+Purpose: `Chaos.run`. Invariant: each fault is repaired after its duration, and all faults at the
+end. What it must not know: which faults coincide.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The query, in its own driver: `python -m integration.chaos.job JSON`.
 
 Purpose: copy one topic to another, as a user's job would. Invariant: each written row contains its
-source position (`partition:offset`), which identifies lost and duplicate rows. What it must not know:
-faults.
+source position (`partition:offset`), which identifies lost and duplicate rows. What it must not
+know: faults.
 
 The job restarts a failed query from its checkpoint. When the file `stop` exists, it processes the
 whole source and exits with status 0. It prints a line per micro-batch and per failure.

@@ -1,7 +1,7 @@
 """Runs one seed: cluster, load, query and faults, and then the oracle.
 
-Purpose: `run`. Invariant: faults start when the query runs; before the check all faults are repaired
-and the query has processed the whole source. What it must not know: the kinds of faults.
+Purpose: `run`. Invariant: faults start when the query runs; before the check all faults are
+repaired and the query has processed the whole source. What it must not know: the kinds of faults.
 """
 
 from __future__ import annotations

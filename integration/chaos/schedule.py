@@ -1,7 +1,8 @@
 """A seed's schedule: the faults with their times and durations.
 
-Purpose: `schedule_of`. Invariant: the same seed and settings give the same schedule; the cluster has
-one fault at a time and recovers before the next. What it must not know: how faults are injected.
+Purpose: `schedule_of`. Invariant: the same seed and settings give the same schedule; the cluster
+has one fault at a time and recovers before the next. What it must not know: how faults are
+injected.
 """
 
 from __future__ import annotations

@@ -43,13 +43,13 @@ def open_cluster(
 ) -> Cluster:
     """Start a cluster of brokers 1 to n; close it, or use it as a context manager.
 
-    `configs` are broker configs, `racks` the racks of brokers by id, `features` the finalized feature
-    versions that differ from the backend's defaults, such as `{"transaction.version": 1}`, and `links`
-    the advertised addresses of nodes (for example proxies). `is_measured` is for benchmarks: Kafka's
-    JVMs then run as in production, while they otherwise optimize for a fast start. Raise
-    `ClusterUnavailableError` if this machine lacks what the backend needs, `ClusterStartError` if the cluster
-    does not start, `UnsupportedByBackendError` for links if nodes are not processes, `ValueError` for an unknown
-    backend.
+    `configs` are broker configs, `racks` the racks of brokers by id, `features` the finalized
+    feature versions that differ from the backend's defaults, such as `{"transaction.version": 1}`,
+    and `links` the advertised addresses of nodes (for example proxies). `is_measured` is for
+    benchmarks: Kafka's JVMs then run as in production, while they otherwise optimize for a fast
+    start. Raise `ClusterUnavailableError` if this machine lacks what the backend needs,
+    `ClusterStartError` if the cluster does not start, `UnsupportedByBackendError` for links if
+    nodes are not processes, `ValueError` for an unknown backend.
     """
     # Imported on demand: a backend that is not installed must not break the others.
     if backend == "reference":

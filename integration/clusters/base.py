@@ -88,8 +88,9 @@ class Cluster(Protocol):
     ) -> None:
         """Create a topic and wait until the leaders of its partitions serve them.
 
-        `assignment` lists the replicas of each partition, preferred leader first, instead of `partitions`
-        and `replication_factor`. Without either the brokers' default applies, which is 1.
+        `assignment` lists the replicas of each partition, preferred leader first, instead of
+        `partitions` and `replication_factor`. Without either the brokers' default applies, which is
+        1.
         """
 
     def stop_broker(self, broker_id: int) -> None:
@@ -101,8 +102,8 @@ class Cluster(Protocol):
     def start_broker(self, broker_id: int) -> None:
         """Restart a broker on the same port and directory.
 
-        Return when it serves and every other running broker knows it, which requires the controller and,
-        after a kill, may take a session timeout.
+        Return when it serves and every other running broker knows it, which requires the controller
+        and, after a kill, may take a session timeout.
         """
 
     def pause_broker(self, broker_id: int) -> None:

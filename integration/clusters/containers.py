@@ -1,9 +1,9 @@
 """The backend `testcontainers`: Apache Kafka's own Docker image.
 
-Purpose: the same cluster as `kafka` on machines with Docker and without Java. Brokers and controller
-communicate on their own Docker network; clients connect to ports on loopback. Invariant: `close`
-removes containers and network, and testcontainers' reaper does if this process is killed. What it
-must not know: Docker's API outside `DockerContainers`, so that tests can replace it.
+Purpose: the same cluster as `kafka` on machines with Docker and without Java. Brokers and
+controller communicate on their own Docker network; clients connect to ports on loopback. Invariant:
+`close` removes containers and network, and testcontainers' reaper does if this process is killed.
+What it must not know: Docker's API outside `DockerContainers`, so that tests can replace it.
 """
 
 from __future__ import annotations
@@ -161,8 +161,8 @@ class ContainerNode:
 class TestcontainersCluster(NodeCluster):
     """A `Cluster` of Apache Kafka containers; starts in its constructor.
 
-    Raise `ClusterUnavailableError` if Docker or the package is missing, `ClusterStartError` with the end of its
-    logs if a node does not start. Only links to brokers are used.
+    Raise `ClusterUnavailableError` if Docker or the package is missing, `ClusterStartError` with
+    the end of its logs if a node does not start. Only links to brokers are used.
     """
 
     __test__ = False  # pytest would collect the package's name as tests.
@@ -302,7 +302,8 @@ def require_docker() -> None:
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
         raise ClusterUnavailableError(
-            f"The backend testcontainers needs Docker, which does not respond ({reason}): start Docker, "
+            f"The backend testcontainers needs Docker, which does not respond ({reason}): "
+            "start Docker, "
             "or set DOCKER_HOST to its address."
         )
 

@@ -1,9 +1,9 @@
 """The Java artifacts of tests and benchmarks, and their download.
 
-Purpose: the only module with Maven coordinates; `resolve` downloads a set of JARs to `.cache/`, which
-Git ignores. Invariant: a directory with its final name is complete (JARs are downloaded next to it
-and the directory is renamed), and one process at a time downloads a set. What it must not know: what
-the JARs are for, and which registry serves them (the user's Maven settings do).
+Purpose: the only module with Maven coordinates; `resolve` downloads a set of JARs to `.cache/`,
+which Git ignores. Invariant: a directory with its final name is complete (JARs are downloaded next
+to it and the directory is renamed), and one process at a time downloads a set. What it must not
+know: what the JARs are for, and which registry serves them (the user's Maven settings do).
 """
 
 from __future__ import annotations
@@ -143,7 +143,9 @@ def _run_maven(maven: str, artifacts: Artifacts, directory: Path) -> None:
 
 
 def _first_error(output: str) -> str:
-    """Return the first informative line of Maven's output, shortened, without colours and markers."""
+    """Return the first informative line of Maven's output, shortened, without
+    colours and markers.
+    """
     for line in re.sub(r"\x1b\[[0-9;]*m", "", output).splitlines():
         text = re.sub(r"^\[\w+\]\s*", "", line).strip()
         if text:

@@ -1,10 +1,10 @@
 """The backend `kafka`: Apache Kafka itself (KRaft), one JVM per broker and one for the controller.
 
 Purpose: the cluster whose behaviour is the reference. The controller is a separate node (isolated
-mode), so that any node can be killed. Invariant: it listens on loopback only, keeps all files in one
-temporary directory, and ends only its own processes, by their ids. Configs are Kafka's defaults,
-except those that few nodes or a small machine require; its JVMs optimize for a fast start unless
-they are measured.
+mode), so that any node can be killed. Invariant: it listens on loopback only, keeps all files in
+one temporary directory, and ends only its own processes, by their ids. Configs are Kafka's
+defaults, except those that few nodes or a small machine require; its JVMs optimize for a fast start
+unless they are measured.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def settings(brokers: int) -> dict[str, str]:
 class KafkaCluster(NodeCluster):
     """A `Cluster` of Apache Kafka; starts in its constructor.
 
-    `jvm_options` are the JVM options by role (default: for a fast start). Raise `ClusterUnavailableError` if
-    Java or the artifacts are missing, `ClusterStartError` with the end of its logs if a node does not
-    start.
+    `jvm_options` are the JVM options by role (default: for a fast start). Raise
+    `ClusterUnavailableError` if Java or the artifacts are missing, `ClusterStartError` with the end
+    of its logs if a node does not start.
     """
 
     def __init__(
@@ -189,7 +189,9 @@ class KafkaCluster(NodeCluster):
         return NodeProcess(name, command, directory=self._directory)
 
     def _command(self, main_class: str, *rest: str) -> list[str]:
-        """Start a class; `rest` is JVM options, which begin with `-X`, then the program's arguments."""
+        """Start a class; `rest` is JVM options, which begin with `-X`, then the program's
+        arguments.
+        """
         options = [word for word in rest if word.startswith("-X")]
         arguments = [word for word in rest if not word.startswith("-X")]
         return [
@@ -209,7 +211,9 @@ class KafkaCluster(NodeCluster):
 
 
 def class_archives(version: str = KAFKA_VERSION) -> Path:
-    """Return the directory of the class archives for this Java and Kafka; create them if missing."""
+    """Return the directory of the class archives for this Java and Kafka; create
+    them if missing.
+    """
     name = apache_kafka(version).name
     # Next to the JARs, since archives of other JARs are rejected.
     directory = CACHE / name / f"classes-java-{java_version(java_command())}"

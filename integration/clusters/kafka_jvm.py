@@ -1,7 +1,7 @@
 """JVM options of Kafka's nodes: Kafka's own, or options for a fast start.
 
-Purpose: the JVM options by role, `controller` or `broker`. Invariant: a JVM that cannot use the class
-archive starts without it. What it must not know: how a node is started.
+Purpose: the JVM options by role, `controller` or `broker`. Invariant: a JVM that cannot use the
+class archive starts without it. What it must not know: how a node is started.
 
 A broker that runs for one test spends most of its time on loading and compiling Kafka's classes. So
 it compiles less and loads classes from an archive (Java's application class-data sharing, JEP 310

@@ -1,7 +1,8 @@
 """Free TCP ports on loopback.
 
-Ports are below the operating system's ephemeral range, so that a stopped broker finds its port still
-free. Another process may take a port before it is bound; the caller then retries with new ports.
+Ports are below the operating system's ephemeral range, so that a stopped broker finds its port
+still free. Another process may take a port before it is bound; the caller then retries with new
+ports.
 """
 
 from __future__ import annotations

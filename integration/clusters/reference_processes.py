@@ -1,4 +1,6 @@
-"""The backend `reference-processes`: the reference cluster as processes, for real SIGKILL and SIGSTOP."""
+"""The backend `reference-processes`: the reference cluster as processes, for real SIGKILL and
+SIGSTOP.
+"""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ def await_brokers(
 ) -> None:
     """Wait until the broker at `address` lists all `broker_ids` as unfenced.
 
-    `deadline_s` is a `time.monotonic()`. `give_up` is called between attempts and may return a reason
-    to stop. Raise `TimeoutError` in both cases.
+    `deadline_s` is a `time.monotonic()`. `give_up` is called between attempts and may return a
+    reason to stop. Raise `TimeoutError` in both cases.
     """
     while True:
         reason = give_up()
@@ -127,8 +127,8 @@ def _await_served(connection: RawConnection, name: str, partitions: int) -> None
 def _is_served(connection: RawConnection, name: str, partitions: int) -> bool:
     """Whether every broker names every leader, and each leader serves.
 
-    A broker publishes a topic's metadata shortly before it serves the partitions, and brokers learn of
-    it at different times: a consumer that fetches too early gets an error.
+    A broker publishes a topic's metadata shortly before it serves the partitions, and brokers learn
+    of it at different times: a consumer that fetches too early gets an error.
     """
     leaders = _leaders(connection, name)
     if len(leaders) != partitions or any(leader < 0 for leader in leaders):

@@ -1,9 +1,9 @@
 """Ends a child process when this process is gone.
 
-Purpose: a killed test run cannot stop its brokers, and a JVM outlives its parent. A shell waits on a
-pipe that closes with this process and then kills the child by its id. Invariant: it acts only if this
-process ends without `close`, which directly follows the child's end, so that the id is still the
-child's.
+Purpose: a killed test run cannot stop its brokers, and a JVM outlives its parent. A shell waits on
+a pipe that closes with this process and then kills the child by its id. Invariant: it acts only if
+this process ends without `close`, which directly follows the child's end, so that the id is still
+the child's.
 """
 
 from __future__ import annotations

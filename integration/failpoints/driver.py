@@ -1,9 +1,9 @@
 """Simulates Spark's driver: successive micro-batches or batch jobs, with tasks and restarts.
 
-Purpose: run `sink_calls` in Spark's fault, with Spark's ids, and handle failures as Spark does: retry
-a task or fail its batch, abort a batch whose tasks or commit failed, restart a failed query from its
-checkpoint. Invariant: a driver run learns of earlier runs only from the checkpoint. What it must not
-know: the sink's protocol.
+Purpose: run `sink_calls` in Spark's fault, with Spark's ids, and handle failures as Spark does:
+retry a task or fail its batch, abort a batch whose tasks or commit failed, restart a failed query
+from its checkpoint. Invariant: a driver run learns of earlier runs only from the checkpoint. What
+it must not know: the sink's protocol.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class ProcessKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessKey:
-    """Identifies one process: its driver run, batch and kind; for tasks also partition and attempt."""
+    """Identifies one process: its driver run, batch and kind; for tasks also
+    partition and attempt.
+    """
 
     driver_run: int
     batch: int

@@ -1,8 +1,8 @@
 """The failpoint hook: records each failpoint and injects faults.
 
-Purpose: `reached`, the function that `PYSPARK_KAFKA_FAILPOINTS` names. Invariant: a fault is injected
-once, when its failpoint is first reached, and the harness is notified before. What it must not know:
-what the process does.
+Purpose: `reached`, the function that `PYSPARK_KAFKA_FAILPOINTS` names. Invariant: a fault is
+injected once, when its failpoint is first reached, and the harness is notified before. What it must
+not know: what the process does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A failpoint hook for Spark's own Python processes: kill one process per failpoint.
 
-Purpose: `kill_once`, for `PYSPARK_KAFKA_FAILPOINTS` of a whole Spark application. Invariant: exactly
-one process is killed at each named failpoint. What it must not know: the application.
+Purpose: `kill_once`, for `PYSPARK_KAFKA_FAILPOINTS` of a whole Spark application. Invariant:
+exactly one process is killed at each named failpoint. What it must not know: the application.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ _DIRECTORY: Final = "PYSPARK_KAFKA_TESTS_KILLED"
 
 
 def environment(failpoints: Collection[str], directory: Path) -> Mapping[str, str]:
-    """Return environment variables; the hook creates a file per reached failpoint in `directory`."""
+    """Return environment variables; the hook creates a file per reached failpoint
+    in `directory`.
+    """
     return {
         steps.VARIABLE: f"{__name__}:{kill_once.__name__}",
         _FAILPOINTS: ",".join(failpoints),

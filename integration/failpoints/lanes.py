@@ -192,7 +192,8 @@ class Lane:
             if message is None:
                 if time.monotonic() > deadline_s:
                     raise NotSettledError(
-                        f"{self.topic}: no end of partitions {unfinished} after {SETTLE_TIMEOUT_S:g} s"
+                        f"{self.topic}: no end of partitions {unfinished} after "
+                        f"{SETTLE_TIMEOUT_S:g} s"
                     )
                 continue
             error, value, partition = message.error(), message.value(), message.partition()

@@ -144,8 +144,8 @@ def record(session: Session, scenarios: Sequence[Scenario] = SCENARIOS) -> list[
 def cases(recordings: Iterable[Recording]) -> list[Case]:
     """Derive the kills: every failpoint, and every target between each pair of requests.
 
-    Between two requests a process changes nothing outside itself. One of the failpoints between them
-    is therefore killed in all modes; each of the others is killed once, in any scenario.
+    Between two requests a process changes nothing outside itself. One of the failpoints between
+    them is therefore killed in all modes; each of the others is killed once, in any scenario.
     """
     found: list[Case] = []
     known: set[str] = set()

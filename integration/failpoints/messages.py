@@ -1,7 +1,7 @@
 """The messages between the harness and a process that it started.
 
-Invariant: messages are plain values; a function returns bytes, which its process has pickled as Spark
-does. What it must not know: the functions.
+Invariant: messages are plain values; a function returns bytes, which its process has pickled as
+Spark does. What it must not know: the functions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The oracle of the failpoint matrix: compares what a reader sees with what was written.
 
-Purpose: check that each row is there once, that no transaction is open, and that offsets are those of
-the last batch. Invariant: it reads through another client than the one under test. What it must not
-know: which faults were injected.
+Purpose: check that each row is there once, that no transaction is open, and that offsets are those
+of the last batch. Invariant: it reads through another client than the one under test. What it must
+not know: which faults were injected.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def check_rows(seen: Iterable[tuple[bytes, int]], written: Iterable[tuple[bytes,
 
 
 def check(lane: Lane, sink_id: str, workload: Workload, starts: Sequence[int]) -> None:
-    """Check rows and transactions. Raise `DeliveryError`, or `NotSettledError` for an open transaction."""
+    """Check rows and transactions. Raise `DeliveryError`, or `NotSettledError` for an open
+    transaction.
+    """
     lane.await_closed(sink_id)
     check_rows(lane.read(starts), workload.all_rows())
 

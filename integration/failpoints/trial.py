@@ -84,7 +84,9 @@ class Trial:
         ]
 
     def run(self) -> None:
-        """Run the driver until all batches are done. Raise `DeliveryError`, `NotSettledError` or `NotReachedError`."""
+        """Run the driver until all batches are done. Raise `DeliveryError`, `NotSettledError` or
+        `NotReachedError`.
+        """
         with self._prepared() as (workload, checkpoint, starts):
             self._run_to_the_end(workload, checkpoint)
             self._check(workload, checkpoint, starts)
@@ -92,9 +94,9 @@ class Trial:
     def run_with_zombie(self, *, lost_task: bool, during_next_batch: bool) -> None:
         """Stall the process of the one injection until its successor has completed the batch.
 
-        `lost_task`: the successor is the next attempt of the task, else the next driver run. `during_next_batch`:
-        the zombie runs while the commit of the next batch is stalled; the planning of one more batch
-        cleans up what the zombie left open. Raise as `run` does.
+        `lost_task`: the successor is the next attempt of the task, else the next driver run.
+        `during_next_batch`: the zombie runs while the commit of the next batch is stalled; the
+        planning of one more batch cleans up what the zombie left open. Raise as `run` does.
         """
         with self._prepared(batches=BATCHES + during_next_batch) as (workload, checkpoint, starts):
             stall = Stall()

@@ -1,8 +1,8 @@
 """A proxy in front of every node of a cluster: `open_cluster(..., links=ProxiedLinks())`.
 
-Purpose: brokers advertise their proxies, so that clients and other brokers connect through them; each
-broker connects to the controller through its own proxy. Invariant: one proxy per link, closed with
-the links. What it must not know: the backend.
+Purpose: brokers advertise their proxies, so that clients and other brokers connect through them;
+each broker connects to the controller through its own proxy. Invariant: one proxy per link, closed
+with the links. What it must not know: the backend.
 
 Followers fetch through the leader's proxy as well: a rule that matches their client id cuts off one
 follower and no client (`is_follower`).

@@ -3,8 +3,8 @@
 Purpose: network faults for any backend: latency, throttling, links that are cut in one or both
 directions, closed and refused connections, and faults of single requests by API and client id.
 Invariant: bytes pass in order and unchanged, memory is bounded (`CHUNK_BYTES` per direction of a
-connection), and `close` leaves no thread, task or socket. What it must not know: the protocol, except
-frame lengths, request headers and the correlation ids of responses.
+connection), and `close` leaves no thread, task or socket. What it must not know: the protocol,
+except frame lengths, request headers and the correlation ids of responses.
 
 Clients connect to the addresses that brokers advertise: see `integration.faults.links`.
 """
@@ -118,8 +118,8 @@ class TcpProxy:
     def cut(self, *, directions: frozenset[Direction] = BOTH) -> None:
         """Stop all bytes, including the end of a connection, as if packets were lost.
 
-        New connections are accepted; if the direction to the broker is cut, they never reach it. Delayed
-        bytes pass after `uncut` or `heal`.
+        New connections are accepted; if the direction to the broker is cut, they never reach it.
+        Delayed bytes pass after `uncut` or `heal`.
         """
         self._call(self._close_gates(directions))
 
@@ -140,7 +140,9 @@ class TcpProxy:
         return self._add(Rule(match, Fate.DROP, times=times))
 
     def lose_answers(self, match: Match, *, times: int | None = 1) -> Rule:
-        """Forward a matching request, and close the connection instead of returning its response."""
+        """Forward a matching request, and close the connection instead of returning
+        its response.
+        """
         return self._add(Rule(match, Fate.LOSE_ANSWER, times=times))
 
     def hold_requests(self, match: Match, *, times: int | None = None) -> Rule:

@@ -1,8 +1,8 @@
 """Rules that decide the fate of requests in a proxy.
 
-Purpose: match requests by header, and apply a fate to a number of them. Invariant: a rule applies at
-most `times` times, in the order of requests; the first matching rule decides. What it must not know:
-sockets, and request bodies.
+Purpose: match requests by header, and apply a fate to a number of them. Invariant: a rule applies
+at most `times` times, in the order of requests; the first matching rule decides. What it must not
+know: sockets, and request bodies.
 """
 
 from __future__ import annotations

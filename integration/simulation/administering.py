@@ -1,7 +1,7 @@
 """A simulated administrator: creates topics and moves leaders.
 
-Purpose: send administrative requests. Invariant: a topic is created, or found to exist. What it must
-not know: what topics are for.
+Purpose: send administrative requests. Invariant: a topic is created, or found to exist. What it
+must not know: what topics are for.
 """
 
 from __future__ import annotations

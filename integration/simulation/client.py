@@ -1,9 +1,9 @@
 """A client of a simulated cluster: scripts that send requests and wait.
 
-Purpose: run scripts, which are generators that yield an `Ask` and receive the response (or None), or
-yield a `Pause`; a client runs several concurrently. It keeps one connection per broker, closes it
-when a response is late, and keeps each partition's leader of the highest epoch (KIP-320). Invariant:
-a stopped client does nothing. What it must not know: the scripts.
+Purpose: run scripts, which are generators that yield an `Ask` and receive the response (or None),
+or yield a `Pause`; a client runs several concurrently. It keeps one connection per broker, closes
+it when a response is late, and keeps each partition's leader of the highest epoch (KIP-320).
+Invariant: a stopped client does nothing. What it must not know: the scripts.
 """
 
 from __future__ import annotations

@@ -110,8 +110,8 @@ class _NodeCaller:
 class SimulatedCluster:
     """The nodes by host.
 
-    `on_step` is called after every step of a node, `note` with a line for the trace. `failures` are the
-    errors of failed nodes, by host.
+    `on_step` is called after every step of a node, `note` with a line for the trace. `failures` are
+    the errors of failed nodes, by host.
     """
 
     def __init__(

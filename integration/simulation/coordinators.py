@@ -46,7 +46,9 @@ class Coordinator:
         timeout_ms: int = 2_000,
         tries_max: int = 1_000_000,
     ) -> Step:
-        """Return the response and its error code, after retries; (None, code) if retries are exhausted."""
+        """Return the response and its error code, after retries; (None, code) if retries are
+        exhausted.
+        """
         code = ErrorCode.network_exception
         for _ in range(tries_max):
             if self._broker_id is None:

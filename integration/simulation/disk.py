@@ -1,9 +1,10 @@
 """A disk in memory that loses unflushed data at a power loss.
 
-Purpose: `Storage` for simulated nodes. `lose_power` keeps flushed data and a random prefix of what was
-written after it, possibly with torn last bytes; files that were never flushed may disappear. Renames,
-removals and atomic writes are durable, as the protocol requires. An unflushed truncation may be lost.
-Invariant: the end of a process loses nothing. What it must not know: the contents of files.
+Purpose: `Storage` for simulated nodes. `lose_power` keeps flushed data and a random prefix of what
+was written after it, possibly with torn last bytes; files that were never flushed may disappear.
+Renames, removals and atomic writes are durable, as the protocol requires. An unflushed truncation
+may be lost. Invariant: the end of a process loses nothing. What it must not know: the contents of
+files.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ INJECTED: Final = (NO_SPACE, NO_DESCRIPTORS)
 
 @dataclass(slots=True)
 class _Content:
-    """`flushed` bytes are durable (None: not even the name); `uncut` is the content before a truncation."""
+    """`flushed` bytes are durable (None: not even the name); `uncut` is the content before a
+    truncation.
+    """
 
     data: bytearray = field(default_factory=bytearray)
     flushed: int | None = None
@@ -77,8 +80,8 @@ class SimulatedFile:
 class SimulatedDisk:
     """The files by path.
 
-    With `is_full` every write fails. With `lacks_descriptors`, operations that open a file to change it
-    fail at random, without side effects.
+    With `is_full` every write fails. With `lacks_descriptors`, operations that open a file to
+    change it fail at random, without side effects.
     """
 
     def __init__(self) -> None:

@@ -2,9 +2,9 @@
 
 Purpose: implement each kind of fault. One situation is excluded, because Kafka cannot survive it
 either: a disk loses committed records that are on no other in-sync replica's disk. So unless every
-append is flushed, a machine loses power only while all others run and are in sync, and no other fault
-follows before the controller has noticed. Invariant: after `repair` nothing is broken. What it must not
-know: why.
+append is flushed, a machine loses power only while all others run and are in sync, and no other
+fault follows before the controller has noticed. Invariant: after `repair` nothing is broken. What
+it must not know: why.
 """
 
 from __future__ import annotations
@@ -189,8 +189,9 @@ class Faults:
     def _strand(self, fault: Fault) -> None:
         """Stall the link from a leader to a follower, and then replace the leader.
 
-        The follower still counts as in sync and may lead next. If the old leader is killed, records that it
-        acknowledged too early are lost; if it survives, its messages as a leader arrive late.
+        The follower still counts as in sync and may lead next. If the old leader is killed, records
+        that it acknowledged too early are lost; if it survives, its messages as a leader arrive
+        late.
         """
         lasts_ms = fault.number // 16 % STRANDED_MAX_MS
         until_ms = self._agenda.now_ms + lasts_ms

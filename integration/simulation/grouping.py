@@ -1,9 +1,9 @@
 """Clients that are members of a consumer group.
 
-Purpose: members that join, get partitions, commit offsets, send heartbeats, and leave or die. Checked
-invariants: a partition has one member per generation; a commit succeeds only in the last generation;
-a committed offset never decreases or gets lost. What it must not know: the actual coordinator.
-Source: Kafka's `ConsumerCoordinator`.
+Purpose: members that join, get partitions, commit offsets, send heartbeats, and leave or die.
+Checked invariants: a partition has one member per generation; a commit succeeds only in the last
+generation; a committed offset never decreases or gets lost. What it must not know: the actual
+coordinator. Source: Kafka's `ConsumerCoordinator`.
 """
 
 from __future__ import annotations

@@ -13,9 +13,10 @@
 | a transaction ends as the coordinator has responded                 | `Transactions.check_end`  |
 | a read_committed reader sees exactly the visible records            | `Committed.check_visible` |
 
-Purpose: derive the committed state of each partition from all replicas: everything below any replica's
-high watermark is committed. Invariant: the checks do not change the cluster. What it must not know:
-clients, faults. Retention and compaction are off in simulated topics, so no record may be missing.
+Purpose: derive the committed state of each partition from all replicas: everything below any
+replica's high watermark is committed. Invariant: the checks do not change the cluster. What it must
+not know: clients, faults. Retention and compaction are off in simulated topics, so no record may be
+missing.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ class Transactions:
         """Record the coordinator's response to EndTxn."""
         if transaction.outcome not in (None, outcome):
             raise InvariantViolationError(
-                f"{transaction.name}: the coordinator responded {outcome.name}, but its markers differ"
+                f"{transaction.name}: the coordinator responded {outcome.name}, but its markers "
+                "differ"
             )
         transaction.response = outcome
 
@@ -98,8 +100,8 @@ class Transactions:
                     offset = committed[partition].offset_of(value)
                     if offset is None or not committed[partition].is_visible(offset):
                         raise InvariantViolationError(
-                            f"{partition}: {value!r} of a committed transaction was acknowledged but is "
-                            f"not visible (offset {offset})"
+                            f"{partition}: {value!r} of a committed transaction was acknowledged "
+                            f"but is not visible (offset {offset})"
                         )
 
 
@@ -208,8 +210,8 @@ class Committed:
         committed = self._by_base.get(header.base_offset)
         if committed != _identity(header):
             raise InvariantViolationError(
-                f"{self.partition}: {host} has batch {_identity(header)} (last offset, leader epoch, "
-                f"CRC) at offset {header.base_offset} instead of the committed {committed}"
+                f"{self.partition}: {host} has batch {_identity(header)} (last offset, leader "
+                f"epoch, CRC) at offset {header.base_offset} instead of the committed {committed}"
             )
 
     def acknowledged(self, value: bytes, offset: int, who: str) -> None:
@@ -306,7 +308,7 @@ class Watch:
             self._look_at(host, seen, partition)
 
     def check_again(self, host: str, node: BrokerNode) -> None:
-        """Check everything below a broker's high watermarks again. Raise `InvariantViolationError`."""
+        """Check the broker's committed records again. Raise `InvariantViolationError`."""
         for key in [key for key in self._seen if key[0] == host]:
             del self._seen[key]
         self.look(host, node)

@@ -4,10 +4,10 @@ Purpose: carry frames in virtual time as TCP does: in order on one connection, i
 connections. Every frame has a random delay, some a long one. A connection can break and lose the
 frames that are under way in both directions. A link between two hosts can be cut: its frames wait
 until it is repaired (TCP retransmits them), or its connections break. A client that closes a
-connection does not revoke what it has sent: that arrives late, next to what it sends again on another
-connection, so requests arrive twice and out of order. Invariants: every request gets a response or
-fails, once, in a later step; a node processes one request per connection at a time. What it must not
-know: the contents of frames.
+connection does not revoke what it has sent: that arrives late, next to what it sends again on
+another connection, so requests arrive twice and out of order. Invariants: every request gets a
+response or fails, once, in a later step; a node processes one request per connection at a time.
+What it must not know: the contents of frames.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class Server(Protocol):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Connection:
-    """A connection from `source` to `target`; `asked` are the requests without a response, in order."""
+    """A connection from `source` to `target`; `asked` are the requests without a response, in
+    order.
+    """
 
     connection_id: int
     source: str
@@ -178,7 +180,9 @@ class Network:
                 self.break_connection(connection)
 
     def cut(self, one: str, other: str, *, until_ms: int, breaks: bool) -> None:
-        """Cut the link between two hosts: reset its connections if `breaks`, else delay its frames."""
+        """Cut the link between two hosts: reset its connections if `breaks`, else
+        delay its frames.
+        """
         self._cuts[frozenset((one, other))] = _Cut(until_ms=until_ms, breaks=breaks)
         if breaks:
             for connection in list(self._by_id.values()):

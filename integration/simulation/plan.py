@@ -1,8 +1,8 @@
 """A seed's plan: the cluster, its clients, and the faults with their times.
 
 Purpose: all random choices of a run as values, which can be printed, and removed one by one to find
-a shorter failing run. Each seed uses only some kinds of faults, so that runs vary more. Invariant: a
-plan depends on its seed alone. What it must not know: how a plan is run.
+a shorter failing run. Each seed uses only some kinds of faults, so that runs vary more. Invariant:
+a plan depends on its seed alone. What it must not know: how a plan is run.
 """
 
 from __future__ import annotations

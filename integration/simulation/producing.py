@@ -1,11 +1,11 @@
 """Clients that write.
 
-Purpose: an idempotent producer with acks=all that retries forever, with up to five batches in flight
-per partition, as Kafka's; and a careless one (acks=1, no producer id), whose records may be lost, so
-that logs diverge. Invariant of the first: it sends and resends a partition's batches in order. It
-never sends a batch five after an unacknowledged one, since the broker could have evicted that one's
-sequence. It sends the first batch of a producer id alone, since a partition accepts any sequence of
-an unknown producer. What it must not know: the actual leader. Source: Kafka's `Sender`,
+Purpose: an idempotent producer with acks=all that retries forever, with up to five batches in
+flight per partition, as Kafka's; and a careless one (acks=1, no producer id), whose records may be
+lost, so that logs diverge. Invariant of the first: it sends and resends a partition's batches in
+order. It never sends a batch five after an unacknowledged one, since the broker could have evicted
+that one's sequence. It sends the first batch of a producer id alone, since a partition accepts any
+sequence of an unknown producer. What it must not know: the actual leader. Source: Kafka's `Sender`,
 `RecordAccumulator`, `TransactionManager`.
 """
 
@@ -248,8 +248,8 @@ class IdempotentProducer:
     def _check_refusal(self, lane: _Lane, batch: _Batch, code: ErrorCode, *, is_next: bool) -> None:
         """Check that an out-of-order sequence is plausible.
 
-        It is if an earlier batch is not acknowledged, or if the leader has reloaded its log since: snapshots
-        have only each producer's last batch, as Kafka's.
+        It is if an earlier batch is not acknowledged, or if the leader has reloaded its log since:
+        snapshots have only each producer's last batch, as Kafka's.
         """
         may_be_forgotten = self._watch.openings[lane.partition] > batch.openings
         is_out_of_order = code is ErrorCode.out_of_order_sequence_number
@@ -257,7 +257,8 @@ class IdempotentProducer:
             return
         raise InvariantViolationError(
             f"{lane.partition}: sequence {batch.sequence} of {self._client.name} (producer "
-            f"{self._producer_id}) is rejected with {code.name} although all earlier ones are acknowledged"
+            f"{self._producer_id}) is rejected with {code.name} although all earlier ones "
+            "are acknowledged"
         )
 
 

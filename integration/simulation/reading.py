@@ -1,9 +1,9 @@
 """Clients that read.
 
-Purpose: read a partition from its start by offset and leader epoch, and list its end offset at times.
-Checked invariants: it reads committed records, each offset once and in order; an offset that it has
-reached is never out of range; the end offset never decreases (KIP-207). What it must not know: the
-actual leader.
+Purpose: read a partition from its start by offset and leader epoch, and list its end offset at
+times. Checked invariants: it reads committed records, each offset once and in order; an offset that
+it has reached is never out of range; the end offset never decreases (KIP-207). What it must not
+know: the actual leader.
 """
 
 from __future__ import annotations
@@ -128,7 +128,8 @@ class Reader:
     def _take_batch(self, header: BatchHeader, batch: memoryview) -> None:
         if header.base_offset != self._offset:
             raise InvariantViolationError(
-                f"{self._partition}: {self._client.name} received offset {header.base_offset} instead of "
+                f"{self._partition}: {self._client.name} received offset {header.base_offset} "
+                "instead of "
                 f"{self._offset}"
             )
         committed, name = self._watch.of(self._partition), self._client.name

@@ -1,9 +1,9 @@
 """One run of a plan: the cluster, its clients, the faults, and the final checks.
 
-Purpose: run clients while faults are injected, repair everything, and wait until the cluster is idle:
-all records of idempotent producers are acknowledged, readers are at the end, all replicas are in sync
-and equal. Invariant: the outcome depends on the plan alone. What it must not know: seeds, and how
-runs are shrunk.
+Purpose: run clients while faults are injected, repair everything, and wait until the cluster is
+idle: all records of idempotent producers are acknowledged, readers are at the end, all replicas are
+in sync and equal. Invariant: the outcome depends on the plan alone. What it must not know: seeds,
+and how runs are shrunk.
 """
 
 from __future__ import annotations
@@ -293,8 +293,8 @@ class _Run:
                 ends = (replica.log.log_end_offset, replica.high_watermark)
                 if ends != (committed.end_offset, committed.end_offset):
                     return (
-                        f"{partition} on {host_of(broker_id)}: log end offset and high watermark are "
-                        f"{ends} instead of {committed.end_offset}"
+                        f"{partition} on {host_of(broker_id)}: log end offset and high watermark "
+                        f"are {ends} instead of {committed.end_offset}"
                     )
                 if replica.last_stable_offset != committed.end_offset:
                     return (

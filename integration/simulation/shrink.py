@@ -1,8 +1,8 @@
 """Finds a shorter run that also fails.
 
-Purpose: remove faults, clients and network problems from a failing plan while it still fails, within a
-maximum number of runs. Invariant: the returned run was executed and failed. What it must not know:
-what any fault does.
+Purpose: remove faults, clients and network problems from a failing plan while it still fails,
+within a maximum number of runs. Invariant: the returned run was executed and failed. What it must
+not know: what any fault does.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Purpose: transactional producers, which write to partitions, commit offsets of a group, and commit,
 abort or abandon. The process dies at times, and another one with the same id takes over, sometimes
 while the first still runs. Both client generations (KIP-890) exist: `transaction.version` 1 adds
-partitions first; 2 does not, and gets a new epoch with every end. Checked invariants: which responses
-are allowed; group offsets are those of committed transactions. What it must not know: markers, and
-the actual coordinator. Source: Kafka's `TransactionManager`.
+partitions first; 2 does not, and gets a new epoch with every end. Checked invariants: which
+responses are allowed; group offsets are those of committed transactions. What it must not know:
+markers, and the actual coordinator. Source: Kafka's `TransactionManager`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class Account:
     transactions: int = 0
 
     def check(self, offset: int, seen: int, who: str) -> None:
-        """Check that a group offset is that of a possibly committed transaction, not before `seen`."""
+        """Check that a group offset is that of a possibly committed transaction, not
+        before `seen`.
+        """
         if offset == -1 and seen == -1:
             return
         found = next((each for each in self.offsets if each.offset == offset), None)
@@ -197,7 +199,9 @@ class TransactionalProducer:
             yield from self._begin()  # A sequence may be missing.
 
     def _write_some(self, transaction: Transaction, partitions: Sequence[TopicPartition]) -> Step:
-        """Write batches; return False after a batch with unknown outcome, since none may follow it."""
+        """Write batches; return False after a batch with unknown outcome, since none
+        may follow it.
+        """
         number = 0
         for partition in partitions:
             for _ in range(self._client.random.choice((1, 1, 2))):

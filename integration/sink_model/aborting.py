@@ -1,7 +1,7 @@
 """The driver's actions in abort(), which Spark calls after a failure of tasks or commit().
 
-Purpose: model `abort.abort`: look, fence, read, abort, sweep. Invariant: it aborts nothing that may be
-decided. What it must not know: why the batch failed.
+Purpose: model `abort.abort`: look, fence, read, abort, sweep. Invariant: it aborts nothing that may
+be decided. What it must not know: why the batch failed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A case: the model's configuration (TLC would call it a model).
 
-Purpose: define drivers, queries, transaction version and fault budget. Invariant: two runs of a case
-explore the same states. What it must not know: the protocol.
+Purpose: define drivers, queries, transaction version and fault budget. Invariant: two runs of a
+case explore the same states. What it must not know: the protocol.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ BY_ROLL_FORWARD = "roll-forward"
 class Case:
     """`queries` is the query of each driver, in the order of their starts; all share one sink id.
 
-    `batches` is the number of batches per query; `version` is `transaction.version`. `slots_wrap`: all
-    batches of a run use the same task ids, as after sixteen task attempts. `halves`: a task writes
-    its rows in two requests. `slow_decisions` and `slow_markers`: other actions can happen between
-    EndTxn of the sink id (of a task id) and the markers. `late_inits`: a copy of an InitProducerId
-    may be delayed. `empty` has a bit per batch without rows, by partition. `mutation` names a
-    deliberate error in the protocol.
+    `batches` is the number of batches per query; `version` is `transaction.version`. `slots_wrap`:
+    all batches of a run use the same task ids, as after sixteen task attempts. `halves`: a task
+    writes its rows in two requests. `slow_decisions` and `slow_markers`: other actions can happen
+    between EndTxn of the sink id (of a task id) and the markers. `late_inits`: a copy of an
+    InitProducerId may be delayed. `empty` has a bit per batch without rows, by partition.
+    `mutation` names a deliberate error in the protocol.
     """
 
     name: str
@@ -49,7 +49,9 @@ class Case:
     fresh_drivers: int = 0
 
     def batches_of(self, number: int) -> int:
-        """Return the number of batches of a driver; a fresh one (see `liveness`) writes one more."""
+        """Return the number of batches of a driver; a fresh one (see `liveness`)
+        writes one more.
+        """
         is_fresh = number >= len(self.queries) - self.fresh_drivers
         return self.batches + 1 if is_fresh else self.batches
 

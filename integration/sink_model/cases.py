@@ -1,8 +1,8 @@
 """The cases to check, and the case that detects each mutation.
 
 Purpose: one list for tests, the command line and docs/sink-model.md. Invariant: every mutation is
-either detected by a small case, or has the reason why no case can detect it and the test of the code
-that does. What it must not know: the protocol.
+either detected by a small case, or has the reason why no case can detect it and the test of the
+code that does. What it must not know: the protocol.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ FOUND_BY: Final[Mapping[str, Found]] = {
 
 UNDETECTABLE: Final[Mapping[str, tuple[str, str]]] = {
     mutations.SKIP_THE_VERIFICATION: (
-        "roll-forward detects that a decided transaction was aborted, and the rows are written again",
+        "roll-forward detects that a decided transaction was aborted, and rows are written again",
         "test_commit.py::test_transaction_that_has_ended",
     ),
     mutations.OVERTAKE_LOST_TASKS: (

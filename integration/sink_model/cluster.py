@@ -168,14 +168,16 @@ def _check_undecided(state: State, part: Partition, task_id: TaskId, epoch: int,
     for entry in part.entries:
         if (entry.task_id, entry.epoch) == (task_id, epoch) and entry[:2] != undecided:
             raise InvariantViolationError(
-                f"{DECIDED_STAYS}: {who} aborts {task_id}, epoch {epoch}, of decision {entry.number}"
+                f"{DECIDED_STAYS}: {who} aborts {task_id}, epoch {epoch}, of decision "
+                f"{entry.number}"
             )
 
 
 def outcome_of(
     case: Case, part: Partition, entry: Entry, *, trusts_next_epoch: bool = False
 ) -> int:
-    """Return the outcome of a transaction whose EndTxn(commit) was rejected (rows b, c of the table).
+    """Return the outcome of a transaction whose EndTxn(commit) was rejected (rows b, c of the
+    table).
 
     A decided transaction that has ended never changes, so a later look gives the same result.
     """
@@ -254,7 +256,8 @@ def _decided(state: State) -> State:
             again = batch == record.batch and not decision.supplements
             if batch < record.batch or again:
                 raise InvariantViolationError(
-                    f"{BATCHES_RISE}: query {query} decides batch {batch} after batch {record.batch}"
+                    f"{BATCHES_RISE}: query {query} decides batch {batch} after batch "
+                    f"{record.batch}"
                 )
     return state._replace(offsets=replaced(state.offsets, query, batch))
 

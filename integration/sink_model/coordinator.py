@@ -5,8 +5,8 @@ functions change an id; `REFUSED` represents all error codes that leave the outc
 must not know: the contents of a transaction, and the client.
 
 The conformance tests check the same on Apache Kafka: epochs after an end, a fence and a timeout in
-both transaction versions, the response to an InitProducerId with an epoch, and to a repeated EndTxn.
-EndTxn has version 5 in transaction version 2, else version 4.
+both transaction versions, the response to an InitProducerId with an epoch, and to a repeated
+EndTxn. EndTxn has version 5 in transaction version 2, else version 4.
 """
 
 from __future__ import annotations

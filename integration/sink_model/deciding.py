@@ -1,7 +1,7 @@
 """The driver's actions in commit(): steps 8 to 10. (`job` has step 7, `sweep` step 11.)
 
-Purpose: model `commit.commit`. Invariant: it uses the epoch of the sink id that planning got. What it
-must not know: tasks.
+Purpose: model `commit.commit`. Invariant: it uses the epoch of the sink id that planning got. What
+it must not know: tasks.
 """
 
 from __future__ import annotations

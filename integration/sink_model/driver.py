@@ -1,8 +1,8 @@
 """A driver process: planning, job, commit and abort of successive batches.
 
-Purpose: map each program counter to its action. Invariant: one action is one request that reaches its
-broker, with its response. A killed driver is one that takes no further action, and a stalled one acts
-later, so neither needs an action of its own. What it must not know: the actions' effects.
+Purpose: map each program counter to its action. Invariant: one action is one request that reaches
+its broker, with its response. A killed driver is one that takes no further action, and a stalled
+one acts later, so neither needs an action of its own. What it must not know: the actions' effects.
 
 A request gets a response. While the fault budget has `answers`, the response may also be lost, the
 request may be delayed, or a copy of it. A sweep has three labels: list, check the owner, fence.

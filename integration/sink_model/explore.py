@@ -60,7 +60,8 @@ def _check_offsets(state: State) -> None:
             decided[record.query] = record.batch
     if tuple(decided) != state.offsets:
         raise InvariantViolationError(
-            f"{OFFSETS_WITH_DECISION}: by query, the decided batches are {decided}, and the group's "
+            f"{OFFSETS_WITH_DECISION}: by query, the decided batches are {decided}, and the "
+            "group's "
             f"offsets are those of batches {list(state.offsets)}"
         )
 

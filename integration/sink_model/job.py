@@ -1,8 +1,8 @@
 """The driver's actions in the job between planning and commit, and in Spark's commit log.
 
-Purpose: launch tasks, wait for their messages, verify them (step 7), and write `commits/N`. Invariant:
-a driver runs each batch once; after a failure Spark starts another driver. What it must not know: how
-a batch is decided.
+Purpose: launch tasks, wait for their messages, verify them (step 7), and write `commits/N`.
+Invariant: a driver runs each batch once; after a failure Spark starts another driver. What it must
+not know: how a batch is decided.
 """
 
 from __future__ import annotations
@@ -227,7 +227,8 @@ def committed(action: DriverAction) -> Transitions:
     for index, part in enumerate(state.partitions):
         if not part.empty >> driver.batch & 1 and part.committed & rows != rows:
             raise InvariantViolationError(
-                f"{NO_ROW_MISSING}: batch {driver.batch} of query {action.query} is complete without all "
+                f"{NO_ROW_MISSING}: batch {driver.batch} of query {action.query} is complete "
+                "without all "
                 f"rows of partition {index}"
             )
     state = state._replace(completed=replaced(state.completed, action.query, driver.batch))

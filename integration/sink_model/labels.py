@@ -1,7 +1,7 @@
 """The values of a driver's program counter (PlusCal calls them labels).
 
-Purpose: labels as numbers, which make states compact, and their titles. Invariant: a title is that of
-a `Step`; some steps have several labels. What it must not know: the actions.
+Purpose: labels as numbers, which make states compact, and their titles. Invariant: a title is that
+of a `Step`; some steps have several labels. What it must not know: the actions.
 """
 
 from __future__ import annotations

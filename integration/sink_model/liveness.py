@@ -1,8 +1,8 @@
 """Liveness: from every state, a fresh driver without faults finishes and leaves nothing open.
 
-Purpose: simulate a crash of all processes and then successive fresh drivers. Invariant: only durable
-state counts: the cluster, the commit topic, Spark's commit log. What it must not know: how states are
-explored.
+Purpose: simulate a crash of all processes and then successive fresh drivers. Invariant: only
+durable state counts: the cluster, the commit topic, Spark's commit log. What it must not know: how
+states are explored.
 """
 
 from __future__ import annotations

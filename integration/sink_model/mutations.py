@@ -1,6 +1,7 @@
 """Deliberate errors in the protocol, each of which the checker must detect.
 
-Purpose: their names. Invariant: a case has at most one mutation. What it must not know: the protocol.
+Purpose: their names. Invariant: a case has at most one mutation. What it must not know: the
+protocol.
 """
 
 from __future__ import annotations

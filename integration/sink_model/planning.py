@@ -1,7 +1,7 @@
 """The driver's actions in planning: steps 1 to 3, with roll-forward and marks.
 
-Purpose: model `planning.plan`. Invariant: it knows neither its query's name nor the next batch. What
-it must not know: tasks.
+Purpose: model `planning.plan`. Invariant: it knows neither its query's name nor the next batch.
+What it must not know: tasks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pruning: removes parts of a state that no action can observe.
 
-Purpose: reduce the number of states. Invariant: pruning changes no behaviour. What it must not know:
-the actions, except which ids they can name.
+Purpose: reduce the number of states. Invariant: pruning changes no behaviour. What it must not
+know: the actions, except which ids they can name.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Purpose: states as tuples of numbers, which are fast to hash and compare. Invari
 immutable; `canonicalization` maps symmetric states to one form. What it must not know: the actions.
 
 A `Partition` has everything about one Spark partition: the ids of its task attempts at the
-coordinator, the attempts, its entries in decisions, and each driver's remaining work. Partitions can
-therefore be sorted, and symmetric traces are explored once.
+coordinator, the attempts, its entries in decisions, and each driver's remaining work. Partitions
+can therefore be sorted, and symmetric traces are explored once.
 """
 
 from __future__ import annotations
@@ -106,8 +106,9 @@ NOTHING_TO_WRITE: Final = 5
 class Work(NamedTuple):
     """A driver's remaining work on one partition, and the message of its task.
 
-    `role` is the task's role; `to_do` are entries to roll forward, `lost` are aborted ones; `listed`
-    are ids that a sweep fences; `message` is the entry that the task returned (with number 0).
+    `role` is the task's role; `to_do` are entries to roll forward, `lost` are aborted ones;
+    `listed` are ids that a sweep fences; `message` is the entry that the task returned (with number
+    0).
     """
 
     role: int
@@ -165,9 +166,9 @@ class Record(NamedTuple):
 class Driver(NamedTuple):
     """A driver process, which is a run of its query. `pc` is the program counter (see `labels`).
 
-    `owner` is the epoch of the sink id that planning got; `last` and `number` are the batch and number
-    of its query's last decision at that time; `unfinished` are the (query, number) of decisions that
-    it rolls forward.
+    `owner` is the epoch of the sink id that planning got; `last` and `number` are the batch and
+    number of its query's last decision at that time; `unfinished` are the (query, number) of
+    decisions that it rolls forward.
     """
 
     pc: int

@@ -1,7 +1,7 @@
 """The driver's actions in a sweep: list open transactions, check the owner, fence the listed ids.
 
-Purpose: steps 3 and 11, and the end of abort. Invariant: an id is fenced only if it was listed before
-the owner check of the sink id. What it must not know: why a driver sweeps.
+Purpose: steps 3 and 11, and the end of abort. Invariant: an id is fenced only if it was listed
+before the owner check of the sink id. What it must not know: why a driver sweeps.
 """
 
 from __future__ import annotations

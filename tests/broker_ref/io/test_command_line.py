@@ -68,8 +68,8 @@ REFUSED = [
     (["--config", "num.partitions"], "'num.partitions' is not in the form NAME=VALUE"),
     (["--log-level", "loud"], "argument --log-level: invalid choice: 'loud'"),
     (["--feature", "transaction.version"], "is not in the form FEATURE=VERSION"),
-    (["--feature", "transaction.version=3"], "this cluster supports 0 to 2"),
-    (["controller", "--feature", "group.version=1"], "this cluster does not support the feature"),
+    (["--feature", "transaction.version=3"], "versions 0 to 2"),
+    (["controller", "--feature", "group.version=1"], "does not support this feature"),
     (["--nonsense"], "unrecognized arguments: --nonsense"),
 ]
 

@@ -205,7 +205,7 @@ def test_leaders_that_cannot_add(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scripted.Peer, "negotiate", lambda peer: negotiate(peer, ranges))
     with writing_in(Coordinated(OK), 2) as one:
         one.producer.send(rows("t", [b"x"]))
-        with pytest.raises(UnsupportedVersionError, match="Produce.* 3 to 11"):
+        with pytest.raises(UnsupportedVersionError, match=r"Produce.* 3 to 11"):
             one.producer.flush()
 
 

@@ -98,7 +98,10 @@ BUGS = (
     Bug(
         name="follower validates sequences",
         source="ProducerAppendInfo.maybeValidateDataBatch, AppendOrigin.REPLICATION",
-        what="a follower rejects batches that its leader accepted: a coordinator's all have sequence 0",
+        what=(
+            "a follower rejects batches that its leader accepted: a coordinator's all have "
+            "sequence 0"
+        ),
         reintroduce=_follower_validates_sequences,
         first_seed=1,
     ),

@@ -128,7 +128,9 @@ BUGS = (
     Bug(
         name="shrink the ISR at once",
         source="KIP-497 (KAFKA-8836)",
-        what="a leader ignores lagging replicas before the controller has removed them from the ISR",
+        what=(
+            "a leader ignores lagging replicas before the controller has removed them from the ISR"
+        ),
         reintroduce=_shrink_at_once,
         first_seed=34,
     ),
@@ -142,7 +144,9 @@ BUGS = (
     Bug(
         name="expose a lagging high watermark",
         source="KIP-207 (KAFKA-2334)",
-        what="a new leader exposes its high watermark before it has caught up with committed offsets",
+        what=(
+            "a new leader exposes its high watermark before it has caught up with committed offsets"
+        ),
         reintroduce=_tell_a_high_watermark_that_lags,
         first_seed=3,
     ),
