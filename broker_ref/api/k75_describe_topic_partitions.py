@@ -80,7 +80,7 @@ class DescribedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeTopicPartitionsResponse:
-    """A page."""
+    """One page of partitions; `next_cursor` is null on the last page."""
 
     topics: tuple[DescribedTopic, ...]
     next_cursor: Cursor | None = None

@@ -115,7 +115,7 @@ class RemoveTopicRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdsRecord:
-    """Every producer id below `next_producer_id` may be allocated."""
+    """Producer ids below `next_producer_id` may already be in use; the next block starts there."""
 
     broker_id: int
     broker_epoch: int
@@ -154,7 +154,7 @@ def encode_record(record: MetadataRecord) -> bytes:
 
 
 def decode_record(data: bytes) -> MetadataRecord:
-    """Decode one record; raise UnreadableRecordError on any other bytes."""
+    """Decode one record; raise UnreadableRecordError if `data` is not a valid record."""
     with _reading():
         return _from_json(json.loads(data))
 

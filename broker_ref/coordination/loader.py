@@ -19,7 +19,7 @@ STEP_BYTES: Final = 1 << 20
 
 
 class CoordinatorLoader:
-    """The replay of a partition's log up to its end offset at the start."""
+    """Replays a coordinator's partition up to the log end offset at which loading began."""
 
     def __init__(self, partition: Partition) -> None:
         self.offset = partition.log.log_start_offset

@@ -74,7 +74,8 @@ class Cursor:
             (value,) = layout.unpack_from(self.frame, self.position)
         except struct.error:
             raise MalformedRequestError(
-                f"the frame ends at {len(self.frame)}, within {what} at position {self.position}"
+                f"the frame ends at byte {len(self.frame)}, in the middle of {what}, which starts "
+                f"at byte {self.position}"
             ) from None
         self.position += layout.size
         return value

@@ -1,8 +1,8 @@
 """Topics to read from, filled once per run, and the record batches that the broker has stored.
 
-Purpose: the same records for all sides of a case. Invariant: a filled topic has exactly the
-requested records, evenly distributed; otherwise an error is raised. What it must not know: the
-readers.
+Purpose: the same records for every client that a case compares. Invariant: a filled topic has
+exactly the requested records, evenly distributed; otherwise an error is raised. What it must not
+know: the readers.
 """
 
 from __future__ import annotations

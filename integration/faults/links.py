@@ -30,9 +30,10 @@ def is_follower(broker_id: int) -> Match:
 
 
 class ProxiedLinks:
-    """`Links` through proxies: `brokers[id]` is in front of a broker, `controllers[id]` behind it.
+    """`Links` through proxies: of a broker's clients (`brokers[id]`) and to its controller.
 
-    A context manager; close the cluster before it.
+    `controllers[id]` is between the broker and the controller. Use it as a context manager, and
+    close the cluster first.
     """
 
     def __init__(self) -> None:

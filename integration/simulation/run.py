@@ -105,7 +105,7 @@ def config_of(broker_id: int, settings: Settings) -> BrokerConfig:
 
 
 class _Run:
-    """The objects of one run."""
+    """The cluster, the clients and the fault injection of one run."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan

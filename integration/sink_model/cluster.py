@@ -330,7 +330,10 @@ def end_stranger(case: Case, state: State) -> State:
 
 
 def read_commit_topic(case: Case, state: State) -> Mapping[int, Record]:
-    """Return the last decision of each query, read up to the high watermark by control markers."""
+    """Return the last decision of each query.
+
+    Reads up to the high watermark; control records determine which transactions are committed.
+    """
     decisions: dict[int, Record] = {}
     for record in state.log:
         if not record.is_open:

@@ -109,7 +109,7 @@ def _without_duplicates(example: str, pairs: list[tuple[str, object]]) -> dict[s
 
 def _topics(value: object, example: str) -> Iterable[tuple[str, object]]:
     if not isinstance(value, dict) or not value:
-        raise OffsetFormatError("it is not an object with topics", example=example)
+        raise OffsetFormatError("it is not an object whose keys are topics", example=example)
     for topic, content in value.items():
         if not isinstance(topic, str) or not topic:
             raise OffsetFormatError("a topic has no name", example=example)

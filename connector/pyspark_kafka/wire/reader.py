@@ -126,8 +126,8 @@ class Reader:
         possible = min(self.left, self._elements_left)
         if length < 0 or length > possible:
             raise MalformedResponseError(
-                f"{what} has {length} elements before byte {self.position}, but at most "
-                f"{possible} are possible"
+                f"{what} declares {length} elements at byte {self.position}, but at most "
+                f"{possible} can follow"
             )
         self._elements_left -= length
         return tuple([element() for _ in range(length)])

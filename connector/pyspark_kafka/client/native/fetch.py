@@ -178,8 +178,8 @@ class PartitionReader(ABC, Generic[T]):
             if not self.sizes.grow_for_batch(request.size):
                 partition = self.fetch_range.topic_partition
                 raise CorruptBatchError(
-                    f"{sentence(self.errors.operation(request.position))} failed: {request.size} "
-                    "bytes contain no whole batch.",
+                    f"{sentence(self.errors.operation(request.position))} failed: the fetched "
+                    f"data ({request.size} bytes requested) contain no complete record batch.",
                     topic=partition.topic,
                     partition=partition.partition,
                     offset=request.position,

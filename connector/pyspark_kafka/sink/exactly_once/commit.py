@@ -276,7 +276,7 @@ class _Batch:
             if rewritten[entry.partition].totals != entry.totals:
                 raise ReplayMismatchError(
                     f"{self._name} is committed, but {_listing([entry])} are lost, and this run "
-                    "has written other rows to replace them. These will not be visible.",
+                    "has written different rows in their place. The new rows will not be visible.",
                     advice="Write the lost rows with another tool. Then mark the batch as finished "
                     f"with {operator_command(self._sink_id, '--recover --accept-loss')}.",
                     transactional_id=self._sink_id,

@@ -115,7 +115,7 @@ def roll_forward(
             committer.commit(left)
     except KafkaError as error:
         raise OutcomeUnknownError(
-            f"{_name(decision)} is committed, but committing its transactions was interrupted: "
+            f"{_name(decision)} is committed, but not all of its transactions could be committed: "
             f"{reason_of(error)}. {_NOTHING_LOST}",
             transactional_id=decision.sink_id,
         ) from error
