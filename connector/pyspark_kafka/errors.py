@@ -153,7 +153,7 @@ class BatchNotCommittedError(ExactlyOnceError):
 class OutcomeUnknownError(ExactlyOnceError):
     """Whether a batch or one of its transactions is committed could not be determined."""
 
-    remedy = "Start the query again: it completes or aborts the batch before it continues."
+    remedy = "Determine the outcome before you write these rows again."
 
 
 class RowsLostError(ExactlyOnceError):

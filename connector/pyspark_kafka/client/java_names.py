@@ -319,7 +319,7 @@ def _check_name(name: str) -> None:
     if name in _REFUSED:
         raise OptionError(
             f"Option 'kafka.{name}' is not supported.",
-            advice=f"{sentence(_REFUSED[name])}.",
+            advice=f"{sentence(_REFUSED[name].removesuffix('.'))}.",
             option=f"kafka.{name}",
         )
     if name not in _KNOWN:

@@ -35,6 +35,7 @@ class RawOptions:
         for name in options:
             check_name(name)
             self._check_modes(name.lower())
+        for name in options:
             self._check_requirement(name.lower())
 
     def __contains__(self, name: str) -> bool:

@@ -220,15 +220,17 @@ class ClusterQueries:
             return BrokerUnreachableError(
                 f"{sentence(operation)} failed: {self.bootstrap_servers} did not respond within "
                 f"{timeout_s:g} s ({reason_of(failed)}).",
-                advice=f"{BrokerUnreachableError.remedy} {longer}",
+                advice=f"{failed.advice} {longer}",
             )
         if isinstance(failed, KafkaError):
             return failed
         kind = error_class(failed.code)
+        # The brokers answer, so the remedy of an unreachable broker would mislead.
+        remedy = KafkaError.remedy if kind is BrokerUnreachableError else kind.remedy
         return kind(
             f"{sentence(failed.operation)} failed: {self.bootstrap_servers} returned "
             f"{format_code(failed.code)} for {timeout_s:g} s.",
-            advice=f"{kind.remedy} {longer}",
+            advice=f"{remedy} {longer}",
             **failed.fields,
         )
 

@@ -125,6 +125,7 @@ class Router:
         names = {b.address: str(b) for b in self.metadata.brokers.values()}
         candidates = dict.fromkeys([*names, *self._bootstrap])
         failures: list[str] = []
+        advice: dict[str, None] = {}
         left = sorted(candidates, key=lambda address: self._failed_at.get(address, 0.0))
         for index, address in enumerate(left):
             share_s = self.clock.left_s(deadline) / (len(left) - index)
@@ -133,7 +134,10 @@ class Router:
                 return self._connection(address, name, self.clock.now() + share_s)
             except (BrokerUnreachableError, ProtocolError) as error:
                 failures.append(reason_of(error))
-        raise BrokerUnreachableError(f"No broker is reachable ({'; '.join(failures)}).")
+                advice[error.advice] = None
+        raise BrokerUnreachableError(
+            f"No broker is reachable ({'; '.join(failures)}).", advice=" ".join(advice) or None
+        )
 
     def _connection(self, address: Address, name: str, deadline: float) -> Connection:
         pooled = self._pool.pop(address, None)

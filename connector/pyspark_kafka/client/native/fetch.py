@@ -363,6 +363,7 @@ class PartitionReader(ABC, Generic[T]):
             partition = self.fetch_range.topic_partition
             raise ProtocolError(
                 f"{sentence(self.errors.operation(position))} failed: {reason_of(error)}.",
+                advice=error.advice,
                 topic=partition.topic,
                 partition=partition.partition,
                 offset=position,
@@ -432,7 +433,7 @@ class PartitionReader(ABC, Generic[T]):
                 f"{sentence(self.errors.operation(position))} failed: "
                 f"{self.errors.bootstrap_servers} did not answer within "
                 f"{self.errors.timeout_s:g} s ({reason_of(last or error)}).",
-                advice=f"{BrokerUnreachableError.remedy} {WAIT_LONGER}",
+                advice=f"{(last if isinstance(last, KafkaError) else error).advice} {WAIT_LONGER}",
                 topic=partition.topic,
                 partition=partition.partition,
                 offset=position,

@@ -362,11 +362,21 @@ class _Batch:
         producer.send_offsets(group_id, self.offsets.offsets)
 
     def _unknown(self, why: str) -> OutcomeUnknownError:
+        if self.results.task.batch_id is None:
+            advice = (
+                "Look at the outcome with "
+                f"{operator_command(self._sink_id, '--recover')} before you run the job again: if "
+                "its rows are committed, another run would write them twice."
+            )
+        else:
+            advice = (
+                "Start the query again: it determines the outcome, and completes the batch or "
+                "writes it again. Do not write these rows with another tool."
+            )
         return OutcomeUnknownError(
             f"The outcome of {self.results.task.batch} with transactionalId '{self._sink_id}' is "
             f"unknown: {why}. Either all of its rows are committed or none.",
-            advice="Start the query again: it finds out, and completes the batch or writes it "
-            "again. Do not write these rows with another tool.",
+            advice=advice,
             transactional_id=self._sink_id,
         )
 

@@ -117,6 +117,7 @@ def roll_forward(
         raise OutcomeUnknownError(
             f"{_name(decision)} is committed, but not all of its transactions could be committed: "
             f"{reason_of(error)}. {_NOTHING_LOST}",
+            advice=f"{error.advice} {_advice_to_continue(decision)}",
             transactional_id=decision.sink_id,
         ) from error
     if unknown := committer.entries_with(decision, Outcome.UNKNOWN):
@@ -126,6 +127,7 @@ def roll_forward(
         raise OutcomeUnknownError(
             f"{_name(decision)} is committed, but the brokers have not confirmed yet that these "
             f"transactions are committed: {_listing(left)}. {_NOTHING_LOST}",
+            advice=_advice_to_continue(decision),
             transactional_id=decision.sink_id,
         )
     lost = committer.entries_with(decision, Outcome.LOST)
@@ -273,6 +275,16 @@ def _commit(entry: Entry) -> EndTransaction:
 _NOTHING_LOST: Final = "No rows are lost by this."
 
 
+def _advice_to_continue(decision: Decision) -> str:
+    """Return how to complete a committed batch; a job without `batchId` must not run again."""
+    if decision.batch_id is not None:
+        return "Start the query again: it commits the remaining transactions first."
+    return (
+        "Do not run the job again, since that would write its rows twice. Complete it with "
+        f"{operator_command(decision.sink_id, '--recover')}."
+    )
+
+
 def _unreadable_markers(
     decision: Decision, entries: Sequence[Entry], unreadable: Sequence[str]
 ) -> TransactionOutcomeUnknownError:
@@ -281,7 +293,7 @@ def _unreadable_markers(
         f"committed or aborted: {_listing(entries)}. Their coordinators have newer transactions, "
         "and the principal is not allowed to read the markers: "
         f"{'; '.join(unreadable[:_NAMED_MAX])}. {_NOTHING_LOST}",
-        advice="Grant the principal READ on these topics, and start the query again.",
+        advice=f"Grant the principal READ on these topics. {_advice_to_continue(decision)}",
         transactional_id=decision.sink_id,
     )
 

@@ -455,7 +455,7 @@ def test_interruption_is_reported(
     fake.expire(entry.transactional_id)
     interrupt(client)
     text = unknown_outcome(driver, entry)
-    assert "interrupted: no" in text
+    assert "could be committed: no" in text
     assert roll(driver, entry) == []
 
 
