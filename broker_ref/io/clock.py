@@ -1,7 +1,7 @@
 """The clock of a node: milliseconds since 1970 that never decrease.
 
 Purpose: Kafka's timestamps and a node's deadlines use one clock, which must be close to the wall
-clock, but a wall clock that is set back must not delay every deadline. Invariant: `now_ms()` never
+clock, but a wall clock that jumps back must not delay every deadline. Invariant: `now_ms()` never
 decreases and advances with the monotonic clock; it jumps forward if the wall clock is ahead (after
 a suspend). Must not know: nodes, sockets.
 """

@@ -1,6 +1,6 @@
 """The columns of a DataFrame that is written, checked on the driver.
 
-Purpose: refuse, before any task starts, a DataFrame of which no row can be written. Invariant: the
+Purpose: refuse, before any task starts, a DataFrame whose rows cannot be written. Invariant: the
 types of a DataFrame that passes need no further check. Must not know: rows, clients.
 """
 

@@ -229,7 +229,7 @@ def _owner(client: TransactionalClient, sink_id: str) -> TransactionDescription 
     nobody = str(task_id(sink_id, "nobody", partition=0, attempt=0, task_attempt_id=0))
     try:
         return client.describe_transactions([sink_id, nobody]).get(sink_id)
-    except AccessError as error:
+    except AuthorizationError as error:
         raise AuthorizationError(
             f"The principal is not allowed to describe transactionalId '{sink_id}': "
             f"{reason_of(error)}.",
@@ -246,7 +246,7 @@ def _read(
         return CommitTopic(client, commit_topic).read(sink_id), None
     except CommitTopicError as error:
         return {}, str(error)
-    except AccessError as error:
+    except AuthorizationError as error:
         raise AuthorizationError(
             f"The principal is not allowed to read the decisions of transactionalId '{sink_id}': "
             f"{reason_of(error)}.",

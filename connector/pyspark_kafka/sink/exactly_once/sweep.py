@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from pyspark_kafka.client.transactional_port import TransactionalClient
-from pyspark_kafka.errors import AccessError, AuthorizationError, SinkFencedError, reason_of
+from pyspark_kafka.errors import AuthorizationError, SinkFencedError, reason_of
 from pyspark_kafka.kafka.transactions import (
     ProducerIdAndEpoch,
     TransactionDescription,
@@ -106,7 +106,7 @@ def _check_owner(
     made_up = str(task_id(sink_id, _MADE_UP_RUN, partition=0, attempt=0, task_attempt_id=0))
     try:
         found = client.describe_transactions([sink_id, made_up]).get(sink_id)
-    except AccessError as error:
+    except AuthorizationError as error:
         raise AuthorizationError(
             f"The open transactions of transactionalId '{sink_id}' cannot be listed: "
             f"{reason_of(error)}.",

@@ -21,7 +21,7 @@ from broker_ref.transaction.transitions import (
     NO_TIMEOUT_MS,
 )
 from pyspark_kafka.errors import (
-    AccessError,
+    AuthorizationError,
     BrokerUnreachableError,
     DeliveryError,
     FetchTimeoutError,
@@ -222,7 +222,7 @@ class FakeClient:
                 waiting.pop(0)()
         self.cluster.requests.append(request)
         if request.name in self.cluster.refuses and request.name != "list_transactions":
-            raise AccessError(f"{request.name}: TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
+            raise AuthorizationError(f"{request.name}: TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
         for name in names:
             faults = self._faults.get(name)
             if faults:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.errors import AccessError, BrokerUnreachableError, ProducerFencedError
+from pyspark_kafka.errors import AuthorizationError, BrokerUnreachableError, ProducerFencedError
 from pyspark_kafka.kafka.transactions import TransactionState
 from pyspark_kafka.sink.exactly_once.abort import abort
 from pyspark_kafka.sink.exactly_once.decisions import Entry
@@ -309,7 +309,7 @@ def test_abort_ignores_transactions_that_timed_out(fake: FakeCluster) -> None:
 def test_refused_abort_is_logged(fake: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
     driver, entries = failing(fake)
     assert isinstance(driver.client, FakeClient)
-    driver.client.fail("list_offsets", AccessError("TOPIC_AUTHORIZATION_FAILED"))
+    driver.client.fail("list_offsets", AuthorizationError("TOPIC_AUTHORIZATION_FAILED"))
     driver.abort(*entries)
     assert "run-1" in caplog.text
     assert "transactionalId 'X'" in caplog.text

@@ -13,7 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.errors import (
-    AccessError,
+    AuthorizationError,
     BatchNotCommittedError,
     BrokerUnreachableError,
     DeliveryError,
@@ -383,7 +383,7 @@ def test_outcome_is_unknown_after_a_failed_request(query: Query) -> None:
     batch = prepared(query.first)
 
     def fail() -> None:
-        raise AccessError("TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
+        raise AuthorizationError("TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
 
     with (
         at("commit.decide.end_transactions.after", fail),

@@ -11,7 +11,7 @@ import pytest
 
 from pyspark_kafka.columns import PRODUCE_SCHEMA
 from pyspark_kafka.errors import (
-    AccessError,
+    AuthorizationError,
     CommitTopicError,
     DeliveryError,
     UnknownTopicOrPartitionError,
@@ -142,7 +142,7 @@ def test_missing_acl_is_reported(
 ) -> None:
     if request_name == "topic_config":
         fake.create_topic(NAME, config=SOUND)
-    client.fail(request_name, AccessError("TOPIC_AUTHORIZATION_FAILED"))
+    client.fail(request_name, AuthorizationError("TOPIC_AUTHORIZATION_FAILED"))
     with pytest.raises(CommitTopicError) as error:
         ensure(client)
     assert error.value.topic == NAME

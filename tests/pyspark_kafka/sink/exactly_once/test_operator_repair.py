@@ -11,7 +11,7 @@ from typing import Literal, cast
 import pytest
 
 from pyspark_kafka.errors import (
-    AccessError,
+    AuthorizationError,
     BrokerUnreachableError,
     CommitTopicError,
     ExactlyOnceError,
@@ -192,7 +192,7 @@ def test_unreadable_outcome_is_never_accepted(world: FakeWorld) -> None:
 
     def refuse() -> None:
         for _ in range(2):
-            client.fail("read_log", AccessError("TOPIC_AUTHORIZATION_FAILED"))
+            client.fail("read_log", AuthorizationError("TOPIC_AUTHORIZATION_FAILED"))
 
     client.before("end_transactions", refuse)
     repair(client, report, RepairRequest(accept_loss=True), done.append)
@@ -358,7 +358,7 @@ def test_missing_acls_are_named(world: FakeWorld, name: str) -> None:
     run.write(0, [b"a"])
     world.cluster.refuses.add(name)
     advice = {"describe_transactions": "DESCRIBE.* WRITE.*prefix", "read_log": "READ on topic"}
-    with pytest.raises(AccessError, match=advice[name]) as caught:
+    with pytest.raises(AuthorizationError, match=advice[name]) as caught:
         report_of(world, run.sink_id)
     assert caught.value.transactional_id == run.sink_id
 

@@ -10,7 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.errors import (
-    AccessError,
+    AuthorizationError,
     BrokerUnreachableError,
     CommitTopicError,
     KafkaError,
@@ -375,7 +375,7 @@ def test_unreadable_outcome_is_looked_up_again(fake: FakeCluster) -> None:
     """Once the ACL is granted, nothing else has to be done."""
     expired(fake)
     driver, client = of(fake), fake.client("without ACL")
-    refusal = AccessError("TOPIC_AUTHORIZATION_FAILED")
+    refusal = AuthorizationError("TOPIC_AUTHORIZATION_FAILED")
     client.before("end_transactions", lambda: client.fail("read_log", refusal))
     unknown = plan(client, driver.options).last["other"].unknown
     assert unknown is not None

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.errors import AccessError, BrokerUnreachableError, OutcomeUnknownError
+from pyspark_kafka.errors import AuthorizationError, BrokerUnreachableError, OutcomeUnknownError
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import TransactionState
 from pyspark_kafka.sink.exactly_once.decisions import Entry, QueryState
@@ -413,7 +413,7 @@ def test_unreadable_log_is_reported(fake: FakeCluster, driver: Driver, client: F
     entry = driver.prepare(0, OUT, "a")
     driver.commit(entry)
     fake.expire(entry.transactional_id)
-    client.fail("read_log", AccessError("TOPIC_AUTHORIZATION_FAILED"))
+    client.fail("read_log", AuthorizationError("TOPIC_AUTHORIZATION_FAILED"))
     text = unknown_outcome(driver, entry)
     assert "out-0 (TOPIC_AUTHORIZATION_FAILED)" in text
     assert "READ" in text
@@ -437,7 +437,7 @@ def test_unknown_outcome_does_not_keep_others_from_being_committed(
 @pytest.mark.parametrize(
     "interrupt",
     [
-        lambda client: client.fail("end_transactions", AccessError("no")),
+        lambda client: client.fail("end_transactions", AuthorizationError("no")),
         lambda client: client.fail("describe_transactions", BrokerUnreachableError("no")),
         lambda client: client.fail("list_offsets", BrokerUnreachableError("no")),
         lambda client: client.fail("read_log", BrokerUnreachableError("no")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_kafka.errors import AccessError, PysparkKafkaError, SinkFencedError
+from pyspark_kafka.errors import AuthorizationError, PysparkKafkaError, SinkFencedError
 from pyspark_kafka.kafka.transactions import (
     ProducerIdAndEpoch,
     TransactionDescription,
@@ -232,7 +232,7 @@ def test_missing_describe_acl_is_an_error(
 ) -> None:
     driver.prepare(0, OUT, "a")
     fake.refuses = {"list_transactions", "describe_transactions"}
-    with pytest.raises(AccessError) as error:
+    with pytest.raises(AuthorizationError) as error:
         sweep(client, "X", driver.owner)
     assert error.value.transactional_id == "X"
     assert "DESCRIBE" in error.value.advice
