@@ -44,8 +44,8 @@ class PysparkKafkaError(Exception):
 
     `what` is what happened and, if known, why; `advice` is what to do next. Both are full
     sentences, and `str()` is one after the other. The other fields name the object; None where the
-    error is not about such an object, or about several. `remedy` is the advice of a class, for
-    errors that are raised without one.
+    error has no such object. An error about several partitions names the first or none. `remedy`
+    is the advice of a class, for errors that are raised without one.
     """
 
     remedy: ClassVar[str] = "See the logs of the query and of the brokers."

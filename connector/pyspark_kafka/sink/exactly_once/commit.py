@@ -240,19 +240,18 @@ class _Batch:
             return
         what = (
             f"{self._name} was already committed (decision {decision.number}, by run "
-            f"{decision.run}), and its replay differs: {'; '.join(differences)}. The committed "
-            "rows are unchanged, and no rows were added."
+            f"{decision.run}), and its replay differs: {'; '.join(differences)}."
         )
         if self.options.fail_on_replay_mismatch:
             raise ReplayMismatchError(
-                what,
+                f"{what} The committed rows are unchanged, and no rows were added.",
                 advice="If the query or its input is not deterministic, set the option "
                 "'onReplayMismatch' to 'warn' to keep the committed rows. If this is another "
                 "query, a new checkpoint or a second write of foreachBatch, use another "
                 "transactionalId.",
                 transactional_id=self._sink_id,
             )
-        log.warning("%s", what)
+        log.warning("%s Rows that only the replay has are not in Kafka.", what)
 
     def _check_rewritten(self, lost: Sequence[Entry], rewritten: dict[int, Entry]) -> None:
         """Check that exactly the lost rows were written again, unchanged."""

@@ -62,11 +62,10 @@ def check(report: Report, request: RepairRequest, *, names_topic: bool) -> None:
     sink_id, topic = report.sink_id, report.commit_topic
     if report.damage is not None and not (request.forget and request.accept_loss):
         raise ExactlyOnceError(
-            f"The decisions of transactionalId '{sink_id}' cannot be read: {report.damage} Open "
-            "transactions that look undecided may belong to a decided batch, so nothing was "
+            f"The decisions of transactionalId '{sink_id}' cannot be read: {report.damage.what} "
+            "Open transactions that look undecided may belong to a decided batch, so nothing was "
             "changed.",
-            advice="Repair the topic. If that is impossible, --forget --accept-loss removes the "
-            "decisions and aborts every open transaction of this id.",
+            advice=report.damage.advice,
             topic=topic,
             transactional_id=sink_id,
         )

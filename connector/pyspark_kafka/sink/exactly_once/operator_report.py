@@ -128,7 +128,7 @@ class Report:
     taken_ms: int
     owner: TransactionDescription | None
     decisions: tuple[DecisionReport, ...]
-    damage: str | None
+    damage: CommitTopicError | None
     """Why the decisions cannot be read."""
     open_transactions: tuple[OpenTransaction, ...]
     held: tuple[HeldPartition, ...]
@@ -241,11 +241,11 @@ def _owner(client: TransactionalClient, sink_id: str) -> TransactionDescription 
 
 def _read(
     client: TransactionalClient, sink_id: str, commit_topic: str
-) -> tuple[Mapping[str, QueryState], str | None]:
+) -> tuple[Mapping[str, QueryState], CommitTopicError | None]:
     try:
         return CommitTopic(client, commit_topic).read(sink_id), None
     except CommitTopicError as error:
-        return {}, str(error)
+        return {}, error
     except AuthorizationError as error:
         raise AuthorizationError(
             f"The principal is not allowed to read the decisions of transactionalId '{sink_id}': "

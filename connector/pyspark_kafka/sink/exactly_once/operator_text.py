@@ -65,7 +65,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "commit_topic_exists": report.has_commit_topic,
         "taken_ms": report.taken_ms,
         "owner": None if report.owner is None else _described(report.owner),
-        "damage": report.damage,
+        "damage": None if report.damage is None else str(report.damage),
         "decisions": [_decision_json(decision) for decision in report.decisions],
         "open_transactions": [
             {**_described(one.description), "is_decided": one.is_decided}
