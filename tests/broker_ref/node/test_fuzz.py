@@ -99,8 +99,8 @@ def test_valid_and_mutated_requests(
 @pytest.mark.parametrize(
     ("frame", "reason"),
     [
-        (b"", "the frame ends at 0"),
-        (b"\x00", "the frame ends at 1"),
+        (b"", "the frame ends at byte 0"),
+        (b"\x00", "the frame ends at byte 1"),
         (struct.pack(">hhi", 999, 0, 1), "API key 999"),
         (struct.pack(">hhi", -1, 0, 1), "API key -1"),
         (struct.pack(">hhi", 3, 99, 1), "versions 0 to 13"),
