@@ -1,9 +1,9 @@
 """A Spark data source for Apache Kafka, in Python.
 
-`spark.read.format("pyspark_kafka")` works if this package is installed: Spark imports every
-`pyspark_*` package and registers its `DefaultSource`. Where Spark does not do that (Spark Connect
-servers, Databricks), call `pyspark_kafka.register(spark)`. This module imports nothing else, so
-that the import succeeds without PySpark; `DefaultSource` is then missing.
+`spark.read.format("pyspark_kafka")` works when this package is installed, because Spark imports
+every `pyspark_*` package and registers its `DefaultSource`. Spark Connect servers and Databricks do
+not do this: call `pyspark_kafka.register(spark)` there. PySpark is imported on first use, so
+`import pyspark_kafka` succeeds without it, but `DefaultSource` is then unavailable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["DefaultSource", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format `pyspark_kafka` with a session, if it is not registered yet."""
+    """Register the `pyspark_kafka` format with a Spark session unless it is already registered."""
     from pyspark.errors import AnalysisException  # noqa: PLC0415
 
     from pyspark_kafka.datasource import KafkaDataSource  # noqa: PLC0415
@@ -27,7 +27,7 @@ def register(spark: SparkSession) -> None:
     try:
         spark.dataSource.register(KafkaDataSource)
     except AnalysisException as error:
-        # Spark 4.0 refuses to register a data source that it has discovered itself.
+        # Spark 4.0 rejects the registration of a data source that it has already discovered.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
 
@@ -41,7 +41,7 @@ def __getattr__(name: str) -> object:
         if not (error.name or "").startswith("pyspark.") and error.name != "pyspark":
             raise
         raise AttributeError(
-            "pyspark_kafka.DefaultSource needs PySpark 4.0 or later: "
+            "pyspark_kafka.DefaultSource requires PySpark 4.0 or later. Install it with: "
             "pip install 'pyspark-kafka[spark]'"
         ) from error
     return KafkaDataSource

@@ -1,12 +1,10 @@
-"""`python -m pyspark_kafka transactions`: the operator's command for sinks with `transactionalId`.
+"""The `python -m pyspark_kafka transactions` command, which shows and repairs exactly-once sinks.
 
-    python -m pyspark_kafka transactions --id ID --bootstrap-servers HOST:PORT            shows
-    python -m pyspark_kafka transactions --id ID --bootstrap-servers ... --recover        would do
-    python -m pyspark_kafka transactions --id ID --bootstrap-servers ... --recover --yes  does
+    python -m pyspark_kafka transactions --id ID --bootstrap-servers HOST:PORT
 
-Purpose: parse the arguments, show or repair a sink, and print every error as one line. Invariant:
-without `--yes` nothing is changed; stdout contains the report and the actions, stderr the errors.
-Must not know: Spark, and what the protocol does.
+The command shows the state of a sink. With `--recover`, it also prints the actions that would
+repair the sink. With `--recover --yes`, it executes them. Without `--yes`, it changes nothing. The
+report and the actions are written to stdout. Each error is written to stderr as one line.
 """
 
 from __future__ import annotations
@@ -18,11 +16,13 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from pyspark_kafka.client.factory import open_transactional
+from pyspark_kafka.client.factory import open_transactional_client
 from pyspark_kafka.client.transactional_port import TransactionalClient
-from pyspark_kafka.errors import ExactlyOnceError, PysparkKafkaError
+from pyspark_kafka.errors import ExactlyOnceError, OptionError, PysparkKafkaError
+from pyspark_kafka.options.java_properties import parse_java_properties
 from pyspark_kafka.options.parse import parse_sink_options
 from pyspark_kafka.options.values import ExactlyOnce, SinkOptions
 from pyspark_kafka.sink.exactly_once.clock import wall_clock_ms
@@ -42,22 +42,23 @@ ARGUMENTS: Final = 2
 ALIVE: Final = 3
 LOST: Final = 4
 
+_COMMAND_CONFIG: Final = "--command-config"
 _WATCHED_S: Final = 5
 _NOTHING: Final = ("nothing: no repair is needed",)
 
 _EPILOG: Final = """\
 exit codes:
-  0  the state is shown, or the repair is done; no rows are lost
-  1  it failed; the line on stderr contains the reason and what to do
-  2  the arguments are wrong
-  3  with --recover or --forget: nothing was done, because the owner seems to be alive
-  4  rows of a decided batch are lost, or may be: see LOST-ROWS
-docs/exactly-once.md explains the lines and when to use which flag.
+  0  the state was shown or the repair was done, and no rows are lost
+  1  the command failed; stderr contains the reason and what to do
+  2  the arguments are invalid
+  3  --recover or --forget changed nothing, because the owner seems to be alive
+  4  rows of a decided batch are lost or may be lost; see the line with LOST-ROWS
+docs/exactly-once.md explains the output and when to use each flag.
 """
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line."""
+    """An argument parser that prints each error as one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(ARGUMENTS, f"{self.prog}: {message} (see --help)\n")
@@ -66,13 +67,14 @@ class _Parser(argparse.ArgumentParser):
 def _option(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not name.strip() or not separator:
-        raise argparse.ArgumentTypeError(f"'{text}' does not have the form NAME=VALUE")
-    return name.strip(), value.strip()
+        # The text is not shown, because it may contain a password.
+        raise argparse.ArgumentTypeError("the argument does not have the form NAME=VALUE")
+    return name.strip(), value
 
 
 def _seconds(text: str) -> int:
     if not text.isdecimal() or not 0 <= int(text) <= 86_400:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds: 0 to 86400")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds from 0 to 86400")
     return int(text)
 
 
@@ -81,10 +83,10 @@ def _parser() -> _Parser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     transactions = commands.add_parser(
         "transactions",
-        help="show the state of a transactionalId; recover it, or forget it",
-        description="Shows the decisions of an exactly-once sink, its open transactions, the owner "
-        "of its transactionalId and the read_committed readers that wait for it. Changes nothing "
-        "without --yes.",
+        help="show, recover or forget the state of a sink with transactionalId",
+        description="Shows the decisions and the open transactions of an exactly-once sink, the "
+        "owner of its transactionalId, and the partitions in which read_committed consumers wait "
+        "for its transactions. Changes nothing without --yes.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -95,12 +97,18 @@ def _parser() -> _Parser:
         "--bootstrap-servers",
         required=True,
         metavar="HOST:PORT[,...]",
-        help="brokers to connect to",
+        help="the initial brokers to connect to",
     )
     transactions.add_argument(
         "--commit-topic",
         metavar="TOPIC",
-        help="the sink's option commitTopic [__spark_commits]",
+        help="the sink's commitTopic option [__spark_commits]",
+    )
+    transactions.add_argument(
+        "--command-config",
+        metavar="FILE",
+        help="a Java properties file with client settings such as sasl.jaas.config, as for Kafka's "
+        "tools; --option and --bootstrap-servers take precedence",
     )
     transactions.add_argument(
         "--option",
@@ -108,7 +116,8 @@ def _parser() -> _Parser:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an option of the sink, such as kafka.default.api.timeout.ms=120000; may be repeated",
+        help="an option of the sink, for example kafka.default.api.timeout.ms=120000; can be "
+        "specified several times",
     )
     transactions.add_argument("--json", action="store_true", help="print one JSON document")
     _add_repair_flags(transactions)
@@ -120,36 +129,36 @@ def _add_repair_flags(parser: argparse.ArgumentParser) -> None:
     repairs.add_argument(
         "--recover",
         action="store_true",
-        help="take over the id, commit what is decided, and abort the rest, as the next start of "
-        "the query would do",
+        help="take over the id, commit the decided transactions and abort all others, as the next "
+        "start of the query would do",
     )
     repairs.add_argument(
         "--forget",
         action="store_true",
-        help="--recover, and then remove the decisions: for a query that is stopped for good, or "
-        "one whose batch ids start again",
+        help="recover the sink and then remove its decisions; use it for a query that will not run "
+        "again, or whose batch ids restart at 0",
     )
     parser.add_argument(
         "--accept-loss",
         action="store_true",
-        help="with --recover or --forget: mark decisions as finished whose rows are lost or "
-        "unknown; no query will write these rows again",
+        help="with --recover or --forget: also mark decisions as finished if their rows are lost "
+        "or their outcome is unknown; no query will write these rows again",
     )
     parser.add_argument(
-        "--yes", action="store_true", help="do it; without this flag only print what would be done"
+        "--yes", action="store_true", help="execute the actions; without it, only print them"
     )
     parser.add_argument(
         "--take-over",
         action="store_true",
-        help="do it even if the owner seems to be alive; its batch fails, and none of its rows "
-        "will be visible",
+        help="execute the actions even if the owner seems to be alive; its current batch fails, "
+        "and none of the batch's rows become visible",
     )
     parser.add_argument(
         "--quiet",
         type=_seconds,
         default=60,
         metavar="SECONDS",
-        help="how long the owner must have been inactive [60]",
+        help="the number of seconds for which the owner must have been inactive [60]",
     )
 
 
@@ -161,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("yes", "take_over", "accept_loss"):
         if getattr(parsed, name) and not is_repair:
             flag = name.replace("_", "-")
-            parser.error(f"--{flag} needs --recover or --forget")
+            parser.error(f"--{flag} requires --recover or --forget")
     try:
         return _transactions(parsed)
     except PysparkKafkaError as error:
@@ -171,13 +180,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("python -m pyspark_kafka: interrupted", file=sys.stderr)
         return FAILED
     except BrokenPipeError:
-        # The reader of stdout has closed it, as `head` does; suppress Python's error at exit.
+        # The process that reads stdout has closed it, as `head` does. Suppress Python's error
+        # message at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
 
 
 def _options(parsed: argparse.Namespace) -> SinkOptions:
-    given = dict(parsed.option)
+    given = {**_command_config(parsed.command_config), **dict(parsed.option)}
     given["kafka.bootstrap.servers"] = parsed.bootstrap_servers
     given["transactionalId"] = parsed.id
     if parsed.commit_topic is not None:
@@ -185,16 +195,34 @@ def _options(parsed: argparse.Namespace) -> SinkOptions:
     return parse_sink_options(given, streaming=False)
 
 
+def _command_config(path: str | None) -> dict[str, str]:
+    """Return the settings of a file as `kafka.*` options. Raises `OptionError`.
+
+    Like Kafka's tools, it reads ISO 8859-1 (`Utils.loadProps`): other characters are escaped.
+    """
+    if path is None:
+        return {}
+    try:
+        settings = parse_java_properties(Path(path).read_text("iso-8859-1"))
+    except OSError as error:
+        what = f"The file {path!r} of --command-config cannot be read: {error.strerror}."
+        raise OptionError(what, advice="Correct the path.", option=_COMMAND_CONFIG) from None
+    except ValueError as error:  # a malformed file, or a path that cannot be a path
+        what = f"The file {path!r} of --command-config is not a Java properties file: {error}."
+        raise OptionError(what, advice="Correct the file.", option=_COMMAND_CONFIG) from None
+    return {f"kafka.{name}": value for name, value in settings.items()}
+
+
 def _transactions(parsed: argparse.Namespace) -> int:
     options = _options(parsed)
     assert options.exactly_once is not None  # because `transactionalId` is set
-    with open_transactional(options.client) as client:
+    with open_transactional_client(options.client) as client:
         command = _Command(client, options.exactly_once, parsed)
         return command.run()
 
 
 class _Command:
-    """One run of the command. Prints lines as they come, or one JSON document at the end."""
+    """One run of the command. Prints lines immediately, or one JSON document at the end."""
 
     def __init__(
         self, client: TransactionalClient, options: ExactlyOnce, parsed: argparse.Namespace
@@ -205,13 +233,15 @@ class _Command:
         self._document: dict[str, Any] = {}
 
     def run(self) -> int:
-        report = self._look()
+        report = self._examine()
         if report.is_unknown:
             raise ExactlyOnceError(
-                f"The cluster has no trace of transactionalId '{report.sink_id}': no decision in "
-                f"topic '{report.commit_topic}', and no transaction.",
-                advice="Check --id, --bootstrap-servers and --commit-topic (the sink's option "
-                "commitTopic). If the query has never started a batch, there is nothing to do.",
+                f"The transactionalId '{report.sink_id}' is unknown: topic "
+                f"'{report.commit_topic}' contains no decision for it, and the cluster has no "
+                "transaction for it.",
+                advice="Check --id, --bootstrap-servers and --commit-topic (the sink's "
+                "commitTopic option). If the query has never started a batch, there is nothing to "
+                "do.",
                 topic=report.commit_topic,
                 transactional_id=report.sink_id,
             )
@@ -221,7 +251,7 @@ class _Command:
             print(json.dumps({**self._document, "exit_code": code}, indent=2))
         return code
 
-    def _look(self) -> Report:
+    def _examine(self) -> Report:
         return examine(
             self._client,
             self._options.transactional_id,
@@ -248,23 +278,23 @@ class _Command:
         if not signs:
             return code
         self._print(
-            ("refused the owner seems to be alive: stop it, or use --take-over to fail its batch",)
+            ("refused the owner seems to be alive: stop it, or fail its batch with --take-over",)
         )
         return ALIVE
 
     def _signs_of_life(self, report: Report) -> Sequence[str]:
-        """Compare the report with a second one some seconds later."""
+        """Compare the report with a second report, taken a few seconds later."""
         quiet_s = self._parsed.quiet
         if self._parsed.take_over or not quiet_s:
             return ()
         time.sleep(min(quiet_s, _WATCHED_S))
-        return signs_of_life(report, self._look(), quiet_ms=quiet_s * 1_000)
+        return signs_of_life(report, self._examine(), quiet_ms=quiet_s * 1_000)
 
     def _execute(self, report: Report, request: RepairRequest, planned: Sequence[str]) -> int:
         done: list[str] = []
 
         def on_action(text: str) -> None:
-            """Print the action at once, so that it is known even if the next one fails."""
+            """Print the action immediately, so that it is visible even if the next action fails."""
             done.append(text)
             print(f"done {text}", flush=True, file=sys.stderr if self._parsed.json else None)
 
@@ -273,7 +303,7 @@ class _Command:
             repair(self._client, report, request, on_action)
         else:
             self._print(f"done {text}" for text in _NOTHING)
-        return self._show(self._look())
+        return self._show(self._examine())
 
     def _print(self, texts: Iterable[str]) -> None:
         if not self._parsed.json:
@@ -283,6 +313,6 @@ class _Command:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    # The command itself prints what the sink would log.
+    # The command prints the events that the sink would log.
     logging.getLogger("pyspark_kafka.sink").setLevel(logging.CRITICAL)
     sys.exit(main())

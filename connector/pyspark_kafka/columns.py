@@ -1,7 +1,7 @@
 """The columns of the source and the sink, as Arrow types.
 
-Purpose: the names, order and types that planning, engines and the Spark data source share. They are
-those of Spark's own Kafka connector. What it must not know: Spark.
+Planning, the engines and the Spark data source share these columns. The columns have the same
+names, order and types as in Spark's built-in Kafka connector.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ SOURCE_SCHEMA: Final = pa.schema(
         pa.field("headers", HEADERS_TYPE),
     ]
 )
-"""The columns of a record. `headers` requires `includeHeaders`; it is null for no headers."""
+"""The columns of the source.
+
+`headers` requires the `includeHeaders` option. It is null if the record has no headers.
+"""
 
 PRODUCE_SCHEMA: Final = pa.schema(
     [
@@ -38,9 +41,10 @@ PRODUCE_SCHEMA: Final = pa.schema(
         pa.field("headers", HEADERS_TYPE),
     ]
 )
-"""The columns of `Producer.send`: validated rows with a topic, which may be dictionary-encoded.
+"""The columns of the rows for `Producer.send`. The `topic` column may be dictionary-encoded.
 
-The partitioner replaces a null `partition`: by murmur2 of the key, as Java's default partitioner,
-and for a null key by one partition for a while and then another. A null `timestamp` is the time of
-sending.
+If `partition` is null, the partitioner chooses the partition. It uses the murmur2 hash of the key,
+as the default partitioner of the Java client does. Rows without a key go to one partition for a
+while before the partitioner switches to another one. If `timestamp` is null, the record gets the
+time at which the row is sent.
 """

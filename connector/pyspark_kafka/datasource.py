@@ -1,7 +1,7 @@
-"""The data source that Spark instantiates: from options to a reader or writer.
+"""The data source class that Spark instantiates; it creates readers and writers from options.
 
-Invariant: its import is fast, because Spark imports it at every look-up of data sources. All other
-modules are imported on use.
+Spark imports this module each time it looks up data sources. To keep this fast, the methods import
+other modules only when Spark calls them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ if TYPE_CHECKING:
 
 
 class KafkaDataSource(DataSource):
-    """`format("pyspark_kafka")`."""
+    """The data source for `format("pyspark_kafka")`."""
 
     @classmethod
     def name(cls) -> str:
         return "pyspark_kafka"
 
     def schema(self) -> StructType:
-        """Called by `load()`, before Spark has decided between batch and streaming."""
+        """Return the schema of the source.
+
+        `load()` calls this method before Spark determines whether the query is batch or streaming.
+        """
         from pyspark_kafka.options.parse import check_source_options  # noqa: PLC0415
         from pyspark_kafka.source.schema import source_schema  # noqa: PLC0415
 
@@ -67,7 +70,10 @@ class KafkaDataSource(DataSource):
         schema: StructType,
         overwrite: bool,  # noqa: ARG002
     ) -> DataSourceStreamWriter:
-        """Output mode `complete` sets `overwrite`: rows are appended, as by Spark's connector."""
+        """Return a writer that appends rows.
+
+        `overwrite` is ignored, as in Spark's connector. The `complete` output mode sets it.
+        """
         from pyspark_kafka.options.parse import parse_sink_options  # noqa: PLC0415
         from pyspark_kafka.sink.writers import stream_writer  # noqa: PLC0415
 

@@ -1,28 +1,28 @@
-"""The connector's error tree.
+"""The errors of the connector.
 
     PysparkKafkaError
-    ├── OptionError                    an option or its value; also a ValueError
-    ├── SchemaError                    a column of the schema or DataFrame; also a ValueError
+    ├── OptionError                    invalid option; also a ValueError
+    ├── SchemaError                    invalid column of the schema or DataFrame; also a ValueError
     ├── RowError                       a row that cannot be written; also a ValueError
-    ├── OffsetError                    malformed offsets, or offsets of other partitions
-    │   └── CheckpointError            ... in a checkpoint
-    ├── DataLossError                  records to be read no longer exist (`failOnDataLoss`)
-    ├── ExactlyOnceError               the sink with `transactionalId`
-    │   ├── SinkFencedError            another run of this `transactionalId` has taken over
-    │   ├── StaleBatchError            an old driver, or a checkpoint restored from an older copy
-    │   ├── BatchNotCommittedError     no row of the batch will be visible
-    │   ├── OutcomeUnknownError        whether the batch is committed is unknown
-    │   ├── RowsLostError              committed rows whose transaction the brokers aborted
-    │   ├── ReplayMismatchError        a replayed batch differs from what was committed
-    │   └── CommitTopicError           the commit topic, or a record in it
-    └── KafkaError                     the cluster, or the network
+    ├── OffsetError                    malformed offsets, or offsets of the wrong partitions
+    │   └── CheckpointError            invalid offsets in a checkpoint
+    ├── DataLossError                  unread records no longer exist (`failOnDataLoss`)
+    ├── ExactlyOnceError               errors of the sink with `transactionalId`
+    │   ├── SinkFencedError            another run with this `transactionalId` has taken over
+    │   ├── StaleBatchError            old driver, or checkpoint restored from an older copy
+    │   ├── BatchNotCommittedError     no row of the batch will become visible
+    │   ├── OutcomeUnknownError        unknown whether the batch was committed
+    │   ├── RowsLostError              the brokers aborted a transaction of a committed batch
+    │   ├── ReplayMismatchError        a replayed batch differs from the committed batch
+    │   └── CommitTopicError           unusable commit topic, or unusable record in it
+    └── KafkaError                     errors of the cluster and of the network
         ├── BrokerUnreachableError
         ├── LeaderNotAvailableError
         ├── UnknownTopicOrPartitionError
         ├── OffsetOutOfRangeError
         ├── FetchTimeoutError
         ├── CorruptBatchError
-        ├── AccessError                the brokers refuse this principal
+        ├── AccessError                the brokers reject the principal
         │   ├── AuthenticationError
         │   └── AuthorizationError
         ├── DeliveryError
@@ -30,8 +30,8 @@
         ├── ProtocolError
         └── UnsupportedVersionError
 
-Every error has the fields of `PysparkKafkaError`, never contains a secret and can be pickled. Spark
-carries errors between processes as text: `str()` is complete.
+Every error has the fields of `PysparkKafkaError` and can be pickled. No error contains a secret.
+Spark passes errors between processes as text, so `str()` contains the whole error message.
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ from typing import ClassVar
 
 
 class PysparkKafkaError(Exception):
-    """Root of all errors that this package raises on purpose.
+    """Base class of all errors that this package raises.
 
-    `what` is what happened and, if known, why; `advice` is what to do next. Both are full
-    sentences, and `str()` is one after the other. The other fields name the object; None where the
-    error has no such object. An error about several partitions names the first or none. `remedy`
-    is the advice of a class, for errors that are raised without one.
+    `what` describes what happened and, if known, why. `advice` describes what to do next. Both are
+    full sentences; `str()` returns `what` followed by `advice`. The other fields identify the
+    affected object, and are None if they do not apply. If an error concerns several partitions,
+    `topic` and `partition` identify the first of them or are None. `remedy` is the default advice
+    of a class.
     """
 
-    remedy: ClassVar[str] = "See the logs of the query and of the brokers."
+    remedy: ClassVar[str] = "Check the logs of the query and of the brokers."
 
     def __init__(
         self,
@@ -79,24 +80,24 @@ class PysparkKafkaError(Exception):
 
 
 def sentence(text: str) -> str:
-    """Return the text with its first letter in upper case, for a field of an error."""
+    """Return the text with its first letter capitalized."""
     return text[:1].upper() + text[1:]
 
 
 def reason_of(error: Exception) -> str:
-    """Return what happened, without advice and full stop, for the text of another error."""
+    """Return the text of an error without its advice and its final period."""
     text = error.what if isinstance(error, PysparkKafkaError) else str(error)
     return text.removesuffix(".")
 
 
 class OptionError(PysparkKafkaError, ValueError):
-    """An option is missing, misspelt, unsupported, contradictory or has an invalid value."""
+    """An option is missing, misspelled, unsupported or invalid, or conflicts with another one."""
 
-    remedy = "Correct the option; docs/options.md lists all options."
+    remedy = "Correct the option. docs/options.md lists all options."
 
 
 class SchemaError(PysparkKafkaError, ValueError):
-    """A column has a wrong name or type."""
+    """A column has an unexpected name or type."""
 
     remedy = "Correct the schema of the DataFrame, or the schema passed to `schema()`."
 
@@ -104,26 +105,26 @@ class SchemaError(PysparkKafkaError, ValueError):
 class RowError(PysparkKafkaError, ValueError):
     """A row cannot be written."""
 
-    remedy = "Correct or filter out the row before the write."
+    remedy = "Correct the row or filter it out before the write."
 
 
 class OffsetError(PysparkKafkaError, ValueError):
-    """Offsets are malformed, or name other partitions than the query reads."""
+    """Offsets are malformed, or their partitions differ from those that the query reads."""
 
     remedy = "Correct the offsets in the option or in the checkpoint."
 
 
 class CheckpointError(OffsetError):
-    """Offsets in a checkpoint cannot be used."""
+    """The offsets in a checkpoint cannot be used."""
 
-    remedy = "Restore the checkpoint, or start the query with a new checkpointLocation."
+    remedy = "Restore the checkpoint, or start the query with a new 'checkpointLocation'."
 
 
 class DataLossError(PysparkKafkaError):
-    """Records that the query has to read no longer exist: they or their topic were deleted."""
+    """Records that the query must read no longer exist: they or their topic were deleted."""
 
     remedy = (
-        "Start again from offsets that exist, or set 'failOnDataLoss' to 'false' to continue "
+        "Start the query from offsets that exist, or set 'failOnDataLoss' to 'false' to continue "
         "without the lost records."
     )
 
@@ -133,85 +134,91 @@ class ExactlyOnceError(PysparkKafkaError):
 
 
 class SinkFencedError(ExactlyOnceError):
-    """Another run with the same `transactionalId` has taken over."""
+    """Another run with the same `transactionalId` has taken over the sink."""
 
-    remedy = "Let only one query run with this 'transactionalId'."
+    remedy = "Run only one query with this 'transactionalId'."
 
 
 class StaleBatchError(ExactlyOnceError):
-    """A later batch is already committed: an old driver, or a checkpoint from an older copy."""
+    """A later batch is already committed.
+
+    An old driver is still running, or the checkpoint was restored from an older copy.
+    """
 
     remedy = "Stop the old driver, or restore the newest checkpoint."
 
 
 class BatchNotCommittedError(ExactlyOnceError):
-    """The batch failed before its commit: no reader with read_committed will see its rows."""
+    """The batch failed before its commit, and `read_committed` consumers will not see its rows."""
 
     remedy = "Run the batch again."
 
 
 class OutcomeUnknownError(ExactlyOnceError):
-    """Whether a batch or one of its transactions is committed could not be determined."""
+    """It is unknown whether a batch or one of its transactions was committed."""
 
-    remedy = "Determine the outcome before you write these rows again."
+    remedy = "Determine whether the batch was committed before you write its rows again."
 
 
 class RowsLostError(ExactlyOnceError):
     """Rows of a committed batch are in a transaction that the brokers aborted."""
 
-    remedy = "Run the batch again: only the lost rows are written."
+    remedy = "Run the batch again. Only the lost rows will be written."
 
 
 class ReplayMismatchError(ExactlyOnceError):
-    """A replayed batch has other rows or source offsets than the committed one."""
+    """The rows or source offsets of a replayed batch differ from those of the committed batch."""
 
-    remedy = "Make the query deterministic, or set 'onReplayMismatch' to 'warn' to keep the rows."
+    remedy = (
+        "Make the query deterministic, or set 'onReplayMismatch' to 'warn' to keep the committed "
+        "rows."
+    )
 
 
 class CommitTopicError(ExactlyOnceError):
-    """The commit topic, or a record in it, cannot be used."""
+    """The commit topic or a record in it cannot be used."""
 
-    remedy = "Check the topic of 'commitTopic' and its configuration."
+    remedy = "Check the commit topic (option 'commitTopic') and its configuration."
 
 
 class KafkaError(PysparkKafkaError):
-    """The cluster returned an error, failed or did not answer."""
+    """The cluster returned an error, failed or did not respond."""
 
-    remedy = "See the broker's log."
+    remedy = "Check the logs of the brokers."
 
 
 class BrokerUnreachableError(KafkaError):
-    """No broker answered in time."""
+    """No broker responded in time."""
 
     remedy = (
-        "Check 'kafka.bootstrap.servers', that the brokers run, and that this machine can reach "
-        "the addresses that they advertise."
+        "Check that 'kafka.bootstrap.servers' is correct, that the brokers are running, and that "
+        "this machine can reach the addresses that the brokers advertise."
     )
 
 
 class LeaderNotAvailableError(KafkaError):
-    """Brokers answer, but none of them led the partition until the timeout."""
+    """The brokers respond, but no leader of the partition was found before the timeout."""
 
     remedy = "Start a broker that has an in-sync replica of the partition."
 
 
 class UnknownTopicOrPartitionError(KafkaError):
-    """A topic or partition does not exist, or the principal may not describe it."""
+    """A topic or partition does not exist, or the principal is not allowed to describe it."""
 
     remedy = (
-        "Create the topic, correct its name, or grant the principal DESCRIBE on it: without that "
-        "ACL brokers answer as if the topic did not exist."
+        "Create the topic, correct its name, or grant the principal DESCRIBE on the topic: without "
+        "this ACL, the brokers respond as if the topic did not exist."
     )
 
 
 class OffsetOutOfRangeError(KafkaError):
-    """The broker does not have the offset."""
+    """The offset is outside of the partition's log."""
 
-    remedy = "Read from offsets that exist."
+    remedy = "Read from offsets that exist in the partition."
 
 
 class FetchTimeoutError(KafkaError):
-    """No data arrived for `kafkaConsumer.pollTimeoutMs`."""
+    """No data arrived within `kafkaConsumer.pollTimeoutMs`."""
 
     remedy = "Raise 'kafkaConsumer.pollTimeoutMs' if the brokers are slow."
 
@@ -220,13 +227,13 @@ class CorruptBatchError(KafkaError):
     """A record batch is corrupt."""
 
     remedy = (
-        "Read the offsets before and after the batch with 'startingOffsets' and 'endingOffsets', "
-        "restore the partition from another replica, or delete the batch with DeleteRecords."
+        "Skip the batch with 'startingOffsets' and 'endingOffsets', restore the partition from "
+        "another replica, or delete the records up to the end of the batch with DeleteRecords."
     )
 
 
 class AccessError(KafkaError):
-    """The brokers refuse this principal."""
+    """The brokers rejected the principal of this client."""
 
     remedy = (
         "Check 'kafka.security.protocol', the 'kafka.sasl.*' and 'kafka.ssl.*' options, and the "
@@ -235,15 +242,15 @@ class AccessError(KafkaError):
 
 
 class AuthenticationError(AccessError):
-    """The brokers refuse the credentials or the certificate."""
+    """The brokers rejected the credentials or the certificate of this client."""
 
     remedy = "Check 'kafka.security.protocol' and the 'kafka.sasl.*' and 'kafka.ssl.*' options."
 
 
 class AuthorizationError(AccessError):
-    """The principal lacks an ACL."""
+    """The principal lacks a required ACL."""
 
-    remedy = "Grant the principal the ACL that the operation needs."
+    remedy = "Grant the principal the ACL that the operation requires."
 
 
 class DeliveryError(KafkaError):
@@ -251,24 +258,24 @@ class DeliveryError(KafkaError):
 
 
 class ProducerFencedError(KafkaError):
-    """Another producer owns this transactional id, or the producer's epoch has ended."""
+    """Another producer owns the transactional id, or the producer epoch is no longer valid."""
 
     remedy = (
-        "Let only one query run with this 'transactionalId'. If transactions time out, raise "
+        "Run only one query with this 'transactionalId'. If transactions time out, raise "
         "'transactionTimeout'."
     )
 
 
 class ProtocolError(KafkaError):
-    """A broker's answer is malformed or does not match the request."""
+    """A broker's response is malformed or does not match the request."""
 
     remedy = (
-        "Check that the address belongs to a Kafka broker, and what is between it and this "
-        "machine; see the broker's log."
+        "Check that the address belongs to a Kafka broker, check any proxy in front of the broker, "
+        "and check the broker's log."
     )
 
 
 class UnsupportedVersionError(KafkaError):
-    """This client and the broker have no version of a request in common."""
+    """This client and the broker do not support a common version of a request."""
 
     remedy = "Upgrade the broker."

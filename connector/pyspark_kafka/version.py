@@ -1,4 +1,7 @@
-"""The version of this package, for brokers: importlib.metadata would take milliseconds."""
+"""The version of this package, which the client sends to brokers.
+
+It is a constant because looking it up with importlib.metadata takes milliseconds.
+"""
 
 from __future__ import annotations
 

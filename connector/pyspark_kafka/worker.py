@@ -1,8 +1,4 @@
-"""Settings of Spark's Python worker process for its later tasks.
-
-Purpose: `freeze_garbage_collector`. Invariant: it has an effect only in a task, and once in a
-process. What it must not know: the tasks.
-"""
+"""Settings of Spark's Python worker processes."""
 
 from __future__ import annotations
 
@@ -11,17 +7,18 @@ import gc
 from pyspark import TaskContext
 
 _is_frozen = False
-"""Not gc.get_freeze_count(), which counts the objects one by one: milliseconds in each task."""
+"""Whether the objects are frozen. gc.get_freeze_count() would take milliseconds in each task."""
 
 
 def freeze_garbage_collector() -> None:
-    """Exclude all current objects from garbage collection; call it at the end of a task.
+    """Exclude all current objects from garbage collection. Call this at the end of a task.
 
-    Spark collects garbage in a worker after every task (`gc.collect` in `pyspark.daemon`). That
-    traverses all imported modules and delays each micro-batch by 30 ms or more. The objects after
-    the first task are mostly modules, which stay.
+    Spark collects garbage in a worker after every task (`gc.collect` in `pyspark.daemon`). Each
+    collection traverses all imported modules and delays the micro-batch by 30 ms or more. Most
+    objects that exist after the first task belong to modules and are never freed. The function
+    takes effect only once in each process, and only within a task.
     """
-    global _is_frozen  # noqa: PLW0603 - per process, as the frozen objects
+    global _is_frozen  # noqa: PLW0603 - the frozen objects also belong to the process
     if TaskContext.get() is None or _is_frozen:
         return
     gc.collect()

@@ -1,4 +1,4 @@
-"""The error tree: texts, fields, pickling."""
+"""Tests of the error classes: texts, fields, pickling."""
 
 from __future__ import annotations
 

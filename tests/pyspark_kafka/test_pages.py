@@ -1,4 +1,4 @@
-"""The generated pages of the documentation are current."""
+"""Tests that the generated pages of the documentation are current."""
 
 from __future__ import annotations
 

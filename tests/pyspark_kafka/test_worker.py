@@ -1,4 +1,4 @@
-"""`worker.freeze_garbage_collector` freezes the loaded objects, in tasks and once."""
+"""Tests of `worker.freeze_garbage_collector`, which freezes objects once and only in tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pyspark_kafka.worker import freeze_garbage_collector
 
 
 class Garbage:
-    """An object of a reference cycle."""
+    """An object in a reference cycle."""
 
     itself: Garbage
 

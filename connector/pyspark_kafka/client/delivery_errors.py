@@ -1,7 +1,7 @@
-"""The errors of records that were not written, the same for both engines.
+"""Errors for records that were not written. Both engines use them.
 
-Invariant: every error names the topic, and the partition if it is known; no text contains a
-setting's value that may be secret. What it must not know: how an engine sends records.
+Invariant: every error names the topic, and the partition if it is known. No error contains the
+value of a secret setting.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from pyspark_kafka.kafka.topics import LEGAL_TOPIC_NAMES, TopicPartition, is_top
 TIMEOUT_OPTION: Final = "kafka.delivery.timeout.ms"
 TIMESTAMP_ADVICE: Final = (
     "Write timestamps within the topic's 'message.timestamp.before.max.ms' and "
-    "'message.timestamp.after.max.ms', or change these."
+    "'message.timestamp.after.max.ms', or change these topic settings."
 )
 PARTITION_ADVICE: Final = (
-    "Correct the column 'partition', or leave it null for the partitioner to choose."
+    "Correct the 'partition' column, or set it to null so that the partitioner chooses a partition."
 )
 SIZE_ADVICE: Final = (
     "Raise the topic's 'max.message.bytes' (or the broker's 'message.max.bytes'), or write smaller "
     "records."
 )
 _ROWS_ABORTED: Final = (
-    "Readers with read_committed will see no row of this attempt; another attempt of the task "
-    "writes its rows under its own transactional id."
+    "Consumers that use read_committed will not see the rows of this task attempt. If Spark "
+    "retries the task, the new attempt writes the rows with its own transactional id."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryErrors:
-    """The errors of one producer. `record_bytes_max` is the largest record that it may send."""
+    """Creates the errors for one producer. `record_bytes_max` is its maximum record size."""
 
     bootstrap_servers: str
     record_bytes_max: int
@@ -40,7 +40,10 @@ class DeliveryErrors:
     def not_written(
         self, topic: str, partition: int | None, reason: str, *, advice: str | None = None
     ) -> DeliveryError:
-        """`reason` is a clause: the broker's answer, or what happened."""
+        """Return the error for a record that was not written.
+
+        `reason` is a clause that states the cause, for example the broker's error code.
+        """
         return DeliveryError(
             f"A record for {format_place(topic, partition)} was not written: {reason}.",
             advice=advice,
@@ -51,15 +54,15 @@ class DeliveryErrors:
     def unconfirmed(
         self, topic: str, partition: int | None, last_failure: str | None
     ) -> DeliveryError:
-        """For a record that was not acknowledged in time."""
+        """Return the error for a record that was not acknowledged in time."""
         return self.not_written(
             topic,
             partition,
             f"{self.bootstrap_servers} did not acknowledge it within '{TIMEOUT_OPTION}' "
             f"({last_failure or 'no error was seen'})",
-            advice="Check that the brokers run and can be reached, and that the partition has a "
-            "leader and 'min.insync.replicas' in-sync replicas. To wait longer, raise "
-            f"'{TIMEOUT_OPTION}'.",
+            advice="Check that the brokers are running and can be reached, and that the partition "
+            "has a leader and at least 'min.insync.replicas' in-sync replicas. To wait longer, "
+            f"raise '{TIMEOUT_OPTION}'.",
         )
 
     def transaction_ended(
@@ -70,10 +73,10 @@ class DeliveryErrors:
         partition: TopicPartition | None = None,
         group_id: str | None = None,
     ) -> DeliveryError:
-        """For a request that is refused since the transaction cannot continue."""
+        """Return the error for a rejected request after which the transaction cannot continue."""
         return DeliveryError(
             f"{what} The transaction of transactional id {transactional_id!r} has ended or must be "
-            f"aborted, for example after its timeout. {_ROWS_ABORTED}",
+            f"aborted, for example because it timed out. {_ROWS_ABORTED}",
             advice="If transactions time out, raise 'transactionTimeout'.",
             topic=None if partition is None else partition.topic,
             partition=None if partition is None else partition.partition,
@@ -89,10 +92,11 @@ class DeliveryErrors:
         partition: TopicPartition | None = None,
         group_id: str | None = None,
     ) -> ProducerFencedError:
-        """For a request that is refused since another producer, or epoch, owns the id."""
+        """Return the error for a request that was rejected because the producer was fenced."""
         return ProducerFencedError(
             f"{what} Transactional id {transactional_id!r} is now owned by another producer, or "
-            f"its transaction was aborted by a newer run or its timeout. {_ROWS_ABORTED}",
+            "its transaction was aborted because it timed out or a newer run of the query started. "
+            f"{_ROWS_ABORTED}",
             topic=None if partition is None else partition.topic,
             partition=None if partition is None else partition.partition,
             group_id=group_id,
@@ -108,11 +112,11 @@ class DeliveryErrors:
         key_bytes: int,
         header_bytes: int,
     ) -> RowError:
-        """For a record that is larger than a request may be."""
+        """Return the error for a record that exceeds the maximum request size."""
         return RowError(
-            f"A record for {format_place(topic, partition)} is too large: its value has "
-            f"{value_bytes} bytes, its key {key_bytes} and its headers {header_bytes}, but "
-            f"'kafka.max.request.size' is {self.record_bytes_max}.",
+            f"A record for {format_place(topic, partition)} is too large: its value is "
+            f"{value_bytes} bytes long, its key {key_bytes} bytes and its headers "
+            f"{header_bytes} bytes, but 'kafka.max.request.size' is {self.record_bytes_max} bytes.",
             advice="Raise 'kafka.max.request.size' and the topic's 'max.message.bytes', or write "
             "smaller records.",
             topic=topic,
@@ -120,10 +124,10 @@ class DeliveryErrors:
         )
 
     def no_such_partition(self, topic: str, partition: int) -> RowError:
-        """For a row whose partition the topic does not have."""
+        """Return the error for a row whose partition does not exist."""
         return RowError(
-            f"A record is for partition {partition} of topic {topic!r}, which has no such "
-            "partition.",
+            f"A row cannot be written to partition {partition} of topic {topic!r}, because the "
+            "partition does not exist.",
             advice=PARTITION_ADVICE,
             column="partition",
             topic=topic,
@@ -134,10 +138,10 @@ class DeliveryErrors:
 def missing_topic_advice(topic: str) -> str:
     """Return the advice for a topic that does not exist."""
     if not is_topic_name(topic):
-        return f"Correct the topic's name: it is not {LEGAL_TOPIC_NAMES}."
-    return "Create the topic, which the broker did not create automatically, or correct its name."
+        return f"Correct the name of the topic. Valid names consist of {LEGAL_TOPIC_NAMES}."
+    return "Create the topic or correct its name. The brokers did not create it automatically."
 
 
 def format_place(topic: str, partition: int | None) -> str:
-    """Return `t-0`, or `topic 't'` without a partition."""
+    """Format a partition as `t-0`, or as `topic 't'` if `partition` is None."""
     return f"topic {topic!r}" if partition is None else f"{topic}-{partition}"

@@ -1,26 +1,36 @@
-"""Chooses the engine and opens its client.
+"""Chooses the engine and opens its clients.
 
-Purpose: the only module that knows the engines; it imports each when it is used. Invariant: the
-choice depends only on the options, the installed packages and `PYSPARK_KAFKA_RECORDS`, so the
-driver and tasks choose the same. What it must not know: the use of the client.
+This is the only module that imports the engines, and it imports an engine only when it is needed.
+Its functions resolve config provider references in the settings.
+Invariant: the choice depends only on the options, the installed packages and
+`PYSPARK_KAFKA_RECORDS`, so that the driver and the tasks choose the same engine.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
+from dataclasses import replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, overload
 
+from pyspark_kafka.client.java_names import (
+    librdkafka_properties,
+    native_token_source,
+    option_of,
+)
 from pyspark_kafka.client.native.settings import NativeSettings
 from pyspark_kafka.client.native.supported_properties import unsupported_setting
-from pyspark_kafka.client.port import KafkaClient, KafkaReads
+from pyspark_kafka.client.port import KafkaClient, KafkaReadClient
+from pyspark_kafka.client.resolved import resolved
 from pyspark_kafka.errors import OptionError
+from pyspark_kafka.options.config_providers import masked
 from pyspark_kafka.options.values import ClientOptions, Role
 
 if TYPE_CHECKING:
-    from pyspark_kafka.client.native.client import NativeReads
+    from pyspark_kafka.client.native.client import NativeReadClient
     from pyspark_kafka.client.native.producer_settings import ProducerSettings
     from pyspark_kafka.client.transactional_port import TransactionalClient
 
@@ -29,7 +39,8 @@ log = logging.getLogger(__name__)
 Engine = Literal["native", "librdkafka"]
 
 _USE: Final = {"consumer": "reads", "producer": "writes"}
-_CHECKED_ELSEWHERE: Final = {"bootstrap.servers", "group.id", "isolation.level"}
+_CHECKED_BY_OTHER_MODULES: Final = {"bootstrap.servers", "group.id", "isolation.level"}
+_SECURITY: Final = re.compile(r"security\.protocol$|enable\.s(sl|asl)\.|https\.|s(sl|asl)\.")
 _IMPLEMENTATION_VARIABLE: Final = "PYSPARK_KAFKA_RECORDS"
 _RECORDS: Final = str(Path(__file__).parents[1] / "records")
 _INSTALL: Final = "Install pyspark-kafka for this platform"
@@ -40,7 +51,7 @@ _logged: set[str] = set()
 @overload
 def open_client(
     options: ClientOptions, *, role: Literal["consumer"] = ..., is_checked: bool = ...
-) -> KafkaReads: ...
+) -> KafkaReadClient: ...
 
 
 @overload
@@ -51,52 +62,62 @@ def open_client(
 
 def open_client(
     options: ClientOptions, *, role: Role = "consumer", is_checked: bool = False
-) -> KafkaReads:
-    """Open a client for reading (`consumer`) or writing; it connects with the first request.
+) -> KafkaReadClient:
+    """Open a client for reading (`consumer`) or writing.
 
-    For both engines librdkafka checks the settings, unless the driver has done so (`is_checked`).
+    The client connects when it sends the first request. For both engines, librdkafka checks the
+    settings, unless `is_checked` is True, which means that the driver has already checked them.
     Raises `OptionError` for invalid settings.
     """
-    engine = choose_engine(options, role) if is_checked else check_settings(options, role=role)
-    if engine == "native":
-        return _open_native(options, role)
-    from pyspark_kafka.client.librdkafka import LibrdkafkaClient  # noqa: PLC0415
-    from pyspark_kafka.client.librdkafka.settings import LibrdkafkaSettings  # noqa: PLC0415
+    with resolved(options) as known:
+        engine = choose_engine(known, role)
+        if not is_checked:
+            _check_values(known, engine, role)
+        if engine == "native":
+            return _open_native(known, role)
+        from pyspark_kafka.client.librdkafka import LibrdkafkaClient  # noqa: PLC0415
+        from pyspark_kafka.client.librdkafka.settings import LibrdkafkaSettings  # noqa: PLC0415
 
-    return LibrdkafkaClient(LibrdkafkaSettings.of(options, role))
+        return LibrdkafkaClient(LibrdkafkaSettings.of(known, role))
 
 
-def open_transactional(options: ClientOptions) -> TransactionalClient:
-    """Open a client that writes exactly once; it connects with the first request.
+def open_transactional_client(options: ClientOptions) -> TransactionalClient:
+    """Open a client for exactly-once writes.
 
-    `check_transactional` has checked the settings. Raises `OptionError` for options that the engine
-    `native` does not support.
+    The client connects when it sends the first request. The settings must have passed
+    `check_transactional_settings`. Raises `OptionError` for options that the `native` engine does
+    not support.
     """
     from pyspark_kafka.client.native.producer_settings import ProducerSettings  # noqa: PLC0415
     from pyspark_kafka.client.native.transactional_client import (  # noqa: PLC0415
         NativeTransactionalClient,
     )
 
-    _require_native(options)
-    if options.engine == "auto":
-        _warn_without_kernel("producer", alternative="")
-    settings = NativeSettings.of(options, "producer")
-    return NativeTransactionalClient.with_producers(
-        settings, ProducerSettings.of(options.kafka, settings)
-    )
+    with resolved(options) as known:
+        _require_native(known)
+        if known.engine == "auto":
+            _warn_without_kernel("producer", alternative="")
+        settings = NativeSettings.of(known, "producer")
+        return NativeTransactionalClient.with_producers(
+            settings, ProducerSettings.of(known.kafka, settings)
+        )
 
 
-def check_transactional(options: ClientOptions) -> None:
-    """Check the settings without opening a client; raises `OptionError`."""
-    _require_native(options)
-    _check_values(options, "native", "producer")
+def check_transactional_settings(options: ClientOptions) -> None:
+    """Check the settings without opening a client. Raises `OptionError`."""
+    with resolved(options) as known:
+        _require_native(known)
+        _check_values(known, "native", "producer")
 
 
 def _require_native(options: ClientOptions) -> None:
-    """librdkafka cannot continue a transaction that another process began."""
+    """Raise `OptionError` if an option requires an engine other than `native`.
+
+    librdkafka cannot continue a transaction that another process started.
+    """
     if options.engine == "librdkafka":
         raise OptionError(
-            "Option 'transactionalId' requires the engine 'native', but option 'engine' has the "
+            "Option 'transactionalId' requires the 'native' engine, but option 'engine' has the "
             "value 'librdkafka'.",
             advice="Set 'engine' to 'native' or 'auto'.",
             option="engine",
@@ -104,41 +125,51 @@ def _require_native(options: ClientOptions) -> None:
     reason = unsupported_setting(options, "producer")
     if reason is not None:
         raise OptionError(
-            f"Option 'transactionalId' requires the engine 'native', but {reason}.",
-            advice="Remove that option, or write without 'transactionalId' (at least once).",
+            f"Option 'transactionalId' requires the 'native' engine, but {reason}.",
+            advice="Remove that option, or remove 'transactionalId' to write at least once.",
             option="transactionalId",
         )
 
 
 def check_settings(options: ClientOptions, *, role: Role) -> Engine:
-    """Choose the engine and check the settings without opening a client; raises `OptionError`.
+    """Choose the engine and check the settings without opening a client. Raises `OptionError`.
 
-    Imports no engine if there are no settings to check: a streaming query writes each micro-batch
-    in new processes, and the import would take most of their time.
+    If there are no settings to check, no engine is imported. A streaming query writes each
+    micro-batch in new processes, and the import would take most of their run time.
     """
-    engine = choose_engine(options, role)
-    _check_values(options, engine, role)
-    return engine
+    with resolved(options) as known:
+        engine = choose_engine(known, role)
+        _check_values(known, engine, role)
+        return engine
 
 
 def _check_values(options: ClientOptions, engine: Engine, role: Role) -> None:
-    if options.kafka.keys() - _CHECKED_ELSEWHERE:
+    if options.kafka.keys() - _CHECKED_BY_OTHER_MODULES:
         from pyspark_kafka.client.librdkafka.settings import LibrdkafkaSettings  # noqa: PLC0415
 
-        LibrdkafkaSettings.of(options, role)
+        LibrdkafkaSettings.of(_without_security(options) if engine == "native" else options, role)
         if engine == "native":
             _producer_settings(options, NativeSettings.of(options, role), role)
 
 
-def _open_native(options: ClientOptions, role: Role) -> NativeReads:
-    from pyspark_kafka.client.native.client import NativeClient, NativeReads  # noqa: PLC0415
+def _without_security(options: ClientOptions) -> ClientOptions:
+    """Return the options without TLS and SASL settings.
+
+    The native engine checks these settings itself. librdkafka would request a token to check them.
+    """
+    kafka = {n: v for n, v in options.kafka.items() if _SECURITY.match(n.lower()) is None}
+    return replace(options, kafka=kafka)
+
+
+def _open_native(options: ClientOptions, role: Role) -> NativeReadClient:
+    from pyspark_kafka.client.native.client import NativeClient, NativeReadClient  # noqa: PLC0415
 
     if options.engine == "auto":
         _warn_without_kernel(role)
     settings = NativeSettings.of(options, role)
     producing = _producer_settings(options, settings, role)
     if producing is None:
-        return NativeReads.of(settings)
+        return NativeReadClient.of(settings)
     return NativeClient.with_producers(settings, producing)
 
 
@@ -152,11 +183,20 @@ def _producer_settings(
     return ProducerSettings.of(options.kafka, settings)
 
 
-def choose_engine(options: ClientOptions, role: Role) -> Engine:
-    """Return the engine of option 'engine'; for `auto` the native one if it supports the options.
+def check_supported(options: ClientOptions, role: Role) -> None:
+    """Raise `OptionError` for settings that no engine, or the chosen engine, does not support."""
+    with resolved(options) as known:
+        librdkafka_properties(known.kafka, role=role)
+        if known.engine == "native":
+            choose_engine(known, role)
 
-    Logs once per process what `auto` chose, and why. Raises `OptionError` if the option is `native`
-    and another option is not supported.
+
+def choose_engine(options: ClientOptions, role: Role) -> Engine:
+    """Return the engine that the `engine` option selects.
+
+    `auto` selects `native` if it supports all options and its compiled kernel is installed. The
+    engine that `auto` selects, and the reason, are logged once per process. Raises `OptionError` if
+    the option is `native` but the native engine does not support one of the other options.
     """
     if options.engine == "librdkafka":
         return "librdkafka"
@@ -169,10 +209,22 @@ def choose_engine(options: ClientOptions, role: Role) -> Engine:
                 option="engine",
             )
         return "native"
-    reason = reason or _missing_kernel()
+    source = native_token_source(librdkafka_properties(options.kafka, role=role))
+    if source is not None and reason is not None:
+        option = option_of(source, options.kafka)
+        raise OptionError(
+            f"Option '{option}' requires the 'native' engine, but {reason}.",
+            advice="Remove the option that the 'native' engine does not support.",
+            option=option,
+        )
+    if reason is None and source is None:  # librdkafka could not obtain the tokens of the source
+        reason = _missing_kernel()
     engine: Engine = "native" if reason is None else "librdkafka"
-    text = f"Engine {engine} {_USE[role]}: {reason or 'all settings are supported'}"
-    _log_once(logging.INFO, f"{text} (option 'engine' is 'auto').")
+    text = (
+        f"The '{engine}' engine {_USE[role]} Kafka records, because "
+        f"{reason or 'all settings are supported'}"
+    )
+    _log_once(logging.INFO, masked(f"{text}. Option 'engine' is 'auto'."))
     return engine
 
 
@@ -183,21 +235,25 @@ def _log_once(level: int, text: str) -> None:
 
 
 def _warn_without_kernel(role: Role, alternative: str = _OR_LIBRDKAFKA) -> None:
-    """Warn if the kernel does not load; tasks keep the engine that the driver chose."""
+    """Warn if the kernel cannot be loaded. Tasks keep the engine that the driver chose."""
     from pyspark_kafka.records import IMPLEMENTATION  # noqa: PLC0415
 
     if IMPLEMENTATION == "pure" and not os.environ.get(_IMPLEMENTATION_VARIABLE):
         reason = _missing_kernel()
         if reason is None:
-            reason = "the compiled kernel of pyspark_kafka.records is installed, but does not load"
-        text = f"Engine native {_USE[role]} slowly: {reason}. {_INSTALL}{alternative}."
+            reason = "the compiled kernel of pyspark_kafka.records cannot be loaded"
+        text = (
+            f"The 'native' engine {_USE[role]} Kafka records slowly, because {reason}. "
+            f"{_INSTALL}{alternative}."
+        )
         _log_once(logging.WARNING, text)
 
 
 def _missing_kernel() -> str | None:
-    """Return why librdkafka is faster: the kernel is missing, and no implementation is requested.
+    """Return a clause that says that the kernel is not installed, or None.
 
-    Only looks for the file, since planning imports no engine.
+    Returns None if it is installed or `PYSPARK_KAFKA_RECORDS` is set. Only looks for the file,
+    because planning must not import an engine.
     """
     if (
         not os.environ.get(_IMPLEMENTATION_VARIABLE)

@@ -1,7 +1,6 @@
-"""The errors of a range that cannot be read, the same for both engines.
+"""Errors for ranges that cannot be read. Both engines use them.
 
-Invariant: every error names the partition and the offset. What it must not know: how an engine
-fetches.
+Invariant: every error names the partition and the offset.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ WAIT_LONGER: Final = f"To wait longer, raise '{TIMEOUT_OPTION}'."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExistingOffsets:
-    """The offsets that a partition has now."""
+    """The log start offset, last stable offset and high watermark of a partition."""
 
     log_start_offset: int
     last_stable_offset: int
@@ -34,13 +33,13 @@ class ExistingOffsets:
     def __str__(self) -> str:
         return (
             f"the log starts at {self.log_start_offset}, its last stable offset is "
-            f"{self.last_stable_offset} and its high watermark {self.high_watermark}"
+            f"{self.last_stable_offset} and its high watermark is {self.high_watermark}"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchErrors:
-    """The errors of reading one range."""
+    """Creates the errors for reading one range."""
 
     fetch_range: FetchRange
     isolation_level: IsolationLevel
@@ -49,29 +48,32 @@ class FetchErrors:
 
     @property
     def timeout_s(self) -> float:
-        """How long to wait without progress."""
+        """The maximum time without progress, in seconds."""
         return self.poll_timeout_ms / 1000
 
     def operation(self, position: int) -> str:
-        """Return the phrase for fetching at an offset."""
+        """Return the phrase "fetching PARTITION at offset POSITION" for messages."""
         return f"fetching {self.fetch_range.topic_partition} at offset {position}"
 
     def out_of_range(
         self, position: int, existing: ExistingOffsets, truncated_at: int | None = None
     ) -> OffsetOutOfRangeError:
-        """For offsets that the log does not have.
+        """Return the error for offsets that do not exist in the log.
 
-        `truncated_at` is the offset from which the log differs from what was read up to `position`.
+        `truncated_at` is the first offset at which the log differs from the records that were
+        already read up to `position`.
         """
         partition = self.fetch_range.topic_partition
-        reason = "Records were deleted (retention, DeleteRecords), or the topic was recreated."
+        reason = (
+            "The records were deleted by retention or DeleteRecords, or the topic was recreated."
+        )
         if truncated_at is not None:
             reason = (
-                f"The log was truncated to offset {truncated_at} after it had been read up to "
-                f"{position}, for example by an unclean leader election."
+                f"The log was truncated to offset {truncated_at} after the query had read it up to "
+                f"offset {position}. A possible cause is an unclean leader election."
             )
         return OffsetOutOfRangeError(
-            f"{partition} does not have the requested offsets {position} to "
+            f"{partition} does not contain all of the requested offsets {position} to "
             f"{self.fetch_range.end_offset} (exclusive): {existing}. {reason}",
             topic=partition.topic,
             partition=partition.partition,
@@ -79,18 +81,19 @@ class FetchErrors:
         )
 
     def no_leader(self, position: int, last: Exception | None = None) -> FetchTimeoutError:
-        """For a partition without a leader; `last` is the error of the last try."""
+        """Return the error for a partition without a leader. `last` is the last attempt's error."""
         return self._timeout(
             position,
             f"{sentence(self.operation(position))} failed: no data arrived for "
-            f"{self.timeout_s:g} s, and the partition has no leader that answers{_after(last)}.",
+            f"{self.timeout_s:g} s, and no broker responded as the leader of the partition"
+            f"{_after(last)}.",
             advice=f"{LeaderNotAvailableError.remedy} {WAIT_LONGER}",
         )
 
     def no_data(
         self, position: int, existing: ExistingOffsets, last: Exception | None = None
     ) -> KafkaError:
-        """For a partition with a leader that returned no data in time."""
+        """Return the error for a partition whose leader returned no data in time."""
         end_offset = self.fetch_range.end_offset
         if existing.high_watermark < end_offset:
             return self.out_of_range(position, existing)
@@ -101,17 +104,17 @@ class FetchErrors:
             return self._timeout(
                 position,
                 f"{sentence(self.operation(position))} failed: the range ends at offset "
-                f"{end_offset}, but {existing}, and that has not changed for {self.timeout_s:g} s. "
-                "With 'kafka.isolation.level' read_committed a fetch ends at the last stable "
-                "offset, where the oldest open transaction begins.",
+                f"{end_offset}, but {existing}, and these offsets have not changed for "
+                f"{self.timeout_s:g} s. With 'kafka.isolation.level' read_committed, a fetch ends "
+                "at the last stable offset, which is the start of the oldest open transaction.",
                 advice="Wait until that transaction ends, end it with kafka-transactions.sh, or "
-                "read with read_uncommitted.",
+                "set 'kafka.isolation.level' to 'read_uncommitted'.",
             )
         return self._timeout(
             position,
             f"{sentence(self.operation(position))} failed: no data arrived from "
-            f"{self.bootstrap_servers} for {self.timeout_s:g} s, although the range ends at "
-            f"{end_offset} and {existing}{_after(last)}.",
+            f"{self.bootstrap_servers} for {self.timeout_s:g} s, although all requested records "
+            f"exist: the range ends at offset {end_offset}, and {existing}{_after(last)}.",
         )
 
     def _timeout(self, position: int, what: str, advice: str | None = None) -> FetchTimeoutError:
@@ -126,4 +129,4 @@ class FetchErrors:
 
 
 def _after(last: Exception | None) -> str:
-    return "" if last is None else f" (the last try failed: {reason_of(last)})"
+    return "" if last is None else f" (the last attempt failed: {reason_of(last)})"

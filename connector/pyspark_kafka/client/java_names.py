@@ -1,13 +1,13 @@
-"""Translates `kafka.*` settings, with the Java client's names or librdkafka's, to librdkafka.
+"""Translates `kafka.*` settings of the Java client and of librdkafka to librdkafka properties.
 
-Purpose: a table of all Java settings: used as they are, renamed, rejected with advice, or ignored
-with a warning because librdkafka needs no such setting. Invariant: an unknown name is rejected with
-the most similar known ones, two names for one property must agree, and no error contains a value
-that may be secret. What it must not know: librdkafka itself, which checks the values when a client
-is opened.
+The tables contain all settings of the Java client. A setting is passed on unchanged, renamed,
+rejected with advice, or ignored with a warning because librdkafka does not need it. Invariant: the
+error for an unknown name suggests the most similar known names, two names for one property must
+have the same value, and no error contains a value that may be secret. Does not import librdkafka,
+which checks the values when a client is opened.
 
-Sources: Apache Kafka 4's ConsumerConfig, ProducerConfig, CommonClientConfigs, SslConfigs and
-SaslConfigs; librdkafka 2.16's CONFIGURATION.md.
+Sources: ConsumerConfig, ProducerConfig, CommonClientConfigs, SslConfigs and SaslConfigs of Apache
+Kafka 4, and CONFIGURATION.md of librdkafka 2.16.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
-from pyspark_kafka.client.jaas import sasl_properties
-from pyspark_kafka.client.librdkafka_names import BOTH, CONSUMER, PRODUCER
+from pyspark_kafka.client.jaas import AWS_MSK_IAM, TOKEN_PROVIDER, sasl_properties
+from pyspark_kafka.client.librdkafka_names import BOOLEANS, BOTH, CONSUMER, PRODUCER
 from pyspark_kafka.client.tls import TLS_NAMES, tls_properties
 from pyspark_kafka.errors import OptionError, sentence
-from pyspark_kafka.options.table import REFUSED_KAFKA
+from pyspark_kafka.options.table import REJECTED_KAFKA
 
 log = logging.getLogger(__name__)
 
 Role = Literal["consumer", "producer", "admin"]
 
-_READ_ELSEWHERE: Final = frozenset(
+_READ_BY_OTHER_MODULES: Final = frozenset(
     {"bootstrap.servers", "default.api.timeout.ms", "group.id", "isolation.level"}
 )
 """Settings that other modules read."""
@@ -45,7 +45,7 @@ def _kibibytes(value: str) -> str:
 
 
 def _minus_one_is_zero(value: str) -> str:
-    """Java's -1 (the system's default, never) is 0 in librdkafka."""
+    """Convert Java's -1 (the system's default, or no limit) to librdkafka's 0."""
     return "0" if value == "-1" else value
 
 
@@ -53,40 +53,54 @@ def _identification(value: str) -> str:
     return value.lower() if value.strip() else "none"
 
 
+def _mechanism(value: str) -> str:
+    """Convert AWS's mechanism to OAUTHBEARER, which MSK accepts on the same port."""
+    return "OAUTHBEARER" if value.strip().upper() == AWS_MSK_IAM else value
+
+
 @dataclass(frozen=True, slots=True)
-class _Renamed:
+class _LibrdkafkaProperties:
     """The librdkafka properties of a Java setting, and the conversion of its value."""
 
     properties: tuple[str, ...]
     value: Callable[[str], str] = _same
 
 
-_RENAMED: Final[Mapping[str, _Renamed]] = MappingProxyType(
+_LIBRDKAFKA_PROPERTIES: Final[Mapping[str, _LibrdkafkaProperties]] = MappingProxyType(
     {
-        "acks": _Renamed(("acks",), lambda value: "all" if value == "-1" else value),
-        "buffer.memory": _Renamed(("queue.buffering.max.kbytes",), _kibibytes),
-        "compression.gzip.level": _Renamed(("compression.level",)),
-        "compression.lz4.level": _Renamed(("compression.level",)),
-        "compression.zstd.level": _Renamed(("compression.level",)),
-        "connections.max.idle.ms": _Renamed(("connections.max.idle.ms",), _minus_one_is_zero),
-        "fetch.max.wait.ms": _Renamed(("fetch.wait.max.ms",)),
-        "max.block.ms": _Renamed(("topic.metadata.propagation.max.ms",)),
-        "max.request.size": _Renamed(("message.max.bytes",)),
-        "receive.buffer.bytes": _Renamed(("socket.receive.buffer.bytes",), _minus_one_is_zero),
-        "request.timeout.ms": _Renamed(("socket.timeout.ms",)),
-        "send.buffer.bytes": _Renamed(("socket.send.buffer.bytes",), _minus_one_is_zero),
-        "ssl.endpoint.identification.algorithm": _Renamed(
+        "acks": _LibrdkafkaProperties(("acks",), lambda value: "all" if value == "-1" else value),
+        "buffer.memory": _LibrdkafkaProperties(("queue.buffering.max.kbytes",), _kibibytes),
+        "compression.gzip.level": _LibrdkafkaProperties(("compression.level",)),
+        "compression.lz4.level": _LibrdkafkaProperties(("compression.level",)),
+        "compression.zstd.level": _LibrdkafkaProperties(("compression.level",)),
+        "connections.max.idle.ms": _LibrdkafkaProperties(
+            ("connections.max.idle.ms",), _minus_one_is_zero
+        ),
+        "fetch.max.wait.ms": _LibrdkafkaProperties(("fetch.wait.max.ms",)),
+        "max.block.ms": _LibrdkafkaProperties(("topic.metadata.propagation.max.ms",)),
+        "max.request.size": _LibrdkafkaProperties(("message.max.bytes",)),
+        "receive.buffer.bytes": _LibrdkafkaProperties(
+            ("socket.receive.buffer.bytes",), _minus_one_is_zero
+        ),
+        "request.timeout.ms": _LibrdkafkaProperties(("socket.timeout.ms",)),
+        "send.buffer.bytes": _LibrdkafkaProperties(
+            ("socket.send.buffer.bytes",), _minus_one_is_zero
+        ),
+        "ssl.endpoint.identification.algorithm": _LibrdkafkaProperties(
             ("ssl.endpoint.identification.algorithm",), _identification
         ),
-        # librdkafka's aliases, under one name so that contradictions are detected.
-        "compression.codec": _Renamed(("compression.type",)),
-        "fetch.message.max.bytes": _Renamed(("max.partition.fetch.bytes",)),
-        "max.in.flight": _Renamed(("max.in.flight.requests.per.connection",)),
-        "message.send.max.retries": _Renamed(("retries",)),
-        "message.timeout.ms": _Renamed(("delivery.timeout.ms",)),
-        "queue.buffering.max.ms": _Renamed(("linger.ms",)),
-        "request.required.acks": _Renamed(("acks",), lambda v: "all" if v == "-1" else v),
-        "sasl.mechanisms": _Renamed(("sasl.mechanism",)),
+        # Aliases in librdkafka. One name per property lets `put` detect contradictions.
+        "compression.codec": _LibrdkafkaProperties(("compression.type",)),
+        "fetch.message.max.bytes": _LibrdkafkaProperties(("max.partition.fetch.bytes",)),
+        "max.in.flight": _LibrdkafkaProperties(("max.in.flight.requests.per.connection",)),
+        "message.send.max.retries": _LibrdkafkaProperties(("retries",)),
+        "message.timeout.ms": _LibrdkafkaProperties(("delivery.timeout.ms",)),
+        "queue.buffering.max.ms": _LibrdkafkaProperties(("linger.ms",)),
+        "request.required.acks": _LibrdkafkaProperties(
+            ("acks",), lambda v: "all" if v == "-1" else v
+        ),
+        "sasl.mechanism": _LibrdkafkaProperties(("sasl.mechanism",), _mechanism),
+        "sasl.mechanisms": _LibrdkafkaProperties(("sasl.mechanism",), _mechanism),
     }
 )
 
@@ -103,40 +117,46 @@ _RANGES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         "topic.metadata.propagation.max.ms": (0, 3_600_000),
     }
 )
-"""librdkafka's ranges that are narrower than Java's; the nearest value is used.
+"""Ranges that are narrower in librdkafka than in the Java client.
 
-librdkafka rejects other values outside of its ranges, but truncates numbers to 32 bits.
+A value outside a range is replaced with the nearest value in the range. For other properties,
+librdkafka itself rejects values outside its ranges, but it truncates numbers to 32 bits.
 """
 
-_NO_CLASSES: Final = "remove it, since Java classes cannot be loaded"
-_NO_KERBEROS = (
-    "use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER, since the confluent-kafka wheels do "
-    "not contain Kerberos (GSSAPI), or set librdkafka's 'kafka.sasl.kerberos.*' properties with a "
-    "confluent-kafka that is built from source with libsasl2"
+_JAVA_CLASS_ADVICE: Final = "remove the option, because the connector cannot load Java classes"
+_CONFIG_PROVIDERS_ADVICE: Final = (
+    "remove the option: ${env:NAME}, ${file:PATH:KEY} and ${dir:PATH:FILE} work without it"
 )
-_SET_BY_CONNECTOR = "remove it, since the connector sets it"
+_KERBEROS_ADVICE = (
+    "use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER, because the confluent-kafka wheels do "
+    "not support Kerberos (GSSAPI). To use Kerberos, build confluent-kafka from source with "
+    "libsasl2 and set librdkafka's 'kafka.sasl.kerberos.*' properties"
+)
+_SET_BY_CONNECTOR_ADVICE = "remove the option, because the connector sets this property"
 
-_REFUSED: Final[Mapping[str, str]] = MappingProxyType(
+_REJECTED: Final[Mapping[str, str]] = MappingProxyType(
     {
-        **REFUSED_KAFKA,
-        "auto.commit.interval.ms": "remove it: Spark's checkpoint holds the offsets of a query",
-        "config.providers": _NO_CLASSES,
-        "delivery.report.only.error": _SET_BY_CONNECTOR,
-        "enable.auto.offset.store": "remove it: Spark's checkpoint holds the offsets of a query",
-        "enable.partition.eof": _SET_BY_CONNECTOR,
-        "log.queue": _SET_BY_CONNECTOR,
+        **REJECTED_KAFKA,
+        "auto.commit.interval.ms": "remove the option: Spark stores the offsets of a query in its "
+        "checkpoint",
+        "config.providers": _CONFIG_PROVIDERS_ADVICE,
+        "delivery.report.only.error": _SET_BY_CONNECTOR_ADVICE,
+        "enable.auto.offset.store": "remove the option: Spark stores the offsets of a query in its "
+        "checkpoint",
+        "enable.partition.eof": _SET_BY_CONNECTOR_ADVICE,
+        "log.queue": _SET_BY_CONNECTOR_ADVICE,
         "metadata.broker.list": "use 'kafka.bootstrap.servers'",
-        "partitioner.class": "remove it: keys are partitioned by murmur2 like Java's default; for "
-        "other partitions compute the column 'partition'",
-        "partitioner.ignore.keys": "write null keys, or compute the column 'partition'",
-        "sasl.client.callback.handler.class": _NO_CLASSES,
-        "sasl.kerberos.ticket.renew.jitter": _NO_KERBEROS,
-        "sasl.kerberos.ticket.renew.window.factor": _NO_KERBEROS,
-        "sasl.login.class": _NO_CLASSES,
-        "sasl.oauthbearer.jwks.endpoint.url": "remove it: it is a broker's setting",
-        "security.providers": _NO_CLASSES,
-        "ssl.engine.factory.class": _NO_CLASSES,
-        "ssl.provider": "remove it: OpenSSL implements TLS; see librdkafka's 'ssl.providers'",
+        "partitioner.class": "remove the option: keys are hashed with murmur2, like Java's default "
+        "partitioner. To choose partitions yourself, compute the 'partition' column",
+        "partitioner.ignore.keys": "write null keys, or compute the 'partition' column",
+        "sasl.kerberos.ticket.renew.jitter": _KERBEROS_ADVICE,
+        "sasl.kerberos.ticket.renew.window.factor": _KERBEROS_ADVICE,
+        "sasl.login.class": _JAVA_CLASS_ADVICE,
+        "sasl.oauthbearer.jwks.endpoint.url": "remove the option: it is a broker setting",
+        "security.providers": _JAVA_CLASS_ADVICE,
+        "ssl.engine.factory.class": _JAVA_CLASS_ADVICE,
+        "ssl.provider": "remove the option, because OpenSSL implements TLS. Its providers are set "
+        "with librdkafka's 'kafka.ssl.providers'",
     }
 )
 
@@ -144,10 +164,11 @@ _WITHOUT_EFFECT: Final[Mapping[str, str]] = MappingProxyType(
     {
         **dict.fromkeys(
             ("auto.include.jmx.reporter", "metric.reporters", "metrics.num.samples"),
-            "the connector has no JMX",
+            "the connector does not support JMX",
         ),
         **dict.fromkeys(
-            ("metrics.recording.level", "metrics.sample.window.ms"), "the connector has no JMX"
+            ("metrics.recording.level", "metrics.sample.window.ms"),
+            "the connector does not support JMX",
         ),
         **dict.fromkeys(
             (
@@ -156,11 +177,12 @@ _WITHOUT_EFFECT: Final[Mapping[str, str]] = MappingProxyType(
                 "partition.assignment.strategy",
                 "rebalance.timeout.ms",
             ),
-            "consumers join no group; Spark assigns the partitions",
+            "the connector's consumers do not join a group, and Spark assigns the partitions",
         ),
-        "exclude.internal.topics": "internal topics are never matched by a pattern",
+        "sasl.oauthbearer.header.urlencode": "the client id and secret are never URL-encoded",
+        "exclude.internal.topics": "a pattern never matches internal topics",
         "max.poll.records": "records are read in Arrow batches",
-        "metadata.max.idle.ms": "librdkafka forgets unused topics by itself",
+        "metadata.max.idle.ms": "librdkafka removes the metadata of unused topics by itself",
         "partitioner.adaptive.partitioning.enable": "librdkafka's sticky partitioner is not "
         "adaptive",
         "partitioner.availability.timeout.ms": "librdkafka's sticky partitioner is not adaptive",
@@ -182,7 +204,6 @@ _WITHOUT_EFFECT: Final[Mapping[str, str]] = MappingProxyType(
                 "sasl.login.refresh.window.jitter",
                 "sasl.login.retry.backoff.max.ms",
                 "sasl.login.retry.backoff.ms",
-                "sasl.oauthbearer.header.urlencode",
                 "sasl.oauthbearer.scope.claim.name",
             ),
             "librdkafka refreshes tokens on its own schedule",
@@ -190,16 +211,23 @@ _WITHOUT_EFFECT: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
-_SASL_NAMES: Final = frozenset({"sasl.jaas.config", "sasl.login.callback.handler.class"})
+_SASL_NAMES: Final = frozenset(
+    {
+        "sasl.client.callback.handler.class",
+        "sasl.jaas.config",
+        "sasl.login.callback.handler.class",
+    }
+)
 _KNOWN: Final = (
     BOTH
     | CONSUMER
     | PRODUCER
-    | _READ_ELSEWHERE
+    | _READ_BY_OTHER_MODULES
     | _SASL_NAMES
     | TLS_NAMES
-    | _RENAMED.keys()
-    | _REFUSED.keys()
+    | {TOKEN_PROVIDER}
+    | _LIBRDKAFKA_PROPERTIES.keys()
+    | _REJECTED.keys()
     | _WITHOUT_EFFECT.keys()
 )
 _SECRET: Final = re.compile(
@@ -209,8 +237,12 @@ _LEVEL: Final = re.compile(r"compression\.(gzip|lz4|zstd)\.level")
 _FIXED: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
         "acks": ("all", "a row counts as written when all in-sync replicas have it"),
-        "enable.idempotence": ("true", "a retried row would be written twice"),
-        "allow.auto.create.topics": ("false", "reading never creates a topic"),
+        "enable.idempotence": ("true", "otherwise a retry could write a row twice"),
+        "sasl.oauthbearer.header.urlencode": (
+            "false",
+            "the client id and secret are never URL-encoded",
+        ),
+        "allow.auto.create.topics": ("false", "a read never creates a topic"),
     }
 )
 """Settings with only one supported value."""
@@ -226,10 +258,10 @@ def is_secret(name: str) -> bool:
 
 
 def librdkafka_properties(kafka: Mapping[str, str], *, role: Role) -> dict[str, str]:
-    """Translate settings without their prefix `kafka.`; raises `OptionError`.
+    """Translate settings, which are named without the `kafka.` prefix. Raises `OptionError`.
 
-    The result does not contain fields of `ClientOptions` (bootstrap servers, group, isolation
-    level). For `admin` it contains only the properties of connections.
+    The result does not contain settings that are fields of `ClientOptions`, such as the bootstrap
+    servers and the group id. For `admin` it contains only connection properties.
     """
     settings = {name.lower(): value for name, value in kafka.items()}
     for name in settings:
@@ -240,63 +272,121 @@ def librdkafka_properties(kafka: Mapping[str, str], *, role: Role) -> dict[str, 
     def put(name: str, source: str, value: str) -> None:
         if properties.setdefault(name, value) != value:
             raise OptionError(
-                f"Options 'kafka.{origin[name]}' and 'kafka.{source}' set the same property of the "
-                f"client ({name}) to different values.",
-                advice="Remove one of them.",
+                f"Options 'kafka.{origin[name]}' and 'kafka.{source}' set the same client property "
+                f"'{name}' to different values.",
+                advice="Remove one of the two options.",
                 option=f"kafka.{source}",
             )
         origin.setdefault(name, source)
 
     for name, value in settings.items():
-        if name in _READ_ELSEWHERE or name in _SASL_NAMES or name in TLS_NAMES:
+        if name in _READ_BY_OTHER_MODULES or name in _SASL_NAMES or name in TLS_NAMES:
             continue
         reason = _no_effect(name, settings)
         if reason is not None:
             log.warning("Option 'kafka.%s' has no effect: %s.", name, reason)
             continue
-        renamed = _RENAMED.get(name, _Renamed((name,)))
+        renamed = _LIBRDKAFKA_PROPERTIES.get(name, _LibrdkafkaProperties((name,)))
         for property_name in renamed.properties:
             nearest = _in_range(property_name, renamed.value(value))
             if nearest != renamed.value(value) and role != "admin":
                 log.warning(
-                    "Option 'kafka.%s' is set to %s, the nearest value in its range.", name, nearest
+                    "The value of option 'kafka.%s' is out of range. The nearest allowed value, %s,"
+                    " is used.",
+                    name,
+                    nearest,
                 )
             put(property_name, name, nearest)
     for source, translated in (
         ("sasl.jaas.config", sasl_properties(settings)),
-        ("ssl.*", tls_properties(settings)),
+        ("ssl.keystore.location", tls_properties(settings)),
     ):
         for name, value in translated.items():
-            put(name, source, value)
-    _check_fixed(properties, origin, role)
+            put(name, _java_setting_of(name, settings) or source, value)
+    _check_fixed({**settings, **properties}, origin, role)
+    _check_protocol(settings)
+    _check_token_source(properties)
     return _for_role(properties, role)
 
 
+def native_token_source(properties: Mapping[str, str]) -> str | None:
+    """Return the property of a source of tokens that only the native engine has, or None."""
+    url = "sasl.oauthbearer.token.endpoint.url"
+    if TOKEN_PROVIDER in properties:
+        return TOKEN_PROVIDER
+    return url if properties.get(url, "").lower().startswith("file:") else None
+
+
 def api_timeout_ms(kafka: Mapping[str, str]) -> int:
-    """Return Java's `default.api.timeout.ms`, which librdkafka lacks; raises `OptionError`."""
+    """Return `default.api.timeout.ms`, which librdkafka does not have. Raises `OptionError`."""
     name = "default.api.timeout.ms"
     return positive_milliseconds(name, kafka.get(name, str(_API_TIMEOUT_MS)))
 
 
 def positive_milliseconds(name: str, text: str) -> int:
-    """Parse a positive number of milliseconds; raises `OptionError`."""
+    """Parse a positive number of milliseconds. Raises `OptionError`."""
     if not text.isdecimal() or int(text) == 0:
         raise OptionError(
-            f"Option 'kafka.{name}' has the value {text!r}.",
-            advice="Set it to a number of milliseconds above 0.",
+            f"Option 'kafka.{name}' has the invalid value {text!r}.",
+            advice="Set it to a number of milliseconds greater than 0.",
             option=f"kafka.{name}",
         )
     return int(text)
 
 
 def setting_of(property_name: str, kafka: Mapping[str, str]) -> str | None:
-    """Return the setting that sets this property of librdkafka, or an alias of it, if any."""
+    """Return the name in `kafka` that sets a librdkafka property or its alias, or None."""
     properties = _properties_of(property_name)
     return next((name for name in kafka if _properties_of(name.lower()) == properties), None)
 
 
+_HANDLER: Final = "sasl.login.callback.handler.class"
+JAVA_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "https.ca.location": ("https.ca.location", "sasl.jaas.config"),
+        "sasl.password": ("sasl.jaas.config",),
+        "sasl.username": ("sasl.jaas.config",),
+        "ssl.ca.location": ("ssl.truststore.location",),
+        "ssl.ca.pem": ("ssl.truststore.certificates",),
+        "ssl.certificate.location": ("ssl.keystore.location",),
+        "ssl.certificate.pem": ("ssl.keystore.certificate.chain",),
+        "ssl.key.location": ("ssl.keystore.location",),
+        "ssl.key.pem": ("ssl.keystore.key",),
+        "sasl.oauthbearer.client.id": (
+            "sasl.oauthbearer.client.credentials.client.id",
+            "sasl.jaas.config",
+        ),
+        "sasl.oauthbearer.client.secret": (
+            "sasl.oauthbearer.client.credentials.client.secret",
+            "sasl.jaas.config",
+        ),
+        "sasl.oauthbearer.config": ("sasl.jaas.config",),
+        "sasl.oauthbearer.extensions": ("sasl.oauthbearer.extensions", "sasl.jaas.config"),
+        "sasl.oauthbearer.scope": ("sasl.oauthbearer.scope", "sasl.jaas.config"),
+        TOKEN_PROVIDER: (TOKEN_PROVIDER, _HANDLER, "sasl.mechanism", "sasl.mechanisms"),
+    }
+)
+"""Java's settings from which librdkafka's properties are translated, in addition to the tables.
+
+The first one is named in errors if the user set none of them.
+"""
+
+
+def option_of(property_name: str, kafka: Mapping[str, str]) -> str:
+    """Return the option that sets this property, or the one that could."""
+    java = JAVA_SETTINGS.get(property_name, ())
+    found = setting_of(property_name, kafka) or next((name for name in java if name in kafka), None)
+    return f"kafka.{found or next(iter(java), property_name)}"
+
+
+def _java_setting_of(property_name: str, kafka: Mapping[str, str]) -> str | None:
+    """Return the Java setting in `kafka` that `JAVA_SETTINGS` contains for a property, or None."""
+    java = (name for name in JAVA_SETTINGS.get(property_name, ()) if name != property_name)
+    return next((name for name in java if name in kafka), None)
+
+
 def _properties_of(name: str) -> tuple[str, ...]:
-    return _RENAMED[name].properties if name in _RENAMED else (name,)
+    return _LIBRDKAFKA_PROPERTIES[name].properties if name in _LIBRDKAFKA_PROPERTIES else (name,)
 
 
 def _in_range(property_name: str, value: str) -> str:
@@ -307,7 +397,7 @@ def _in_range(property_name: str, value: str) -> str:
 
 
 def _no_effect(name: str, settings: Mapping[str, str]) -> str | None:
-    """Return why a known setting has no effect, or None."""
+    """Return the reason why a known setting has no effect, or None."""
     level_of = _LEVEL.fullmatch(name)
     codec = settings.get("compression.type", settings.get("compression.codec", "none"))
     if level_of is not None and level_of[1] != codec:
@@ -316,18 +406,19 @@ def _no_effect(name: str, settings: Mapping[str, str]) -> str | None:
 
 
 def _check_name(name: str) -> None:
-    if name in _REFUSED:
+    advice = _REJECTED.get("config.providers" if name.startswith("config.providers.") else name)
+    if advice is not None:
         raise OptionError(
             f"Option 'kafka.{name}' is not supported.",
-            advice=f"{sentence(_REFUSED[name].removesuffix('.'))}.",
+            advice=f"{sentence(advice.removesuffix('.'))}.",
             option=f"kafka.{name}",
         )
-    if name not in _KNOWN:
+    if name not in _KNOWN and not name.startswith(f"{TOKEN_PROVIDER}."):
         close = difflib.get_close_matches(name, sorted(_KNOWN), n=3, cutoff=0.6)
         advice = (
             f"Did you mean {' or '.join(repr('kafka.' + c) for c in close)}?"
             if close
-            else "See the settings of the Java client or of librdkafka."
+            else "See the documentation of the Java client or of librdkafka for valid settings."
         )
         raise OptionError(
             f"Option 'kafka.{name}' is not a setting of a Kafka client.",
@@ -341,12 +432,86 @@ def _check_fixed(properties: Mapping[str, str], origin: Mapping[str, str], role:
         if name == "allow.auto.create.topics" and role != "consumer":
             continue
         if name in properties and properties[name].lower() != fixed:
+            option = f"kafka.{origin.get(name, name)}"
             raise OptionError(
-                f"Option 'kafka.{origin[name]}' has the value {properties[name]!r}, but can only "
-                f"be {fixed!r}: {reason}.",
-                advice="Remove it.",
-                option=f"kafka.{origin[name]}",
+                f"Option '{option}' has the value {properties[name]!r}, but only {fixed!r} is "
+                f"supported: {reason}.",
+                advice="Remove the option.",
+                option=option,
             )
+
+
+_SASL_SETTINGS: Final = (
+    "sasl.mechanism",
+    "sasl.mechanisms",
+    "sasl.jaas.config",
+    "sasl.username",
+    "sasl.password",
+    "sasl.login.callback.handler.class",
+    TOKEN_PROVIDER,
+)
+_TLS_SETTINGS: Final = (
+    "ssl.truststore.location",
+    "ssl.truststore.certificates",
+    "ssl.ca.location",
+    "ssl.ca.pem",
+    "ssl.keystore.location",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+    "ssl.certificate.location",
+    "ssl.certificate.pem",
+    "ssl.key.location",
+    "ssl.key.pem",
+)
+
+
+def _check_protocol(settings: Mapping[str, str]) -> None:
+    """Raise `OptionError` if TLS or SASL is configured, but `security.protocol` is not set.
+
+    Kafka's default is PLAINTEXT, with which the connection would silently be unprotected.
+    """
+    if "security.protocol" in settings:
+        return
+    for names, protocols in (
+        (_SASL_SETTINGS, "SASL_SSL, or to SASL_PLAINTEXT for a listener without TLS"),
+        (_TLS_SETTINGS, "SSL, or to SASL_SSL for a listener with SASL"),
+    ):
+        name = next((name for name in names if name in settings), None)
+        if name is not None:
+            raise OptionError(
+                f"Option 'kafka.{name}' is set, but 'kafka.security.protocol' is not. Its default "
+                "is PLAINTEXT, which neither encrypts nor authenticates.",
+                advice=f"Set 'kafka.security.protocol' to {protocols}.",
+                option="kafka.security.protocol",
+            )
+
+
+_TOKEN_SOURCES: Final = (
+    TOKEN_PROVIDER,
+    "sasl.oauthbearer.metadata.authentication.type",
+    "sasl.oauthbearer.token.endpoint.url",
+)
+
+
+def _check_token_source(properties: Mapping[str, str]) -> None:
+    """Raise `OptionError` if OAUTHBEARER is used without a source of tokens."""
+    if (
+        properties.get("sasl.mechanism", "").strip().upper() != "OAUTHBEARER"
+        or not properties.get("security.protocol", "").strip().lower().startswith("sasl")
+        or any(properties.get(name) for name in _TOKEN_SOURCES)
+        or BOOLEANS.get(
+            properties.get("enable.sasl.oauthbearer.unsecure.jwt", "").strip().lower(), False
+        )
+    ):
+        return
+    raise OptionError(
+        "Option 'kafka.sasl.mechanism' has the value 'OAUTHBEARER', but no option sets a source of "
+        "tokens.",
+        advice="Set 'kafka.sasl.oauthbearer.token.endpoint.url' to the token endpoint of an "
+        "identity provider (with a client id and secret) or to a token file (file:///PATH), or set "
+        f"'kafka.{TOKEN_PROVIDER}' to aws_msk_iam, azure, google or module:callable.",
+        option="kafka.sasl.oauthbearer.token.endpoint.url",
+    )
 
 
 def _for_role(properties: dict[str, str], role: Role) -> dict[str, str]:
@@ -359,7 +524,7 @@ def _for_role(properties: dict[str, str], role: Role) -> dict[str, str]:
         properties.pop("allow.auto.create.topics", None)
     fetch_bytes = properties.get("fetch.max.bytes", "0")
     if role == "consumer" and fetch_bytes.isdecimal():
-        # librdkafka rejects a fetch size above its largest response.
+        # librdkafka rejects a fetch size that exceeds its maximum response size.
         needed = int(fetch_bytes) + _FETCH_OVERHEAD_BYTES
         if needed > _RECEIVE_BYTES_DEFAULT:
             properties.setdefault("receive.message.max.bytes", str(needed))

@@ -1,11 +1,14 @@
-"""The properties of librdkafka 2.16 by role, from its CONFIGURATION.md.
+"""The properties of librdkafka 2.16 by role, from its CONFIGURATION.md, and its booleans.
 
-Not listed: callbacks, deprecated properties without effect, properties of share consumers.
+Callbacks, deprecated properties without effect and properties of share consumers are omitted.
 """
 
 from __future__ import annotations
 
 from typing import Final
+
+BOOLEANS: Final = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+"""The values that librdkafka accepts for booleans."""
 
 CONSUMER: Final = frozenset(
     """
@@ -15,7 +18,7 @@ CONSUMER: Final = frozenset(
     fetch.wait.max.ms group.id group.instance.id group.protocol group.protocol.type
     heartbeat.interval.ms isolation.level max.partition.fetch.bytes max.poll.interval.ms
     queued.max.messages.kbytes queued.min.messages session.timeout.ms
-    """.split()  # noqa: SIM905, a table to be read
+    """.split()  # noqa: SIM905, more readable than a list
 )
 
 PRODUCER: Final = frozenset(
@@ -27,7 +30,7 @@ PRODUCER: Final = frozenset(
     queue.buffering.max.kbytes queue.buffering.max.messages queue.buffering.max.ms
     request.required.acks retries sticky.partitioning.linger.ms transaction.timeout.ms
     transactional.id
-    """.split()  # noqa: SIM905, a table to be read
+    """.split()  # noqa: SIM905, more readable than a list
 )
 
 BOTH: Final = frozenset(
@@ -63,5 +66,5 @@ BOTH: Final = frozenset(
     statistics.interval.ms topic.blacklist topic.metadata.propagation.max.ms
     topic.metadata.refresh.fast.interval.ms topic.metadata.refresh.interval.ms
     topic.metadata.refresh.sparse
-    """.split()  # noqa: SIM905, a table to be read
+    """.split()  # noqa: SIM905, more readable than a list
 )

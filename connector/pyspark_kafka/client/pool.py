@@ -1,8 +1,7 @@
-"""A pool of idle clients: Spark reuses Python workers, and new connections take time.
+"""A pool of idle clients, so that tasks in the same Python worker reuse connections.
 
-Invariant: a client is lent to one task at a time; after an error it is closed; it is never lent in
-another process than the one that opened it, since Spark forks its Python workers. What it must not
-know: Spark, engines.
+Invariant: a client is lent to one task at a time, is closed after an error, and is used only in the
+process that opened it, because Spark forks its Python workers.
 """
 
 from __future__ import annotations
@@ -12,17 +11,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, Generic, TypeVar
 
-from pyspark_kafka.client.port import KafkaReads
+from pyspark_kafka.client.port import KafkaReadClient
+from pyspark_kafka.client.resolved import resolved_settings
 from pyspark_kafka.options.values import ClientOptions
 
 _IDLE_MAX: Final = 4
 
 _Key = tuple[object, ...]
-_Client = TypeVar("_Client", bound=KafkaReads)
+_Client = TypeVar("_Client", bound=KafkaReadClient)
 
 
 class ClientPool(Generic[_Client]):
-    """The idle clients of one process; the one that has been idle longest is first."""
+    """The idle clients of each process. The client that has been idle longest comes first."""
 
     def __init__(self, open_client: Callable[[ClientOptions], _Client]) -> None:
         self._open_client = open_client
@@ -30,12 +30,12 @@ class ClientPool(Generic[_Client]):
 
     @property
     def _idle(self) -> dict[_Key, _Client]:
-        """The clients of this process. Those of a parent process must not be closed."""
+        """The clients of this process. Clients of a parent process must not be closed."""
         return self._idle_of.setdefault(os.getpid(), {})
 
     @contextmanager
     def lend(self, options: ClientOptions) -> Iterator[_Client]:
-        """Lend an idle client with the same settings, or open one."""
+        """Lend an idle client with the same settings, or open a new client."""
         key = _key(options)
         client = self._idle.pop(key, None) or self._open_client(options)
         try:
@@ -44,7 +44,7 @@ class ClientPool(Generic[_Client]):
             # The reader was closed early, without an error.
             self._keep(key, client)
             raise
-        except BaseException:  # an error, or an interruption in the middle of a request
+        except BaseException:  # an error or an interrupted request
             client.close()
             raise
         self._keep(key, client)
@@ -60,9 +60,12 @@ class ClientPool(Generic[_Client]):
 
 
 def _key(options: ClientOptions) -> _Key:
-    """Return the settings that distinguish clients; a generated group id does not."""
+    """Return the settings that identify a client. Excludes the group id, which may be random.
+
+    The settings are resolved, so that a client with an old password is not used after a rotation.
+    """
     return (
-        tuple(sorted(options.kafka.items())),
+        tuple(sorted(resolved_settings(options).values.items())),
         options.engine,
         options.poll_timeout_ms,
         options.fetch_offset_num_retries,

@@ -1,8 +1,8 @@
-"""The port `KafkaClient`, which the engines `native` and `librdkafka` implement.
+"""The `KafkaClient` interface, which the `native` and `librdkafka` engines implement.
 
-Purpose: separate planning, reading and writing from the engines. Arguments and results are frozen
-values; records are passed only as Arrow. Invariant: every call is bounded in time and fails with an
-error of `pyspark_kafka.errors`. What it must not know: Spark.
+It separates planning, reading and writing from the engines. Arguments and results are immutable
+values, and records are passed only as Arrow batches. Invariant: every call is bounded in time, and
+raises only errors of `pyspark_kafka.errors`.
 """
 
 from __future__ import annotations
@@ -18,71 +18,73 @@ from pyspark_kafka.kafka.topics import TopicDescription, TopicPartition
 
 
 class Producer(Protocol):
-    """An idempotent producer with acks=all. Rows are confirmed only when `flush` returns.
+    """An idempotent producer with acks=all. When `flush` returns, all rows are acknowledged.
 
-    Callers end with `close` after a successful `flush`, and with `abort` otherwise.
+    The caller must call `close` after a successful `flush`, and `abort` after an error.
     """
 
     def send(self, batch: pa.RecordBatch) -> None:
         """Queue validated rows with columns of `columns.PRODUCE_SCHEMA`.
 
-        The columns `topic` and `value` are required; a missing column counts as null. Blocks while
-        the send buffer is full. Raises `RowError` for a record that is too large to send,
-        `DeliveryError` when a row has failed, and `AccessError`.
+        The `topic` and `value` columns are required. Other missing columns count as null. Blocks
+        while the send buffer is full. Raises `RowError` for a record that is too large or whose
+        partition does not exist, `DeliveryError` if an earlier row could not be written, and
+        `AccessError`.
         """
 
     def flush(self) -> None:
-        """Wait until the brokers have confirmed all rows.
+        """Wait until the brokers have acknowledged all rows.
 
         Raises `AccessError`, and `DeliveryError` with the topic, the partition and the broker's
         error code or the timeout (`kafka.delivery.timeout.ms`).
         """
 
     def close(self) -> None:
-        """Return the producer to its client, which may lend it again."""
+        """Return the producer to its client, which may reuse it."""
 
     def abort(self) -> None:
-        """Drop unsent rows and close the connections; never raises."""
+        """Discard unsent rows and close the connections. Never raises an error."""
 
 
-class KafkaReads(Protocol):
-    """The requests of reading. Close it, or use `with`.
+class KafkaReadClient(Protocol):
+    """A client for reading. Close it, or use it in a `with` statement.
 
-    Requests about topics and offsets are retried while leaders or coordinators move and brokers
-    restart, for `kafka.default.api.timeout.ms` in total; then they raise `LeaderNotAvailableError`
-    or `BrokerUnreachableError`. Other retriable errors are raised after `fetchOffset.numRetries`
-    tries.
+    While leaders or coordinators move or brokers restart, requests about topics and offsets are
+    retried for `kafka.default.api.timeout.ms`. Then `LeaderNotAvailableError` or
+    `BrokerUnreachableError` is raised. Other errors that may be temporary are raised after
+    `fetchOffset.numRetries` attempts.
     """
 
     def list_topics(self) -> Collection[str]:
-        """Return all topics that the principal may describe, without internal ones."""
+        """Return all topics that the principal may describe, except internal topics."""
 
     def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
-        """Describe the topics that exist, without creating any."""
+        """Describe topics, without creating them. The result omits topics that do not exist."""
 
     def list_offsets(
         self, queries: Mapping[TopicPartition, OffsetQuery], isolation_level: IsolationLevel
     ) -> Mapping[TopicPartition, int | None]:
-        """Resolve every query; None if no record is at or after the timestamp.
+        """Return the offset for every query.
 
-        Raises `UnknownTopicOrPartitionError` for the first partition that does not exist.
+        The offset is None if no record has the requested timestamp or a later one. Raises
+        `UnknownTopicOrPartitionError` for the first partition that does not exist.
         """
 
     def committed_offsets(
         self, group_id: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int | None]:
-        """Return a group's committed offsets; None for partitions without one."""
+        """Return the committed offsets of a group, with None if a partition has none."""
 
     def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit a group's offsets without a transaction and without being a member.
+        """Commit offsets for a group, without a transaction and without joining the group.
 
-        Brokers reject this while the group has members. Raises `AccessError` without the ACL READ
-        on the group.
+        Brokers reject the request while the group has members. Raises `AccessError` if the
+        principal lacks the READ ACL on the group.
         """
 
     @property
-    def pins_topic_ids(self) -> bool:
-        """Whether `fetch` checks `topic_id`; if not, the caller checks it before."""
+    def checks_topic_ids(self) -> bool:
+        """Whether `fetch` checks `topic_id`. If False, callers must check it before the fetch."""
 
     def fetch(
         self,
@@ -94,12 +96,12 @@ class KafkaReads(Protocol):
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records of the range as Arrow batches with exactly these columns.
 
-        `columns` are names of `columns.SOURCE_SCHEMA`, in any order. Gaps (control records, aborted
-        transactions, compaction) are not errors; the last offsets of the range need not hold
-        visible records. Raises `OffsetOutOfRangeError` (with the range that exists),
-        `UnknownTopicOrPartitionError` (also if the topic has another id than `topic_id`),
-        `FetchTimeoutError` if no data arrives for `kafkaConsumer.pollTimeoutMs`, or
-        `CorruptBatchError`.
+        `columns` are column names from `columns.SOURCE_SCHEMA`, in any order. Gaps in the
+        offsets, including at the end of the range, are not errors: control records, aborted
+        transactions and compaction cause them. Raises `OffsetOutOfRangeError`, whose message
+        contains the available offsets, `UnknownTopicOrPartitionError` (including if the topic's id
+        is not `topic_id`), `FetchTimeoutError` if no data arrives for
+        `kafkaConsumer.pollTimeoutMs`, and `CorruptBatchError`.
         """
 
     def close(self) -> None: ...
@@ -114,8 +116,8 @@ class KafkaReads(Protocol):
     ) -> None: ...
 
 
-class KafkaClient(KafkaReads, Protocol):
+class KafkaClient(KafkaReadClient, Protocol):
     """A client for reading and writing."""
 
     def producer(self) -> Producer:
-        """Return a producer without queued rows; end it with `close` or `abort`."""
+        """Return a producer without queued rows. The caller must call its `close` or `abort`."""

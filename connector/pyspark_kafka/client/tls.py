@@ -1,8 +1,8 @@
-"""Converts Java's settings of key stores and trust stores to librdkafka's TLS properties.
+"""Converts the Java client's key store and trust store settings to librdkafka properties.
 
-PEM stores and PKCS#12 key stores are supported. OpenSSL cannot read Java's own formats; the error
-names the command that converts them. Invariant: no error contains a key, password or certificate.
-What it must not know: settings other than TLS's.
+PEM stores and PKCS#12 key stores are supported. OpenSSL cannot read Java's JKS format. The error
+for a JKS store contains the command that converts it. Invariant: no error contains a key, password
+or certificate. Handles only TLS settings.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TLS_NAMES: Final = frozenset(
 
 
 def tls_properties(kafka: Mapping[str, str]) -> dict[str, str]:
-    """Return librdkafka's properties for Java's store settings; raises `OptionError`."""
+    """Return the librdkafka properties for the Java store settings. Raises `OptionError`."""
     return {**_trust_store(kafka), **_key_store(kafka)}
 
 
@@ -40,19 +40,20 @@ def _trust_store(kafka: Mapping[str, str]) -> dict[str, str]:
         properties["ssl.ca.pem"] = kafka["ssl.truststore.certificates"]
     if location is not None and kind != "PEM":
         raise OptionError(
-            f"Option 'kafka.ssl.truststore.location' is a {kind} store, which OpenSSL cannot read "
-            "as a trust store.",
+            f"Option 'kafka.ssl.truststore.location' refers to a {kind} store, but OpenSSL reads "
+            "only PEM trust stores.",
             advice="Export its certificates (keytool -list -rfc -keystore STORE > ca.pem) and set "
-            "'kafka.ssl.ca.location' to that file, or set 'kafka.ssl.truststore.type' to PEM.",
+            "'kafka.ssl.ca.location' to the path of ca.pem. If the store is a PEM file, set "
+            "'kafka.ssl.truststore.type' to PEM.",
             option="kafka.ssl.truststore.location",
         )
     if location is not None:
         properties["ssl.ca.location"] = location
     if "ssl.truststore.password" in kafka:
         raise OptionError(
-            "Option 'kafka.ssl.truststore.password' is not supported: a PEM trust store has no "
-            "password.",
-            advice="Remove it.",
+            "Option 'kafka.ssl.truststore.password' is not supported, because PEM trust stores "
+            "have no password.",
+            advice="Remove the option.",
             option="kafka.ssl.truststore.password",
         )
     return properties
@@ -71,8 +72,8 @@ def _key_store(kafka: Mapping[str, str]) -> dict[str, str]:
         raise OptionError(
             "Option 'kafka.ssl.keystore.password' has no effect without "
             "'kafka.ssl.keystore.location'.",
-            advice="Set 'kafka.ssl.keystore.location', or for a PEM key set "
-            "'kafka.ssl.key.password' to its passphrase.",
+            advice="Set 'kafka.ssl.keystore.location'. If the key is a PEM key, set "
+            "'kafka.ssl.key.password' to its passphrase instead.",
             option="kafka.ssl.keystore.password",
         )
     if location is None:
@@ -91,9 +92,11 @@ def _key_store(kafka: Mapping[str, str]) -> dict[str, str]:
         }
     if kind != "PKCS12":
         raise OptionError(
-            f"Option 'kafka.ssl.keystore.location' is a {kind} store, which OpenSSL cannot read.",
-            advice="Convert it (keytool -importkeystore -srckeystore STORE -destkeystore "
-            "client.p12 -deststoretype PKCS12) and set 'kafka.ssl.keystore.type' to PKCS12.",
+            f"Option 'kafka.ssl.keystore.location' refers to a {kind} store, which OpenSSL cannot "
+            "read.",
+            advice="Convert the store (keytool -importkeystore -srckeystore STORE -destkeystore "
+            "client.p12 -deststoretype PKCS12), set 'kafka.ssl.keystore.location' to the path of "
+            "client.p12, and set 'kafka.ssl.keystore.type' to PKCS12.",
             option="kafka.ssl.keystore.location",
         )
     properties["ssl.keystore.location"] = location
@@ -103,7 +106,7 @@ def _key_store(kafka: Mapping[str, str]) -> dict[str, str]:
 
 
 def _kind(store_type: str | None, location: str | None, *, unknown: str = "JKS") -> str:
-    """Return the store's type: the configured one, else by the file's suffix, else `unknown`."""
+    """Return the configured store type, or the type that the file suffix implies, or `unknown`."""
     if store_type is not None:
         return store_type.upper()
     suffix = (location or "").rpartition(".")[2].lower()

@@ -1,10 +1,10 @@
-"""The port `TransactionalClient`, which only the engine `native` implements.
+"""The `TransactionalClient` interface, which only the `native` engine implements.
 
-Purpose: separate the commit protocol (`sink.exactly_once`) from the engine. librdkafka cannot
-continue with a producer id that another process initialized. Retriable errors (coordinators that
-move or load, brokers that restart, transactions whose markers are being written) are retried here
-for `kafka.default.api.timeout.ms`. Invariant: every call is bounded in time; an unknown outcome is
-returned as unknown, never as success or failure. What it must not know: Spark, the commit protocol.
+It separates the commit protocol (`sink.exactly_once`) from the engine. librdkafka cannot implement
+it, because it cannot continue with a producer id that another process initialized. Implementations
+retry retriable errors for `kafka.default.api.timeout.ms`, for example while a coordinator moves or
+loads, a broker restarts, or transaction markers are being written. Invariant: every call is bounded
+in time, and an unknown outcome is returned as unknown, never as success or failure.
 """
 
 from __future__ import annotations
@@ -27,24 +27,28 @@ from pyspark_kafka.kafka.transactions import (
 
 
 class TransactionalProducer(Producer, Protocol):
-    """Writes in one transaction, which begins with the first row and which it never ends.
+    """A producer for one transaction, which starts with the first row.
 
-    Also raises `ProducerFencedError`. `abort` only closes the producer, not the transaction.
+    The producer never ends the transaction: `abort` only closes the producer. In addition to the
+    errors of `Producer`, it raises `ProducerFencedError`.
     """
 
     @property
     def last_offsets(self) -> Mapping[TopicPartition, int]:
-        """After `flush`: the offset of the last record written, by partition."""
+        """The offset of the last record that was written to each partition, after `flush`."""
 
     def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit a group's offsets with this transaction (AddOffsetsToTxn, TxnOffsetCommit)."""
 
 
 class TransactionalClient(KafkaClient, Protocol):
-    """The requests of the commit protocol. All raise `AccessError` without the required ACL."""
+    """The requests of the commit protocol.
+
+    Each request raises `AccessError` if the principal lacks a required ACL.
+    """
 
     def transaction_version(self) -> TransactionVersion:
-        """Return the cluster's finalized feature `transaction.version`, 1 or 2."""
+        """Return 2 if the finalized feature `transaction.version` is 2 or higher, otherwise 1."""
 
     def init_producer_id(
         self,
@@ -54,31 +58,32 @@ class TransactionalClient(KafkaClient, Protocol):
         expected: ProducerIdAndEpoch | None = None,
         two_phase_commit: bool = False,
     ) -> ProducerIdAndEpoch:
-        """Fence the id's other producers, and end its transaction; InitProducerId.
+        """Fence other producers of this transactional id and end its transaction (InitProducerId).
 
-        Returns only when the markers of that transaction are written. With `expected` (KIP-360)
-        raises `ProducerFencedError` if another producer owns the id, and in transactions of version
-        1 also if its transaction was open, which is then aborted. Raises `OptionError` for a
-        timeout above the brokers' limit (INVALID_TRANSACTION_TIMEOUT), and for `two_phase_commit`
-        without support in the cluster.
+        Returns only after the markers of that transaction are written. With `expected` (KIP-360),
+        raises `ProducerFencedError` if another producer owns the transactional id. With transaction
+        version 1, it also raises this error if the transactional id had an open transaction, which
+        the coordinator aborts. Raises `OptionError` if the timeout exceeds the brokers' limit
+        (INVALID_TRANSACTION_TIMEOUT), or if the cluster does not support `two_phase_commit`.
         """
 
     def end_transactions(self, ends: Collection[EndTransaction]) -> Mapping[str, ErrorCode | None]:
-        """Send EndTxn for all ids in parallel; return the final error codes by transactional id.
+        """Send EndTxn for all transactional ids in parallel; return the final error code of each.
 
-        Retriable codes (CONCURRENT_TRANSACTIONS, coordinators) are retried. None means that the
-        outcome is unknown: no final answer arrived in time.
+        Retriable error codes, such as CONCURRENT_TRANSACTIONS and NOT_COORDINATOR, are retried.
+        None means that no final response arrived in time, so the outcome is unknown.
         """
 
     def describe_transactions(
         self, transactional_ids: Collection[str]
     ) -> Mapping[str, TransactionDescription]:
-        """Describe the transactions of the ids that coordinators know."""
+        """Describe transactions. The result omits transactional ids that do not exist."""
 
     def list_transactions(self, id_prefix: str) -> Sequence[TransactionListing]:
-        """List the transactions of all ids with this prefix, from all brokers that answer.
+        """List the transactions whose transactional id starts with the prefix.
 
-        Brokers silently omit ids for which the principal lacks DESCRIBE.
+        The result contains the transactions of all brokers that answer. Brokers silently omit
+        transactional ids for which the principal lacks the DESCRIBE ACL.
         """
 
     def transactional_producer(
@@ -87,16 +92,17 @@ class TransactionalClient(KafkaClient, Protocol):
         producer: ProducerIdAndEpoch,
         version: TransactionVersion,
     ) -> TransactionalProducer:
-        """Return a producer for one transaction of an initialized id."""
+        """Return a producer for one transaction of an initialized transactional id."""
 
     def read_log(
         self, partition: TopicPartition, start_offset: int, end_offset: int
     ) -> Iterator[LogBatch]:
-        """Yield all batches from `start_offset` to `end_offset` (exclusive), also control batches.
+        """Yield all batches from `start_offset` to `end_offset` (exclusive).
 
-        Reads read_uncommitted from the leader, from the log start offset if that is higher. Waits
-        for `kafkaConsumer.pollTimeoutMs` if `end_offset` is above the high watermark. Raises what
-        `KafkaReads.fetch` raises.
+        The result includes control batches and the batches of open and aborted transactions. Starts
+        at the log start offset if that is higher than `start_offset`. Waits up to
+        `kafkaConsumer.pollTimeoutMs` if `end_offset` is above the high watermark. Raises the same
+        errors as `KafkaReadClient.fetch`.
         """
 
     def create_topic(
@@ -107,13 +113,16 @@ class TransactionalClient(KafkaClient, Protocol):
         replication_factor: int,
         config: Mapping[str, str],
     ) -> bool:
-        """Create a topic and wait for its leaders; return False if it exists."""
+        """Create a topic and wait for its leaders; return False if it already exists."""
 
     def topic_config(self, topic: str) -> Mapping[str, str]:
         """Return the effective configuration of a topic (DescribeConfigs)."""
 
     def broker_config(self) -> Mapping[str, str] | None:
-        """Return the configuration of one broker; None without the ACL DESCRIBE_CONFIGS."""
+        """Return the configuration of one broker.
+
+        Returns None if the principal lacks the DESCRIBE_CONFIGS ACL.
+        """
 
     def replication_of(self, topic: str) -> int:
         """Return the smallest number of replicas of the topic's partitions."""

@@ -1,6 +1,6 @@
-"""Kafka's value types under Kafka's names, without I/O.
+"""Kafka's value types, under the names that Kafka uses. They do no I/O.
 
-`topics`: topics and partitions. `offsets`: ranges of offsets and queries for them. `transactions`:
-producers and transactions. `log`: record batches. Every package may import these modules, which
-import nothing else of this project.
+`topics` contains topics and partitions. `offsets` contains offset ranges and offset queries.
+`transactions` contains producers and transactions. `log` contains record batches. Every package may
+import these modules, but they import no other package of this project.
 """

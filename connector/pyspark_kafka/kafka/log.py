@@ -1,4 +1,4 @@
-"""Record batches as a partition's log holds them."""
+"""Record batches in the log of a partition."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionResu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogBatch:
-    """One record batch, whether its transaction is committed, aborted or open.
+    """A record batch. Its transaction may be committed, aborted or open.
 
-    `ends_with` is the result that a control batch carries, and None for a data batch.
-    `records` are keys and values, and empty for a control batch.
+    `ends_with` is the transaction result in a control batch, and None for a data batch. `records`
+    contains the key and value of each record, and is empty for a control batch.
     """
 
     base_offset: int

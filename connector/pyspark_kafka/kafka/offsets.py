@@ -1,4 +1,4 @@
-"""Offsets, ranges of offsets, and queries for offsets."""
+"""Offsets, offset ranges and offset queries."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pyspark_kafka.kafka.topics import TopicPartition
 
 EARLIEST: Final[int] = -2
 LATEST: Final[int] = -1
-"""The special timestamps of ListOffsets, which Spark's JSON uses as offsets, too."""
+"""The special timestamps of ListOffsets. In Spark's offset JSON they are used as offsets."""
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
-"""Bounds of Kafka's `int32` (partitions, milliseconds) and `int64` (offsets, timestamps)."""
+"""The maximum `int32` (for partitions and timeouts) and `int64` (for offsets and timestamps)."""
 
 PartitionOffsets = Mapping[TopicPartition, int]
 
 
 class IsolationLevel(Enum):
-    """Kafka's `isolation.level`; the values are those in ListOffsets and Fetch requests."""
+    """Kafka's `isolation.level`, with the values of ListOffsets and Fetch requests."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
@@ -29,13 +29,16 @@ class IsolationLevel(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtTimestamp:
-    """A query for the first offset with this timestamp or a later one (epoch milliseconds)."""
+    """A query for the first offset whose timestamp is at least `timestamp_ms` (since the epoch)."""
 
     timestamp_ms: int
 
 
 OffsetQuery = int | AtTimestamp
-"""`EARLIEST`, `LATEST` or a timestamp. With read_committed `LATEST` is the last stable offset."""
+"""`EARLIEST`, `LATEST` or a timestamp.
+
+With `read_committed`, `LATEST` returns the last stable offset.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,5 +51,5 @@ class FetchRange:
 
     @property
     def size(self) -> int:
-        """The number of offsets, which is at least the number of records."""
+        """The number of offsets in the range. The number of records can be smaller."""
         return self.end_offset - self.start_offset

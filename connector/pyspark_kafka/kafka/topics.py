@@ -1,4 +1,4 @@
-"""Topics and their partitions, and the names that Kafka allows."""
+"""Topics, partitions and the rule for topic names."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Final
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 LEGAL_TOPIC_NAMES: Final = "1 to 249 letters, digits, '.', '_' and '-'"
-"""The rule of `is_topic_name`, for error messages."""
+"""The rule that `is_topic_name` checks, for error messages."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicPartition:
-    """`org.apache.kafka.common.TopicPartition`."""
+    """A partition of a topic (`org.apache.kafka.common.TopicPartition`)."""
 
     topic: str
     partition: int
@@ -26,7 +26,7 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
-    """`topic_id` is None where the broker has no topic ids (before Kafka 2.8)."""
+    """The description of a topic. `topic_id` is None if the broker is older than Kafka 2.8."""
 
     name: str
     topic_id: str | None
@@ -35,12 +35,15 @@ class TopicDescription:
 
 
 def is_topic_name(name: str) -> bool:
-    """Return whether Kafka allows a topic of this name (`Topic.validate`)."""
+    """Return whether Kafka allows this topic name (`Topic.validate`)."""
     return _TOPIC_NAME.fullmatch(name) is not None and name not in {".", ".."}
 
 
 def format_partitions(partitions: Iterable[TopicPartition], shown_max: int = 10) -> str:
-    """Return `t-0, t-1` in order; after `shown_max` of them only the number of the others."""
+    """Return the sorted partitions as text, for example `t-0, t-1 and 3 more`.
+
+    At most `shown_max` partitions are listed.
+    """
     ordered = sorted(partitions)
     shown = ", ".join(str(partition) for partition in ordered[:shown_max])
     others = len(ordered) - shown_max

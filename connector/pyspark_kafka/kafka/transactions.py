@@ -1,4 +1,4 @@
-"""Producers and transactions, as requests and responses describe them."""
+"""Producers and transactions in Kafka's requests and responses."""
 
 from __future__ import annotations
 
@@ -11,25 +11,28 @@ from pyspark_kafka.kafka.topics import TopicPartition
 
 _SINK_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
-LEGAL_SINK_IDS: Final = "letters, digits, '.', '_' and '-' (at most 200)"
-"""The rule of `is_sink_id`, for error messages."""
+LEGAL_SINK_IDS: Final = "1 to 200 letters, digits, '.', '_' and '-'"
+"""The rule that `is_sink_id` checks, for error messages."""
 
 TransactionVersion = Literal[1, 2]
-"""The feature `transaction.version`. With 2 (KIP-890) each EndTxn (v5) bumps the epoch."""
+"""The level of the `transaction.version` feature.
+
+At level 2 (KIP-890), each EndTxn request (v5) increments the producer epoch.
+"""
 
 
 def is_sink_id(transactional_id: str) -> bool:
-    """Return whether the option `transactionalId` may have this value.
+    """Return whether this is a valid value of the `transactionalId` option.
 
-    Kafka allows any text. The sink appends `/`-separated parts for its tasks and uses the id in
-    patterns and record keys, so that it allows fewer characters.
+    Kafka allows any string. The sink allows fewer characters, because it appends `/`-separated
+    parts for its tasks and uses the id in patterns and record keys.
     """
     return _SINK_ID.fullmatch(transactional_id) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdAndEpoch:
-    """`org.apache.kafka.common.utils.ProducerIdAndEpoch`."""
+    """A producer id and epoch (`org.apache.kafka.common.utils.ProducerIdAndEpoch`)."""
 
     producer_id: int
     producer_epoch: int
@@ -39,7 +42,7 @@ class ProducerIdAndEpoch:
 
 
 class TransactionState(Enum):
-    """`org.apache.kafka.clients.admin.TransactionState`; the values are its names in responses."""
+    """A transaction state as named in responses (`TransactionState` in Kafka's admin client)."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -52,7 +55,7 @@ class TransactionState(Enum):
 
 
 class TransactionResult(Enum):
-    """`org.apache.kafka.common.requests.TransactionResult`: how a transaction ended."""
+    """The result of a transaction (`org.apache.kafka.common.requests.TransactionResult`)."""
 
     COMMIT = "commit"
     ABORT = "abort"
@@ -60,9 +63,9 @@ class TransactionResult(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
-    """The state of one id (DescribeTransactions).
+    """The state of a transactional id in a DescribeTransactions response.
 
-    `started_ms` is None where no transaction has begun.
+    `started_ms` is None if no transaction has started.
     """
 
     transactional_id: str
@@ -75,7 +78,7 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionListing:
-    """One id that a coordinator holds (ListTransactions)."""
+    """A transactional id in a ListTransactions response."""
 
     transactional_id: str
     producer_id: int
@@ -84,7 +87,10 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransaction:
-    """One EndTxn to send. `version` is that of the transaction and the same in every retry."""
+    """The content of an EndTxn request.
+
+    `version` is the version of the transaction, which must not change between retries.
+    """
 
     transactional_id: str
     producer: ProducerIdAndEpoch
@@ -94,7 +100,7 @@ class EndTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortedTransaction:
-    """An aborted transaction in a fetch response: its producer and its first offset."""
+    """An aborted transaction in a Fetch response."""
 
     producer_id: int
     first_offset: int

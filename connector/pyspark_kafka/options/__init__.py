@@ -1,7 +1,8 @@
-"""The options of the data source: their table, their parsing, and the parsed values.
+"""The options of the data source: definitions, parsing and parsed values.
 
-`table`: every option as data, with the types of `types`. `values`: the frozen results, which all
-other packages use. `offsets_json`: Spark's JSON of partitions and offsets. `names`: suggestions
-for misspelt options. `raw_options`: the options of one query as text, with typed access. `parse`:
-from text to values; the only module here that uses `client`.
+`table` defines all options, using the value types in `types`. `values` contains the parsed options,
+which all other packages use. `offsets_json` reads and writes Spark's JSON for partitions and
+offsets. `names` suggests corrections for misspelled option names. `raw_options` gives typed access
+to the options of one query. `parse` converts the options of a query to the classes in `values`.
+Only `parse` imports modules of `client`.
 """

@@ -1,4 +1,4 @@
-"""Suggestions for misspelt option names. Must not know: values."""
+"""Suggestions for misspelled option names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from pyspark_kafka.errors import OptionError
 from pyspark_kafka.options.table import BY_LOWER_NAME
 
-# Frequent names that are too different from the correct name for `difflib`.
+# Frequent wrong names that `difflib` does not match to the correct name.
 _ALIASES: Final = MappingProxyType(
     {
         "topics": "subscribe",
@@ -20,6 +20,8 @@ _ALIASES: Final = MappingProxyType(
         "brokers": "kafka.bootstrap.servers",
         "groupid": "kafka.group.id",
         "isolationlevel": "kafka.isolation.level",
+        # Databricks' connector. Ignoring it would mean connecting without authentication.
+        "databricks.servicecredential": "kafka.sasl.oauthbearer.token.provider.service.credential",
     }
 )
 _CLIENT_SETTING: Final = re.compile(
@@ -30,10 +32,10 @@ _CLIENT_SETTING: Final = re.compile(
 
 
 def check_name(name: str) -> None:
-    """Raise `OptionError` for an unknown option whose name resembles a known one.
+    """Raise `OptionError` if an unknown option name resembles a known option name.
 
-    Other unknown options are accepted, as by Spark's connector: Spark and its platforms add
-    options of their own.
+    Other unknown options are accepted, as in Spark's connector, because Spark and the platforms
+    that run Spark add their own options.
     """
     lowered = name.lower()
     if lowered in BY_LOWER_NAME or lowered.startswith("kafka."):

@@ -1,8 +1,8 @@
-"""The JSON of partitions and offsets, in the format of Spark's connector (`JsonUtils`).
+"""JSON for partitions and offsets, in the format of Spark's Kafka connector (`JsonUtils`).
 
-Purpose: read and write `{"topic":{"0":123}}` for options and checkpoints. Either connector can
-continue a checkpoint of the other. Invariant: parsed topics, partitions and numbers are valid.
-Must not know: which option or checkpoint contains the text.
+Options and checkpoints contain JSON such as `{"topic":{"0":123}}`. Because the format is the same,
+this connector can continue a checkpoint of Spark's connector, and vice versa. Parsed topics,
+partitions and numbers are always valid.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _CHECKPOINT_EXAMPLE: Final = '{"topicA":{"0":23}}'
 
 
 class OffsetFormatError(ValueError):
-    """A text or object has the wrong format; callers raise an error of the tree instead.
+    """A JSON text or object has the wrong format. Callers convert this to a `PysparkKafkaError`.
 
-    `problem` is a clause without capital letter and full stop. `example` is a valid text. `topic`
-    and `partition` are set where the problem is one of them.
+    `problem` is a clause without a capital letter or a period. `example` is valid JSON. `topic` and
+    `partition` are set if the problem concerns them.
     """
 
     def __init__(
@@ -47,13 +47,15 @@ class OffsetFormatError(ValueError):
 
 
 def parse_partitions(text: str) -> frozenset[TopicPartition]:
-    """Parse `{"topic":[0,1]}`; raises `OffsetFormatError`."""
+    """Parse partitions such as `{"topic":[0,1]}`. Raises `OffsetFormatError`."""
     found: set[TopicPartition] = set()
     example = _PARTITIONS_EXAMPLE
     for topic, partitions in _topics(_load(text, example), example):
         if not isinstance(partitions, list) or not partitions:
             raise OffsetFormatError(
-                f"topic '{topic}' has no list of partitions", example=example, topic=topic
+                f"the value of topic '{topic}' is not a list of partitions",
+                example=example,
+                topic=topic,
             )
         for number in partitions:
             found.add(TopicPartition(topic, _partition(topic, number, example)))
@@ -61,25 +63,31 @@ def parse_partitions(text: str) -> frozenset[TopicPartition]:
 
 
 def parse_offsets(text: str) -> dict[TopicPartition, int]:
-    """Parse `{"topic":{"0":23,"1":-2}}`, including -2 and -1; raises `OffsetFormatError`."""
+    """Parse offsets such as `{"topic":{"0":23,"1":-2}}`. Raises `OffsetFormatError`.
+
+    The offsets -2 (earliest) and -1 (latest) are valid.
+    """
     return _numbers(_load(text, _OFFSETS_EXAMPLE), EARLIEST, _OFFSETS_EXAMPLE)
 
 
 def parse_timestamps(text: str) -> dict[TopicPartition, int]:
-    """Parse `{"topic":{"0":1700000000000}}` (epoch milliseconds); raises `OffsetFormatError`."""
+    """Parse timestamps such as `{"topic":{"0":1700000000000}}`. Raises `OffsetFormatError`.
+
+    Timestamps are in milliseconds since the epoch.
+    """
     return _numbers(_load(text, _TIMESTAMPS_EXAMPLE), 0, _TIMESTAMPS_EXAMPLE)
 
 
 def from_json_object(value: object) -> dict[TopicPartition, int]:
-    """Return the offsets of a checkpoint from decoded JSON; raises `OffsetFormatError`.
+    """Return the offsets of a checkpoint from decoded JSON. Raises `OffsetFormatError`.
 
-    Offsets are not negative. A query whose pattern matches no topic yet writes `{}`.
+    Negative offsets are invalid. `{}` is valid: a query writes it if its pattern matches no topic.
     """
     return {} if value == {} else _numbers(value, 0, _CHECKPOINT_EXAMPLE)
 
 
 def to_json_object(offsets: PartitionOffsets) -> OffsetJson:
-    """Return the object that Spark writes into the checkpoint, in the order of partitions."""
+    """Return the object that Spark writes to the checkpoint, sorted by partition."""
     result: OffsetJson = {}
     for topic_partition in sorted(offsets):
         partitions = result.setdefault(topic_partition.topic, {})
@@ -92,10 +100,10 @@ def _load(text: str, example: str) -> object:
         return json.loads(text, object_pairs_hook=partial(_without_duplicates, example))
     except json.JSONDecodeError as error:
         raise OffsetFormatError(
-            f"it is not JSON ({error.msg} at character {error.pos + 1})", example=example
+            f"it is not valid JSON ({error.msg} at character {error.pos + 1})", example=example
         ) from None
     except RecursionError:
-        raise OffsetFormatError("it is nested too deep", example=example) from None
+        raise OffsetFormatError("it is nested too deeply", example=example) from None
 
 
 def _without_duplicates(example: str, pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -109,10 +117,10 @@ def _without_duplicates(example: str, pairs: list[tuple[str, object]]) -> dict[s
 
 def _topics(value: object, example: str) -> Iterable[tuple[str, object]]:
     if not isinstance(value, dict) or not value:
-        raise OffsetFormatError("it is not an object whose keys are topics", example=example)
+        raise OffsetFormatError("it is not an object with topics as keys", example=example)
     for topic, content in value.items():
         if not isinstance(topic, str) or not topic:
-            raise OffsetFormatError("a topic has no name", example=example)
+            raise OffsetFormatError("it contains an empty topic name", example=example)
         yield topic, content
 
 
@@ -121,7 +129,9 @@ def _numbers(value: object, minimum: int, example: str) -> dict[TopicPartition, 
     for topic, partitions in _topics(value, example):
         if not isinstance(partitions, dict) or not partitions:
             raise OffsetFormatError(
-                f"topic '{topic}' has no object with partitions", example=example, topic=topic
+                f"the value of topic '{topic}' is not an object with partitions as keys",
+                example=example,
+                topic=topic,
             )
         for key, number in partitions.items():
             partition = _partition(topic, key, example)
@@ -131,8 +141,8 @@ def _numbers(value: object, minimum: int, example: str) -> dict[TopicPartition, 
                 problem = f"the value of {topic_partition} is {number!r}, which is not an integer"
             elif not minimum <= number <= LONG_MAX:
                 problem = (
-                    f"the value of {topic_partition} is {number}, which is not from {minimum} to "
-                    f"{LONG_MAX}"
+                    f"the value of {topic_partition} is {number}, which is not in the range from "
+                    f"{minimum} to {LONG_MAX}"
                 )
             elif topic_partition in found:
                 problem = f"it contains {topic_partition} twice"
@@ -149,7 +159,7 @@ def _partition(topic: str, value: object, example: str) -> int:
         if 0 <= number <= INT_MAX:
             return number
     raise OffsetFormatError(
-        f"topic '{topic}' has the partition {value!r}, which is not a number from 0 to {INT_MAX}",
+        f"topic '{topic}' has the partition {value!r}, which is not an integer from 0 to {INT_MAX}",
         example=example,
         topic=topic,
     )

@@ -1,8 +1,7 @@
-"""Parsing of the user's options into frozen values.
+"""Parse the options of a query into `SourceOptions` or `SinkOptions`.
 
-Purpose: from text to `SourceOptions` or `SinkOptions`, by the table. Invariant: it runs on the
-driver before any task; each error has the option as a field, and never a secret. Must not know:
-Spark, the cluster.
+The driver parses all options before it starts tasks. Each error sets the `option` field, and no
+error contains a secret.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from collections.abc import Mapping
 from typing import Final, Literal, cast
 from uuid import uuid4
 
-from pyspark_kafka.client.factory import choose_engine
-from pyspark_kafka.client.java_names import librdkafka_properties
+from pyspark_kafka.client.factory import check_supported
 from pyspark_kafka.errors import OptionError
 from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, IsolationLevel
 from pyspark_kafka.kafka.topics import (
@@ -40,8 +38,8 @@ from pyspark_kafka.options.values import (
     ExactlyOnce,
     FilterPushdown,
     GlobalTimestamp,
-    Limit,
     OffsetLimit,
+    OffsetLimitName,
     PartitionTimestamps,
     Role,
     Selection,
@@ -58,17 +56,22 @@ log = logging.getLogger(__name__)
 def parse_source_options(
     options: Mapping[str, str], *, streaming: bool, admission_control: bool = True
 ) -> SourceOptions:
-    """Parse the options of a read; raises `OptionError`.
+    """Parse the options of a read. Raises `OptionError`.
 
-    `admission_control` is whether this Spark can limit micro-batches (4.2 and later). If it
-    cannot, the options that need it are errors.
+    `admission_control` is True if this Spark version can limit micro-batches (4.2 and later). If it
+    is False, options that require admission control raise `OptionError`.
     """
     raw = RawOptions(options, STREAM_READ if streaming else BATCH_READ)
+    with raw.masked_in_errors():
+        return _source_options(raw, streaming=streaming, admission_control=admission_control)
+
+
+def _source_options(raw: RawOptions, *, streaming: bool, admission_control: bool) -> SourceOptions:
     if streaming and not admission_control:
         raw.check_spark_supports_admission_control()
     client = _client_options(raw, role="consumer")
     starting = _limit(raw, "starting")
-    ending = Limit.LATEST if streaming else _limit(raw, "ending")
+    ending = OffsetLimitName.LATEST if streaming else _limit(raw, "ending")
     if not streaming:
         _check_limits_of_batch_read(starting, ending)
     _check_offsets_per_trigger(raw)
@@ -92,30 +95,33 @@ def parse_source_options(
 
 
 def check_source_options(options: Mapping[str, str]) -> bool:
-    """Check the options of a read that may be batch or streaming, which `load()` does not know.
+    """Validate the options of a read and return `includeHeaders`. Raises `OptionError`.
 
-    Returns `includeHeaders`, which determines the schema; raises `OptionError`.
+    `load()` needs `includeHeaders` for the schema before it is known whether the query is batch or
+    streaming.
     """
     raw = RawOptions(options, READS)
-    _client_options(raw, role="consumer")
-    _selection(raw)
-    _limit(raw, "starting")
-    _limit(raw, "ending")
-    _commit_offsets(raw)
-    raw.parse_all()
-    _check_offsets_per_trigger(raw)
-    return raw.boolean("includeHeaders")
+    with raw.masked_in_errors():
+        _client_options(raw, role="consumer")
+        _selection(raw)
+        _limit(raw, "starting")
+        _limit(raw, "ending")
+        _commit_offsets(raw)
+        raw.parse_all()
+        _check_offsets_per_trigger(raw)
+        return raw.boolean("includeHeaders")
 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Parse the options of a write; raises `OptionError`."""
+    """Parse the options of a write. Raises `OptionError`."""
     raw = RawOptions(options, STREAM_WRITE if streaming else BATCH_WRITE)
-    _check_producer_settings(raw)
-    topic = raw.optional_text("topic")
-    if topic is not None:
-        _check_topic_name("topic", topic)
-    client = _client_options(raw, role="producer")
-    return SinkOptions(client=client, topic=topic, exactly_once=_exactly_once(raw, topic))
+    with raw.masked_in_errors():
+        _check_producer_settings(raw)
+        topic = raw.optional_text("topic")
+        if topic is not None:
+            _check_topic_name("topic", topic)
+        client = _client_options(raw, role="producer")
+        return SinkOptions(client=client, topic=topic, exactly_once=_exactly_once(raw, topic))
 
 
 # The connection.
@@ -125,20 +131,16 @@ _BOOTSTRAP_SERVER: Final = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/,\[\]]+):([
 
 
 def _client_options(raw: RawOptions, *, role: Role) -> ClientOptions:
-    servers = _bootstrap_servers(raw)
-    kafka = raw.kafka
-    librdkafka_properties(kafka, role=role)  # raises for settings that no engine supports
     options = ClientOptions(
-        bootstrap_servers=servers,
-        kafka=kafka,
+        bootstrap_servers=_bootstrap_servers(raw),
+        kafka=raw.kafka,
         group_id=_group_id(raw),
         engine=cast("EngineOption", raw.text("engine")),
         poll_timeout_ms=raw.integer("kafkaConsumer.pollTimeoutMs"),
         fetch_offset_num_retries=raw.integer("fetchOffset.numRetries"),
         fetch_offset_retry_interval_ms=raw.integer("fetchOffset.retryIntervalMs"),
     )
-    if options.engine == "native":
-        choose_engine(options, role)  # raises for settings that this engine does not support
+    check_supported(options, role)
     return options
 
 
@@ -152,12 +154,13 @@ def _bootstrap_servers(raw: RawOptions) -> str:
         match = _BOOTSTRAP_SERVER.fullmatch(server)
         if match is None or not 0 < int(match[1]) <= 65_535:
             raise OptionError(
-                f"Option '{name}' has the value '{text}'; '{server}' is not host:port.",
+                f"Option '{name}' has the value '{text}', in which '{server}' does not have the "
+                "form host:port.",
                 advice=advice,
                 option=name,
             )
     if not servers:
-        what = f"Option '{name}' has the value '{text}', without a server."
+        what = f"Option '{name}' has the value '{text}', which contains no server."
         raise OptionError(what, advice=advice, option=name)
     return ",".join(servers)
 
@@ -180,7 +183,7 @@ def _selection(raw: RawOptions) -> Selection:
         found = f"{quoted} are set" if names else "none of them is set"
         raise OptionError(
             "Exactly one of the options 'assign', 'subscribe' and 'subscribePattern' is "
-            f"required, and {found}.",
+            f"required, but {found}.",
             advice="Set exactly one of them.",
             option=names[0] if names else "subscribe",
         )
@@ -200,8 +203,8 @@ def _subscribed_topics(raw: RawOptions) -> frozenset[str]:
     topics = frozenset(topic.strip() for topic in text.split(",") if topic.strip())
     if not topics:
         raise OptionError(
-            f"Option 'subscribe' has the value '{text}', without a topic.",
-            advice="Set it to topics, separated by commas.",
+            f"Option 'subscribe' has the value '{text}', which contains no topics.",
+            advice="Set it to a comma-separated list of topics.",
             option="subscribe",
         )
     for topic in topics:
@@ -215,9 +218,9 @@ def _topic_pattern(raw: RawOptions) -> re.Pattern[str]:
         return re.compile(text)
     except re.error as error:
         raise OptionError(
-            f"Option 'subscribePattern' has the value '{text}', which is not a regular "
+            f"Option 'subscribePattern' has the value '{text}', which is not a valid regular "
             f"expression: {error}.",
-            advice="Set it to a regular expression of Python.",
+            advice="Set it to a regular expression in the syntax of Python's `re` module.",
             option="subscribePattern",
         ) from None
 
@@ -236,7 +239,10 @@ def _check_topic_name(option: str, topic: str) -> None:
 
 
 def _limit(raw: RawOptions, which: Literal["starting", "ending"]) -> OffsetLimit:
-    """Return where to start or end, with the precedence of Spark's connector."""
+    """Return the start or end of a read.
+
+    The options have the same precedence as in Spark's connector.
+    """
     if f"{which}Timestamp" in raw:
         return GlobalTimestamp(timestamp_ms=raw.integer(f"{which}Timestamp"))
     if f"{which}OffsetsByTimestamp" in raw:
@@ -245,14 +251,14 @@ def _limit(raw: RawOptions, which: Literal["starting", "ending"]) -> OffsetLimit
     name = f"{which}Offsets"
     text = raw.text(name)
     if text.lower() in ("earliest", "latest"):
-        return Limit[text.upper()]
+        return OffsetLimitName[text.upper()]
     if text.lower() == "committed" and which == "starting":
         _require_group(raw, name, text)
-        return Limit.COMMITTED
+        return OffsetLimitName.COMMITTED
     if not text.startswith("{"):
         names = "earliest, latest, committed" if which == "starting" else "latest"
         raise OptionError(
-            f"Option '{name}' has the value '{text}'.",
+            f"Option '{name}' has the invalid value '{text}'.",
             advice=f"Set it to {names} or JSON.",
             option=name,
         )
@@ -275,7 +281,7 @@ def _check_limits_of_batch_read(starting: OffsetLimit, ending: OffsetLimit) -> N
         raise OptionError(
             f"Option 'startingTimestamp' ({starting.timestamp_ms}) is greater than "
             f"'endingTimestamp' ({ending.timestamp_ms}).",
-            advice="Correct one of them.",
+            advice="Correct one of the options.",
             option="startingTimestamp",
         )
 
@@ -283,15 +289,19 @@ def _check_limits_of_batch_read(starting: OffsetLimit, ending: OffsetLimit) -> N
 def _check_not(
     excluded: int, excluded_name: str, limit: OffsetLimit, option: str, alternative: str
 ) -> None:
-    """Raise `OptionError` if a limit is latest or earliest where that makes the read empty."""
+    """Raise `OptionError` if the limit, or an offset in it, is `excluded`.
+
+    A batch read that starts at latest or ends at earliest returns no rows.
+    """
     offsets = limit.offsets if isinstance(limit, SpecificOffsets) else {}
     partitions = sorted(p for p, offset in offsets.items() if offset == excluded)
-    if limit is not Limit(excluded) and not partitions:
+    if limit is not OffsetLimitName(excluded) and not partitions:
         return
     where = f" for {format_partitions(partitions)}" if partitions else ""
     first = partitions[0] if partitions else None
     raise OptionError(
-        f"Option '{option}' has the value {excluded_name}{where}: a batch read would be empty.",
+        f"Option '{option}' has the value {excluded_name}{where}, so a batch read would return no "
+        "rows.",
         advice=f"Set it to {alternative}, to offsets or to a timestamp.",
         option=option,
         topic=None if first is None else first.topic,
@@ -309,15 +319,15 @@ def _check_order(
         raise OptionError(
             f"Options '{start_option}' and '{end_option}' contain different partitions: only one "
             f"of them contains {format_partitions(start.keys() ^ end.keys())}.",
-            advice="Set both for the same partitions.",
+            advice="Set both options for the same partitions.",
             option=start_option,
         )
     for partition in sorted(start):
         if 0 <= end[partition] < start[partition]:
             raise OptionError(
-                f"Option '{start_option}' starts {partition} at {start[partition]}, and "
-                f"'{end_option}' ends it at {end[partition]}.",
-                advice="Correct one of them.",
+                f"Option '{start_option}' has the value {start[partition]} for {partition}, which "
+                f"is greater than the value {end[partition]} in '{end_option}'.",
+                advice="Correct one of the options.",
                 option=start_option,
                 topic=partition.topic,
                 partition=partition.partition,
@@ -331,7 +341,7 @@ def _check_offsets_per_trigger(raw: RawOptions) -> None:
         raise OptionError(
             f"Option 'minOffsetsPerTrigger' ({minimum}) is greater than 'maxOffsetsPerTrigger' "
             f"({maximum}).",
-            advice="Lower the first, or raise the second.",
+            advice="Lower 'minOffsetsPerTrigger' or raise 'maxOffsetsPerTrigger'.",
             option="minOffsetsPerTrigger",
         )
 
@@ -340,7 +350,7 @@ def _check_offsets_per_trigger(raw: RawOptions) -> None:
 
 
 def _commit_offsets(raw: RawOptions) -> bool:
-    """Return `commitOffsets`, which requires `kafka.group.id`."""
+    """Return the value of `commitOffsets`, which requires `kafka.group.id`."""
     if not raw.boolean("commitOffsets"):
         return False
     _require_group(raw, "commitOffsets", "true")
@@ -365,27 +375,26 @@ def _warn_of_unused_group(raw: RawOptions) -> None:
 
 
 def _check_producer_settings(raw: RawOptions) -> None:
-    kafka = raw.kafka
-    acks = kafka.get("acks", "all").strip()
-    idempotence = kafka.get("enable.idempotence", "true").strip()
+    acks = raw.kafka_setting("acks", "all").strip()
+    idempotence = raw.kafka_setting("enable.idempotence", "true").strip()
     if acks not in ("all", "-1"):
         raise OptionError(
-            f"Option 'kafka.acks' has the value '{acks}', and rows are always written with "
+            f"Option 'kafka.acks' has the value '{acks}', but rows are always written with "
             "acks=all.",
-            advice="Remove it.",
+            advice="Remove the option.",
             option="kafka.acks",
         )
     if idempotence.lower() != "true":
         raise OptionError(
-            f"Option 'kafka.enable.idempotence' has the value '{idempotence}', and the producer "
+            f"Option 'kafka.enable.idempotence' has the value '{idempotence}', but the producer "
             "is always idempotent.",
-            advice="Remove it.",
+            advice="Remove the option.",
             option="kafka.enable.idempotence",
         )
 
 
 def _exactly_once(raw: RawOptions, topic: str | None) -> ExactlyOnce | None:
-    """Return the options of a write with `transactionalId`, else None."""
+    """Return the options of an exactly-once write, or None if `transactionalId` is not set."""
     if "transactionalId" not in raw:
         _warn_of_unused_group(raw)
         return None
@@ -427,10 +436,10 @@ def _commit_offsets_with_rows(raw: RawOptions) -> bool:
         return False
     if "checkpointLocation" not in raw:
         raise OptionError(
-            "Option 'commitOffsets' is true, which requires 'checkpointLocation': the sink reads "
-            "the offsets of a micro-batch from the checkpoint of the query.",
-            advice="Set 'checkpointLocation' as an option of the write, even if Spark's "
-            "configuration contains it.",
+            "Option 'commitOffsets' requires the option 'checkpointLocation', because the sink "
+            "reads the offsets of a micro-batch from the checkpoint of the query.",
+            advice="Set 'checkpointLocation' as an option of the write, even if it is set in "
+            "Spark's configuration.",
             option="checkpointLocation",
         )
     return True

@@ -1,19 +1,21 @@
-"""The options of one query as text, with typed access by the table.
+"""Typed access to the options of one query.
 
-Purpose: `RawOptions`. Invariant: every option is known or of Spark, and applies to the query. Must
-not know: how options relate to each other, except by the table.
+`RawOptions` checks the names of the options and that they apply to the query. It does not check
+combinations of options, except the requirements in the table.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from pyspark_kafka.errors import OptionError, sentence
+from pyspark_kafka.options.config_providers import resolve
 from pyspark_kafka.options.names import check_name
 from pyspark_kafka.options.offsets_json import OffsetFormatError
-from pyspark_kafka.options.table import BY_LOWER_NAME, OPTIONS, REFUSED_KAFKA, Mode
+from pyspark_kafka.options.table import BY_LOWER_NAME, OPTIONS, REJECTED_KAFKA, Mode
 
 log = logging.getLogger(__name__)
 
@@ -23,15 +25,21 @@ _KAFKA: str = "kafka."
 
 
 class RawOptions:
-    """The options of one query. Names are not case-sensitive; values are parsed on access.
+    """The options of one query. Names are case-insensitive; values are parsed on access.
 
-    `modes` are the possible types of the query: one, or both types of read. Raises `OptionError`
-    for names and for options that do not apply.
+    The driver resolves config provider references in all values, but only `kafka` is passed on to
+    tasks, with references.
+
+    `modes` contains the mode of the query, or both read modes if the mode is not known yet. The
+    constructor raises `OptionError` for misspelled names, for options that do not apply, and for
+    references without a value.
     """
 
     def __init__(self, options: Mapping[str, str], modes: frozenset[Mode]) -> None:
         self.modes = modes
-        self._texts = {name.lower(): value for name, value in options.items()}
+        self._given = {name.lower(): value for name, value in options.items()}
+        self._resolved = resolve(self._given)
+        self._texts = self._resolved.values
         for name in options:
             check_name(name)
             self._check_modes(name.lower())
@@ -43,12 +51,23 @@ class RawOptions:
 
     @property
     def kafka(self) -> dict[str, str]:
-        """The `kafka.*` settings without the prefix, in lower case."""
+        """The `kafka.*` settings without the prefix, in lower case.
+
+        Contains references, except in settings that are options of the table.
+        """
         return {
-            name.removeprefix(_KAFKA): text
-            for name, text in self._texts.items()
+            name.removeprefix(_KAFKA): self._texts[name] if name in BY_LOWER_NAME else text
+            for name, text in self._given.items()
             if name.startswith(_KAFKA)
         }
+
+    def kafka_setting(self, name: str, default: str) -> str:
+        """Return the resolved value of a `kafka.*` setting, which is named without the prefix."""
+        return self._texts.get(_KAFKA + name, default)
+
+    def masked_in_errors(self) -> AbstractContextManager[None]:
+        """Return a context whose errors show references instead of resolved values."""
+        return self._resolved.masked_in_errors()
 
     def text(self, name: str) -> str:
         value = self._value(name)
@@ -72,13 +91,13 @@ class RawOptions:
         return None if self._value(name) is None else self.integer(name)
 
     def json(self, name: str, parse: Callable[[str], T]) -> T:
-        """Return the option as parsed by a function of `offsets_json`."""
+        """Return the value of the option, parsed by a function of `offsets_json`."""
         text = self.text(name)
         try:
             return parse(text)
         except OffsetFormatError as error:
             raise OptionError(
-                f"Option '{name}' has the value '{text}'. {sentence(error.problem)}.",
+                f"Option '{name}' has the invalid value '{text}'. {sentence(error.problem)}.",
                 advice=f"Set it to JSON in this format: {error.example}.",
                 option=name,
                 topic=error.topic,
@@ -86,17 +105,17 @@ class RawOptions:
             ) from None
 
     def parse_all(self) -> None:
-        """Parse every value, for its error."""
+        """Parse all values. Raises `OptionError` for an invalid value."""
         for option in OPTIONS:
             self._value(option.name)
 
     def check_spark_supports_admission_control(self) -> None:
-        """Raise `OptionError` for options that need a later Spark version than this one."""
+        """Raise `OptionError` if an option requires a Spark version with admission control."""
         for option in OPTIONS:
             if option.spark_since is not None and option.name in self:
                 raise OptionError(
-                    f"Option '{option.name}' needs Spark {option.spark_since} or later: this "
-                    "version cannot limit the micro-batches of Python sources.",
+                    f"Option '{option.name}' requires Spark {option.spark_since} or later, because "
+                    "earlier versions cannot limit the micro-batches of Python data sources.",
                     advice="Remove the option, or upgrade Spark.",
                     option=option.name,
                 )
@@ -104,23 +123,23 @@ class RawOptions:
     def _value(self, name: str) -> bool | int | str | None:
         option = BY_LOWER_NAME[name.lower()]
         text = self._texts.get(name.lower())
-        if text is None or self.modes <= option.ignored_in:
+        if text is None or self.modes <= option.ignored_modes:
             text = option.default_in(self.modes)
         return None if text is None else option.parse(text)
 
     def _check_modes(self, lowered: str) -> None:
         setting = lowered.removeprefix(_KAFKA)
-        if setting != lowered and setting in REFUSED_KAFKA:
+        if setting != lowered and setting in REJECTED_KAFKA:
             raise OptionError(
                 f"Option '{lowered}' is not supported.",
-                advice=REFUSED_KAFKA[setting],
+                advice=REJECTED_KAFKA[setting],
                 option=lowered,
             )
         option = BY_LOWER_NAME.get(lowered)
         if option is None:
             return
         query = " or ".join(sorted(mode.value for mode in self.modes))
-        if self.modes <= option.ignored_in:
+        if self.modes <= option.ignored_modes:
             log.warning("Option '%s' has no effect in %s.", option.name, query)
         elif not self.modes & option.modes:
             raise OptionError(

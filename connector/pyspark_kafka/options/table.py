@@ -1,11 +1,10 @@
 """The table of all options of the data source.
 
-Purpose: `parse` reads options by this table, and `docs/options.md` is generated from it.
-Invariant: an option that is not in this table has no effect. Must not know: Spark's classes,
-clients.
+`parse` uses this table, and `docs/options.md` is generated from it. Apart from `kafka.*` settings,
+an option that is not in this table has no effect.
 
-To add an option, add its row here, its field in `values`, and the line in `parse` that sets it;
-then generate the page (`python -m pyspark_kafka.pages docs`).
+To add an option, add it to this table, add a field in `values`, and set the field in `parse`. Then
+regenerate the page with `python -m pyspark_kafka.pages docs`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ TRANSACTION_TIMEOUT_MS_MIN: Final = 1_000
 
 
 class Mode(Enum):
-    """The type of a query; the values are used in error messages and in docs/options.md."""
+    """The mode of a query. The values are used in messages."""
 
     BATCH_READ = "a batch read"
     STREAM_READ = "a streaming read"
@@ -53,7 +52,7 @@ STREAM_WRITE: Final = frozenset({Mode.STREAM_WRITE})
 
 
 class Section(Enum):
-    """A section of docs/options.md, in the order of the page."""
+    """The sections of docs/options.md, in the order of the page."""
 
     CONNECTION = "Connection"
     SELECTION = "What to read"
@@ -67,10 +66,10 @@ class Section(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One row of the table.
+    """An option of the data source.
 
-    The option applies to `modes`. In `ignored_in` it has no effect, as in Spark's connector, and a
-    warning is logged. In any other mode it is an error.
+    The option applies to queries in one of `modes`. In one of `ignored_modes`, it has no effect, as
+    in Spark's connector, and a warning is logged. In any other mode, setting it is an error.
     """
 
     name: str
@@ -80,22 +79,22 @@ class Option:
     doc: str
     default: str | None = None
     stream_default: str | None = None
-    """The default of a streaming read, where it differs."""
-    ignored_in: frozenset[Mode] = frozenset()
+    """The default of a streaming read, if it differs from `default`."""
+    ignored_modes: frozenset[Mode] = frozenset()
     requires: str | None = None
-    """The option without which this one is an error, in the modes to which that one applies."""
+    """Another option that must also be set, in the modes to which that option applies."""
     spark_since: str | None = None
-    """The first Spark version that supports this option; None: every supported version."""
-    advice: str = field(default="Remove it.", repr=False)
-    """The advice of the error in a mode to which the option does not apply."""
+    """The first Spark version that supports this option, or None for all supported versions."""
+    advice: str = field(default="Remove the option.", repr=False)
+    """The advice of the error that is raised if the option does not apply to the query."""
 
     def parse(self, text: str) -> bool | int | str:
-        """Return the value; raises `OptionError`."""
+        """Return the parsed value. Raises `OptionError`."""
         try:
             return self.type.parse(text)
         except ValueError:
             raise OptionError(
-                f"Option '{self.name}' has the value '{text}'.",
+                f"Option '{self.name}' has the invalid value '{text}'.",
                 advice=f"Set it to {self.type.expected}.",
                 option=self.name,
             ) from None
@@ -104,7 +103,7 @@ class Option:
         return self.stream_default or self.default if modes == STREAM_READ else self.default
 
 
-_ONLY_WRITES: Final = "Remove it: the option configures exactly-once writes."
+_ONLY_WRITES: Final = "Remove the option. It configures exactly-once writes."
 
 OPTIONS: Final = (
     Option(
@@ -112,7 +111,7 @@ OPTIONS: Final = (
         section=Section.CONNECTION,
         type=Text("host:port,..."),
         modes=EVERYWHERE,
-        doc="Required. The brokers to connect to first: `host:port[,host:port...]`.",
+        doc="Required. The initial brokers to connect to: `host:port[,host:port...]`.",
     ),
     Option(
         name="engine",
@@ -121,51 +120,52 @@ OPTIONS: Final = (
         modes=EVERYWHERE,
         default="auto",
         doc="The Kafka client. `native` is part of this package and decodes record batches "
-        "directly into Arrow; it does not support TLS and SASL yet. `auto` uses `native` if that "
-        "supports all settings of the query, else `librdkafka`; the log names the engine and the "
-        "reason. A write with `transactionalId` always uses `native`.",
+        "directly to Arrow. `auto` uses `native` if it "
+        "supports all settings of the query, and `librdkafka` otherwise; the engine and the reason "
+        "are logged. A write with `transactionalId` always uses `native`.",
     ),
     Option(
         name="assign",
         section=Section.SELECTION,
         type=Text("JSON"),
         modes=READS,
-        doc='The partitions to read: `{"topicA":[0,1],"topicB":[2]}`. Exactly one of `assign`, '
-        "`subscribe` and `subscribePattern` is required.",
+        doc='The partitions to read, for example `{"topicA":[0,1],"topicB":[2]}`. Exactly one of '
+        "`assign`, `subscribe` and `subscribePattern` is required.",
     ),
     Option(
         name="subscribe",
         section=Section.SELECTION,
         type=Text("topic,..."),
         modes=READS,
-        doc="The topics to read, separated by commas.",
+        doc="A comma-separated list of the topics to read.",
     ),
     Option(
         name="subscribePattern",
         section=Section.SELECTION,
         type=Text("regular expression"),
         modes=READS,
-        doc="Read all topics whose name contains a match of this expression (Python's "
-        "`re.search`), except internal topics.",
+        doc="A regular expression in Python syntax. The query reads all topics whose names contain "
+        "a match (`re.search`), except internal topics.",
     ),
     Option(
         name="includeHeaders",
         section=Section.SELECTION,
         type=Boolean(),
         modes=READS,
-        ignored_in=WRITES,
+        ignored_modes=WRITES,
         default="false",
-        doc="Add the column `headers`.",
+        doc="Whether to add the `headers` column, which contains the headers of each record.",
     ),
     Option(
         name="kafka.isolation.level",
         section=Section.SELECTION,
         type=Choice(("read_committed", "read_uncommitted")),
         modes=READS,
-        ignored_in=WRITES,
+        ignored_modes=WRITES,
         default="read_committed",
-        doc="`read_committed` reads up to the last stable offset and skips the records of aborted "
-        "transactions. The default of Spark's connector is `read_uncommitted`.",
+        doc="With `read_committed`, the query reads up to the last stable offset and skips the "
+        "records of aborted transactions. The default of Spark's built-in connector is "
+        "`read_uncommitted`.",
     ),
     Option(
         name="filterPushdown",
@@ -173,12 +173,12 @@ OPTIONS: Final = (
         type=Choice(("false", "true", "single-scan")),
         modes=BATCH_READ,
         default="false",
-        advice="Remove it, and set 'startingOffsets' or 'startingTimestamp' for a new query: Spark "
-        "does not push filters down to streaming sources.",
-        doc="Use filters on `topic`, `partition`, `offset` and `timestamp` to read less. `true` "
-        "needs Spark 5.0; earlier versions log a warning and read everything. `single-scan` needs "
-        "Spark 4.1, and is only correct if the result of each `load()` is scanned once. See "
-        "[Filters](guide.md#filters).",
+        advice="Remove the option, because Spark does not push filters down to streaming sources. "
+        "To read fewer records in a new query, set 'startingOffsets' or 'startingTimestamp'.",
+        doc="Whether filters on `topic`, `partition`, `offset` and `timestamp` reduce the records "
+        "that are read. `true` requires Spark 5.0; with earlier versions, the query logs a warning "
+        "and reads all records. `single-scan` requires Spark 4.1 and is correct only if the result "
+        "of each `load()` is scanned once. See [Filters](guide.md#filters).",
     ),
     Option(
         name="failOnDataLoss",
@@ -186,38 +186,41 @@ OPTIONS: Final = (
         type=Boolean(),
         modes=READS,
         default="true",
-        doc="Whether to fail the query if records that it has to read no longer exist: retention "
-        "deleted them, or their topic was deleted or recreated. With `false` the query logs a "
-        "warning and continues with the records that exist.",
+        doc="Whether the query fails if records that it must read no longer exist, because "
+        "retention deleted them or because their topic was deleted or recreated. With `false`, the "
+        "query logs a warning and continues with the records that exist.",
     ),
     Option(
         name="startingOffsets",
         section=Section.LIMITS,
-        type=Text("JSON, name"),
+        type=Text("name or JSON"),
         modes=READS,
         default="earliest",
         stream_default="latest",
-        doc="Where a query starts: `earliest`, `latest` (streaming only), `committed` (the "
-        'committed offsets of `kafka.group.id`), or JSON: `{"topicA":{"0":23,"1":-2}}`. The JSON '
-        "contains exactly the partitions to read; -2 is earliest, -1 latest (streaming only). For "
-        "streaming queries this applies only to a new query; a restarted query continues from its "
-        "checkpoint. Partitions discovered during a query start at earliest.",
+        doc="The start of the query: `earliest`, `latest` (streaming only), `committed` (the "
+        "committed offsets of the group in `kafka.group.id`), or JSON such as "
+        '`{"topicA":{"0":23,"1":-2}}`. The JSON must contain exactly the partitions to read; -2 '
+        "means earliest, and -1 means latest (streaming only). A restarted streaming query ignores "
+        "the option and continues from its checkpoint. Partitions that are added while a query "
+        "runs start at earliest.",
     ),
     Option(
         name="startingTimestamp",
         section=Section.LIMITS,
         type=NOT_NEGATIVE_LONG,
         modes=READS,
-        doc="Start each partition at its first record with this timestamp (epoch milliseconds) or "
-        "a later one. Takes precedence over `startingOffsetsByTimestamp` and `startingOffsets`.",
+        doc="The timestamp from which all partitions are read, in milliseconds since the epoch: "
+        "each partition from its first record with this timestamp or a later one. Takes precedence "
+        "over `startingOffsetsByTimestamp` and `startingOffsets`.",
     ),
     Option(
         name="startingOffsetsByTimestamp",
         section=Section.LIMITS,
         type=Text("JSON"),
         modes=READS,
-        doc='A starting timestamp for each partition: `{"topicA":{"0":1700000000000}}`. Contains '
-        "exactly the partitions to read. Takes precedence over `startingOffsets`.",
+        doc="The starting timestamp of each partition, for example "
+        '`{"topicA":{"0":1700000000000}}`. The JSON must contain exactly the partitions to read. '
+        "Takes precedence over `startingOffsets`.",
     ),
     Option(
         name="startingOffsetsByTimestampStrategy",
@@ -225,34 +228,35 @@ OPTIONS: Final = (
         type=Choice(("error", "latest")),
         modes=READS,
         default="error",
-        doc="What to do if a partition has no record with the starting timestamp or a later one: "
-        "`error` fails the query, `latest` starts the partition at latest.",
+        doc="The behavior if a partition has no record with the starting timestamp or a later one: "
+        "`error` fails the query, and `latest` starts the partition at its latest offset.",
     ),
     Option(
         name="endingOffsets",
         section=Section.LIMITS,
-        type=Text("JSON, name"),
+        type=Text("name or JSON"),
         modes=BATCH_READ,
         default="latest",
-        doc="Where a batch query ends (exclusive): `latest`, or JSON: "
-        '`{"topicA":{"0":50,"1":-1}}`. The JSON contains exactly the partitions to read; -1 is '
-        "latest.",
+        doc="The end of a batch query (exclusive): `latest`, or JSON such as "
+        '`{"topicA":{"0":50,"1":-1}}`. The JSON must contain exactly the partitions to read; -1 '
+        "means latest.",
     ),
     Option(
         name="endingTimestamp",
         section=Section.LIMITS,
         type=NOT_NEGATIVE_LONG,
         modes=BATCH_READ,
-        doc="End each partition before its first record with this timestamp (epoch milliseconds) "
-        "or a later one, or at latest if there is none. Takes precedence over "
-        "`endingOffsetsByTimestamp` and `endingOffsets`.",
+        doc="The timestamp up to which all partitions are read, in milliseconds since the epoch: "
+        "each partition up to its first record with this timestamp or a later one (exclusive), or "
+        "to its end if it has no such record. Takes precedence over `endingOffsetsByTimestamp` "
+        "and `endingOffsets`.",
     ),
     Option(
         name="endingOffsetsByTimestamp",
         section=Section.LIMITS,
         type=Text("JSON"),
         modes=BATCH_READ,
-        doc="An ending timestamp for each partition, in the format of "
+        doc="The ending timestamp of each partition, in the format of "
         "`startingOffsetsByTimestamp`. Takes precedence over `endingOffsets`.",
     ),
     Option(
@@ -261,8 +265,7 @@ OPTIONS: Final = (
         type=POSITIVE_INT,
         modes=READS,
         doc="The desired minimum number of Spark partitions. Large offset ranges are split in "
-        "proportion to their size. By default there is one Spark partition for each topic "
-        "partition.",
+        "proportion to their size. By default, each topic partition becomes one Spark partition.",
     ),
     Option(
         name="maxRecordsPerPartition",
@@ -276,59 +279,60 @@ OPTIONS: Final = (
         section=Section.SIZE,
         type=POSITIVE_LONG,
         modes=STREAM_READ,
-        ignored_in=BATCH_READ,
+        ignored_modes=BATCH_READ,
         spark_since="4.2",
-        doc="The approximate maximum number of offsets in a micro-batch, divided among partitions "
-        "in proportion to their backlog.",
+        doc="The approximate maximum number of offsets in a micro-batch. It is divided among the "
+        "topic partitions in proportion to the number of their unread offsets.",
     ),
     Option(
         name="minOffsetsPerTrigger",
         section=Section.SIZE,
         type=POSITIVE_LONG,
         modes=STREAM_READ,
-        ignored_in=BATCH_READ,
+        ignored_modes=BATCH_READ,
         spark_since="4.2",
-        doc="The minimum number of offsets in a micro-batch. With fewer offsets the micro-batch "
-        "waits for up to `maxTriggerDelay`.",
+        doc="The minimum number of offsets in a micro-batch. If fewer offsets are available, the "
+        "micro-batch is delayed by at most `maxTriggerDelay`.",
     ),
     Option(
         name="maxTriggerDelay",
         section=Section.SIZE,
         type=Duration(),
         modes=STREAM_READ,
-        ignored_in=BATCH_READ,
+        ignored_modes=BATCH_READ,
         spark_since="4.2",
         default="15m",
-        doc="The maximum delay of a micro-batch by `minOffsetsPerTrigger`.",
+        doc="The maximum time for which `minOffsetsPerTrigger` delays a micro-batch.",
     ),
     Option(
         name="kafkaConsumer.pollTimeoutMs",
         section=Section.TIMEOUTS,
         type=POSITIVE_INT,
         modes=READS,
-        ignored_in=WRITES,
+        ignored_modes=WRITES,
         default="120000",
-        doc="How many milliseconds a task waits for records, and how long planning waits for an "
-        "open transaction to end.",
+        doc="The maximum time in milliseconds for which a task waits for records, and for which "
+        "the driver waits for an open transaction to end.",
     ),
     Option(
         name="fetchOffset.numRetries",
         section=Section.TIMEOUTS,
         type=POSITIVE_INT,
         modes=READS,
-        ignored_in=WRITES,
+        ignored_modes=WRITES,
         default="3",
-        doc="How often to request metadata and offsets before an error that may be permanent is "
-        "raised, or before a topic counts as deleted.",
+        doc="The maximum number of attempts to request metadata or offsets. After the last "
+        "attempt, an error that may be permanent fails the query, and a missing topic is treated "
+        "as deleted.",
     ),
     Option(
         name="fetchOffset.retryIntervalMs",
         section=Section.TIMEOUTS,
         type=Integer(0, INT_MAX),
         modes=READS,
-        ignored_in=WRITES,
+        ignored_modes=WRITES,
         default="1000",
-        doc="How many milliseconds to wait between these requests.",
+        doc="The time in milliseconds between the attempts of `fetchOffset.numRetries`.",
     ),
     Option(
         name="groupIdPrefix",
@@ -336,16 +340,18 @@ OPTIONS: Final = (
         type=Text(),
         modes=READS,
         default="spark-kafka-source",
-        doc="The prefix of the generated consumer group id. Has no effect with `kafka.group.id`.",
+        doc="The prefix of the generated consumer group id. Has no effect if `kafka.group.id` is "
+        "set.",
     ),
     Option(
         name="kafka.group.id",
         section=Section.GROUP,
         type=Text(),
         modes=READS | STREAM_WRITE,
-        ignored_in=BATCH_WRITE,
-        doc="The consumer group id. A read sends it to the brokers, where ACLs and quotas can "
-        "apply to it, and does not join the group. `commitOffsets` commits to this group.",
+        ignored_modes=BATCH_WRITE,
+        doc="The consumer group id. The query does not join the group. With `startingOffsets` set "
+        "to `committed`, it reads the group's committed offsets; with `commitOffsets`, it commits "
+        "offsets to the group. The brokers can check the group's ACLs.",
     ),
     Option(
         name="commitOffsets",
@@ -354,20 +360,21 @@ OPTIONS: Final = (
         modes=STREAM_READ | STREAM_WRITE,
         default="false",
         requires="transactionalId",
-        advice="Remove it: only streaming queries commit offsets.",
-        doc="Commit the offsets that the query has read to the group `kafka.group.id`, for tools "
-        "that monitor consumer lag. On a read: after each completed micro-batch; a failed commit "
-        "is logged as a warning. On a write with `transactionalId`: in the same transaction as the "
-        "rows of the micro-batch; this requires `checkpointLocation` as an option of the query. "
-        "Set the option either on the read or on the write.",
+        advice="Remove the option. Only streaming queries commit offsets.",
+        doc="Whether the offsets that the query has read are committed to the group in "
+        "`kafka.group.id`, for tools that monitor consumer lag. A read commits them after each "
+        "completed micro-batch; a failed commit is logged as a warning. A write with "
+        "`transactionalId` commits them in the same transaction as the rows of the micro-batch; "
+        "this requires the `checkpointLocation` option. Set `commitOffsets` on either the read or "
+        "the write.",
     ),
     Option(
         name="topic",
         section=Section.WRITING,
         type=Text(),
         modes=WRITES,
-        doc="The topic to write to. Takes precedence over the column `topic`.",
-        advice="Set 'subscribe' to the topics to read.",
+        doc="The topic to write to. Takes precedence over the `topic` column.",
+        advice="To read topics, set 'subscribe' instead.",
     ),
     Option(
         name="transactionalId",
@@ -375,9 +382,9 @@ OPTIONS: Final = (
         type=Text(),
         modes=WRITES,
         advice=_ONLY_WRITES,
-        doc="Write exactly once, with Kafka transactions. The id identifies the sink across "
-        f"restarts and must be unique for each query: {LEGAL_SINK_IDS}. Without it, rows are "
-        "written at least once.",
+        doc="Enables exactly-once writes with Kafka transactions. The id identifies the sink "
+        f"across restarts and must be unique for each query. It consists of {LEGAL_SINK_IDS}. "
+        "Without this option, rows are written at least once.",
     ),
     Option(
         name="transactionTimeout",
@@ -388,8 +395,8 @@ OPTIONS: Final = (
         requires="transactionalId",
         advice=_ONLY_WRITES,
         doc="The maximum time from the first row of a task to the commit of its micro-batch or "
-        "job. After that the brokers abort the transaction. Must not exceed the brokers' "
-        "`transaction.max.timeout.ms`.",
+        "batch job. After this time, the brokers abort the transaction. Must not exceed the "
+        "brokers' `transaction.max.timeout.ms`.",
     ),
     Option(
         name="commitTopic",
@@ -399,8 +406,8 @@ OPTIONS: Final = (
         default="__spark_commits",
         requires="transactionalId",
         advice=_ONLY_WRITES,
-        doc="The topic in which the sink records its commits. The sink creates it if it does not "
-        "exist: compacted, with one partition.",
+        doc="The topic in which the sink records its commits. If the topic does not exist, the "
+        "sink creates it as a compacted topic with one partition.",
     ),
     Option(
         name="batchId",
@@ -408,9 +415,11 @@ OPTIONS: Final = (
         type=NOT_NEGATIVE_LONG,
         modes=BATCH_WRITE,
         requires="transactionalId",
-        advice="Remove it: a streaming query numbers its micro-batches itself.",
-        doc="Makes a batch job repeatable, and `foreachBatch` exactly once. A job with the id of a "
-        "committed job compares its rows and does not write them again; a lower id is an error.",
+        advice="Remove the option. Spark assigns the batch ids of a streaming query.",
+        doc="The id of a batch job. An id makes the job repeatable and makes writes in "
+        "`foreachBatch` exactly once. If the last committed job has the same id, the job compares "
+        "its rows with the committed rows and does not write them again. An id lower than that of "
+        "the last committed job is an error.",
     ),
     Option(
         name="onReplayMismatch",
@@ -420,8 +429,9 @@ OPTIONS: Final = (
         default="fail",
         requires="transactionalId",
         advice=_ONLY_WRITES,
-        doc="What to do if a replayed micro-batch or job has other rows than the committed one: "
-        "fail, or log a warning and keep the committed rows.",
+        doc="The behavior if the rows of a replayed micro-batch or batch job differ from the "
+        "committed rows: `fail` fails the query, and `warn` logs a warning and keeps the committed "
+        "rows.",
     ),
     Option(
         name="twoPhaseCommit",
@@ -431,37 +441,38 @@ OPTIONS: Final = (
         default="false",
         requires="transactionalId",
         advice=_ONLY_WRITES,
-        doc="Use transactions without a timeout (KIP-939), if the cluster supports them.",
+        doc="Whether to use transactions without a timeout (KIP-939), if the cluster supports "
+        "them.",
     ),
     Option(
         name="checkpointLocation",
         section=Section.EXACTLY_ONCE,
         type=Text("path"),
         modes=STREAM_WRITE,
-        ignored_in=READS | BATCH_WRITE,
-        doc="Spark's option for the directory of the checkpoint. A write with `commitOffsets` "
-        "reads the offsets of a micro-batch there, and does not see a location that is set in "
-        "Spark's configuration.",
+        ignored_modes=READS | BATCH_WRITE,
+        doc="Spark's option for the checkpoint directory. A write with `commitOffsets` reads the "
+        "offsets of a micro-batch from this directory. A location that is set only in Spark's "
+        "configuration cannot be used.",
     ),
 )
 
 BY_LOWER_NAME: Final = MappingProxyType({option.name.lower(): option for option in OPTIONS})
 
 _BINARY: Final = "decode them in Spark, for example with CAST({0} AS STRING)."
-_SERIALIZED: Final = "are written as they are in the column, which is binary or string."
+_SERIALIZED: Final = "are written without conversion from a binary or string column."
 
-REFUSED_KAFKA: Final[Mapping[str, str]] = MappingProxyType(
+REJECTED_KAFKA: Final[Mapping[str, str]] = MappingProxyType(
     {
         "auto.offset.reset": "Set 'startingOffsets' instead.",
-        "enable.auto.commit": "Remove it: the offsets of a query are in Spark's checkpoint.",
-        "key.deserializer": f"Remove it: keys are binary; {_BINARY.format('key')}",
-        "value.deserializer": f"Remove it: values are binary; {_BINARY.format('value')}",
-        "interceptor.classes": "Remove it: interceptors are not supported.",
-        "key.serializer": f"Remove it: keys {_SERIALIZED}",
-        "value.serializer": f"Remove it: values {_SERIALIZED}",
-        "transactional.id": "Set the option 'transactionalId' of a write instead.",
-        "transaction.timeout.ms": "Set 'transactionTimeout' of a write with 'transactionalId' "
-        "instead.",
+        "enable.auto.commit": "Remove the option. Spark's checkpoint contains the offsets.",
+        "key.deserializer": f"Remove the option. Keys are binary; {_BINARY.format('key')}",
+        "value.deserializer": f"Remove the option. Values are binary; {_BINARY.format('value')}",
+        "interceptor.classes": "Remove the option. Interceptors are not supported.",
+        "key.serializer": f"Remove the option. Keys {_SERIALIZED}",
+        "value.serializer": f"Remove the option. Values {_SERIALIZED}",
+        "transactional.id": "Set the option 'transactionalId' on a write instead.",
+        "transaction.timeout.ms": "Set the option 'transactionTimeout' on a write with "
+        "'transactionalId' instead.",
     }
 )
-"""`kafka.*` settings that are not supported, and the advice of the error: full sentences."""
+"""Unsupported `kafka.*` settings, each with the advice of its error in full sentences."""

@@ -1,6 +1,7 @@
 """The types of option values.
 
-Purpose: parse the text of an option, and describe which values are valid. Must not know: options.
+A type parses the text of an option and describes the valid values for docs/options.md and for error
+messages.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from typing import Final
 
 from pyspark_kafka.kafka.offsets import INT_MAX, LONG_MAX
 
-# Every type has `parse`, which raises `ValueError` for an invalid text, `label`, its name in
-# docs/options.md, and `expected`, which completes the sentence "Set the option to ...".
+# Every type has a method `parse`, which raises `ValueError` for an invalid text, the name `label`
+# for docs/options.md, and the text `expected` for the sentence "Set it to ...".
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Any text that is not blank; parsed without surrounding white space."""
+    """Text that is not blank. Leading and trailing whitespace is removed."""
 
     label: str = "string"
     expected: str = "a value that is not blank"
@@ -68,7 +69,7 @@ class Integer:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of these values, in upper or lower case; parsed to lower case."""
+    """One of several lower-case values. Case is ignored."""
 
     values: tuple[str, ...]
 
@@ -102,9 +103,9 @@ _MICROSECONDS_PER: Final = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """A time string of Spark (`JavaUtils.timeStringAs`): `15m`, `500ms`, `2h`.
+    """A time string in Spark's format (`JavaUtils.timeStringAs`), for example `15m` or `500ms`.
 
-    A number without a unit is in milliseconds.
+    A number without a unit means milliseconds.
     """
 
     minimum_ms: int = 0
@@ -114,12 +115,12 @@ class Duration:
     @property
     def expected(self) -> str:
         return (
-            "a number and a unit (us, ms, s, m, h or d), such as 15m, "
-            f"from {self.minimum_ms} ms to {self.maximum_ms} ms"
+            "a number with a unit (us, ms, s, m, h or d), such as 15m, in the range from "
+            f"{self.minimum_ms} ms to {self.maximum_ms} ms"
         )
 
     def parse(self, text: str) -> int:
-        """Return milliseconds, rounded down."""
+        """Return the duration in milliseconds, rounded down."""
         match = re.fullmatch(r"([0-9]{1,12})([a-z]*)", text.strip().lower())
         unit = (match[2] or "ms") if match else ""
         if match is None or unit not in _MICROSECONDS_PER:

@@ -1,7 +1,7 @@
-"""Parsed options as frozen values.
+"""Parsed options as immutable values.
 
-Purpose: the results of `parse`, which are pickled to the executors. Invariant: values are valid, as
-far as that can be checked without the cluster. Must not know: option names, Spark, clients.
+`parse` returns these values, and Spark pickles them and sends them to the executors. The values are
+valid; only conditions that require a connection to the cluster have not been checked.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, IsolationLevel, Partit
 from pyspark_kafka.kafka.topics import TopicPartition, format_partitions
 
 Role = Literal["consumer", "producer"]
-"""The purpose of a client."""
+"""The role of a client."""
 
 EngineOption = Literal["auto", "native", "librdkafka"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
-    """`assign`: these partitions."""
+    """A selection of partitions (the `assign` option)."""
 
     partitions: frozenset[TopicPartition]
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics of the partitions; each of them must exist."""
+        """The topics of the partitions. Each topic must exist."""
         return frozenset(partition.topic for partition in self.partitions)
 
     def selects(self, topic_partition: TopicPartition) -> bool:
@@ -41,7 +41,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscribe:
-    """`subscribe`: every partition of these topics."""
+    """A selection of all partitions of some topics (the `subscribe` option)."""
 
     topics: frozenset[str]
 
@@ -54,13 +54,13 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscribePattern:
-    """`subscribePattern`: every topic whose name contains a match, as in Spark's connector."""
+    """A selection of all topics whose names match a pattern (option `subscribePattern`)."""
 
     pattern: re.Pattern[str]
 
     @property
     def topics(self) -> frozenset[str]:
-        """Empty, because no topic has to exist."""
+        """The topics that must exist. The set is empty, because a pattern may match no topic."""
         return frozenset()
 
     def selects(self, topic_partition: TopicPartition) -> bool:
@@ -74,8 +74,8 @@ Selection = Assign | Subscribe | SubscribePattern
 """The partitions that a query reads (`ConsumerStrategy` in Spark's connector)."""
 
 
-class Limit(Enum):
-    """A limit of a read that is resolved when the query starts."""
+class OffsetLimitName(Enum):
+    """A start or end that is resolved to offsets when the query starts."""
 
     EARLIEST = EARLIEST
     LATEST = LATEST
@@ -84,31 +84,35 @@ class Limit(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecificOffsets:
-    """Offsets by partition, including `EARLIEST` and `LATEST`."""
+    """The offset of each partition, which may be `EARLIEST` or `LATEST`."""
 
     offsets: PartitionOffsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlobalTimestamp:
-    """One timestamp (epoch milliseconds) for all partitions."""
+    """One timestamp for all partitions, in milliseconds since the epoch."""
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionTimestamps:
-    """A timestamp (epoch milliseconds) for each partition."""
+    """A timestamp for each partition, in milliseconds since the epoch."""
 
     timestamps_ms: Mapping[TopicPartition, int]
 
 
-OffsetLimit = Limit | SpecificOffsets | GlobalTimestamp | PartitionTimestamps
+OffsetLimit = OffsetLimitName | SpecificOffsets | GlobalTimestamp | PartitionTimestamps
 """The start or end of a read (`KafkaOffsetRangeLimit` in Spark's connector)."""
 
 
 class FilterPushdown(Enum):
-    """`filterPushdown`: off, on if Spark keeps filters of scans separate, or on for one scan."""
+    """The values of the `filterPushdown` option.
+
+    `ON` requires Spark to keep the filters of several scans separate. `SINGLE_SCAN` requires that
+    each loaded DataFrame is scanned only once.
+    """
 
     OFF = "false"
     ON = "true"
@@ -119,10 +123,10 @@ class FilterPushdown(Enum):
 class ClientOptions:
     """The options of a Kafka client.
 
-    `kafka` contains every `kafka.*` setting without the prefix, in lower case (the case of Spark's
-    options is not significant), including `bootstrap.servers`, `group.id` and `isolation.level`. It
-    may contain secrets, and is not part of `repr`. `group_id` is the user's, or a generated one
-    with the prefix `groupIdPrefix`.
+    `kafka` contains all `kafka.*` settings, including `bootstrap.servers`, `group.id` and
+    `isolation.level`. The names are in lower case and without the prefix. The values may contain
+    secrets, so `kafka` is not part of `repr`. `group_id` is the value of `kafka.group.id`, or a
+    generated id with the prefix `groupIdPrefix`.
     """
 
     bootstrap_servers: str
@@ -136,7 +140,7 @@ class ClientOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """A batch or streaming read. None: the option is not set and has no default."""
+    """The options of a batch or streaming read. None means that an option is not set."""
 
     client: ClientOptions
     isolation_level: IsolationLevel
@@ -144,7 +148,10 @@ class SourceOptions:
     starting: OffsetLimit
     ending: OffsetLimit
     latest_without_match: bool
-    """`startingOffsetsByTimestampStrategy=latest`: start at latest if no record matches."""
+    """Whether a partition without a matching record starts at latest.
+
+    Set by `startingOffsetsByTimestampStrategy=latest`.
+    """
     fail_on_data_loss: bool
     include_headers: bool
     filter_pushdown: FilterPushdown
@@ -154,16 +161,16 @@ class SourceOptions:
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
     commit_offsets: bool
-    """Commit to `client.group_id` after each completed micro-batch."""
+    """Whether offsets are committed to `client.group_id` after each completed micro-batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactlyOnce:
     """The options of a sink with `transactionalId`.
 
-    `group_id` is the group to which `commitOffsets` commits the source offsets of a micro-batch.
-    `checkpoint` is `checkpointLocation`, if it is set as an option. `batch_id` is the id of a
-    repeatable batch job.
+    `group_id` is the group to which the sink commits the source offsets of a micro-batch; it is
+    None without `commitOffsets`. `checkpoint` is the value of `checkpointLocation`. `batch_id` is
+    the id of a repeatable batch job.
     """
 
     transactional_id: str
@@ -178,9 +185,10 @@ class ExactlyOnce:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """A batch or streaming write. `topic` is None if the column `topic` contains the topics.
+    """The options of a batch or streaming write.
 
-    `exactly_once` is None without `transactionalId`; rows are then written at least once.
+    `topic` is None if the `topic` column contains the topics. `exactly_once` is None if
+    `transactionalId` is not set; rows are then written at least once.
     """
 
     client: ClientOptions

@@ -1,9 +1,9 @@
-"""Kafka's record batches to Arrow and back: `decode` and `encode`, in two implementations.
+"""Convert between Kafka's record batches and Arrow: `decode` and `encode`.
 
-Purpose: choose the implementation. `PYSPARK_KAFKA_RECORDS=cython` is the compiled kernel, `pure`
-the one in plain Python. If it is not set, the kernel is used where it was built. `checksums` has a
-third function. Invariant: both implementations return the same results; a selected one that cannot
-be loaded raises. What it must not know: connections, Spark.
+There are two implementations with the same results: `cython`, the compiled kernel, and `pure`, in
+plain Python. The environment variable `PYSPARK_KAFKA_RECORDS` selects one of them. If it is not
+set, the kernel is used if it is installed. Importing this package raises an error if the selected
+implementation cannot be loaded. `checksums` contains a third function with two implementations.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ __all__ = [
 
 _VARIABLE: Final = "PYSPARK_KAFKA_RECORDS"
 _MODULES: Final = {"cython": ("_kernel", "_kernel"), "pure": ("_pure", "_pure_encode")}
-"""The modules of `decode` and `encode` of each implementation."""
+"""The modules that contain `decode` and `encode`, by implementation."""
 
 
 def _load(selected: str | None) -> tuple[str, Decode, Encode]:
-    """Return an implementation's name and functions. Raises `OptionError` if it cannot load."""
+    """Return the name and the functions of an implementation. Raises `OptionError`."""
     if selected and selected not in _MODULES:
         raise OptionError(
-            f"The environment variable {_VARIABLE} has the value {selected!r}.",
+            f"The environment variable {_VARIABLE} has the invalid value {selected!r}.",
             advice=f"Set it to one of: {', '.join(_MODULES)}.",
             option=_VARIABLE,
         )
@@ -62,7 +62,7 @@ def _load(selected: str | None) -> tuple[str, Decode, Encode]:
                 ) from error
         else:
             return implementation, decoding.decode, encoding.encode
-    raise AssertionError("the pure implementation always loads")
+    raise AssertionError("the pure implementation can always be loaded")
 
 
 IMPLEMENTATION, decode, encode = _load(os.environ.get(_VARIABLE))

@@ -1,15 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: initializedcheck=False, auto_pickle=False, autotestdict=False
-"""The compiled implementation: record batches to Arrow and back without a Python object per record.
+"""The compiled implementation, which does not create a Python object for each record.
 
-Purpose: the same rows, batches and errors as `_pure` and `_pure_encode`, and the same checksums as
-`_pure_checksums`, at the speed of memory. `_pure` has the layouts. Invariant: no byte outside of
-the input is read; every length is compared with the bytes left before it is used. What it must not
-know: the pure implementation, connections, Spark.
+It returns the same rows, batches and errors as `_pure` and `_pure_encode`, and the same checksums
+as `_pure_checksums`. The docstring of `_pure` describes the format. Every length is compared with
+the number of remaining bytes before it is used, so that no byte outside of the input is read. Does
+not depend on the pure implementation, connections or Spark.
 
-Decoding: `step` runs without the GIL through batches and records, and copies rows into growing
-blocks of memory. It returns an `Event` for work that needs Python (a compressed or transactional
-batch, a full Arrow batch, a failure); the next call continues at the same position.
+Decoding: `step` iterates over batches and records without the GIL, and copies rows into growing
+memory blocks. It returns an `Event` for work that requires Python (a compressed or transactional
+batch, a full Arrow batch, a failure). The next call continues at the same position.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
@@ -109,7 +109,7 @@ include "_kernel_common.pxi"
 
 
 cdef class _Memory:
-    """A filled block, which Arrow owns and frees."""
+    """A filled memory block that Arrow owns and frees."""
 
     cdef uint8_t *data
     cdef Py_ssize_t size_bytes
@@ -122,10 +122,11 @@ cdef class _Memory:
 
 
 cdef object take_buffer(Block *block, size_t size_bytes):
-    """Move the block's memory to an Arrow buffer.
+    """Move the memory of a block to an Arrow buffer.
 
-    The memory is shrunk only if less than half of it is used: the C library reuses freed blocks of
-    the same size, but returns the rest of a shrunk one to the system, and new pages are slow.
+    The memory is shrunk only if less than half of it is used. The C library reuses freed blocks of
+    the same size, but returns the unused part of a shrunk block to the system, and the allocation
+    of new pages is slow.
     """
     cdef _Memory memory = _Memory()
     if size_bytes < block.capacity // 2 and grow(block, size_bytes) != OK:
@@ -163,7 +164,7 @@ def decode(data, request):
 
 
 def crc_of(data, by_tables=False):
-    """Compute CRC-32C with the processor's instruction, or with tables."""
+    """Compute the CRC-32C with the instruction of the processor, or with tables."""
     cdef Py_buffer view
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
@@ -175,7 +176,7 @@ def crc_of(data, by_tables=False):
 
 
 cdef class _Decoding:
-    """One call of `decode`: the work between calls of `step`."""
+    """One call of `decode`, which does the work between the calls of `step`."""
 
     cdef State state
     cdef const uint8_t *start
@@ -242,7 +243,7 @@ cdef class _Decoding:
         raise DecodeError(DecodeFailure(self.state.failure), self.state.failure_offset, *details)
 
     cdef int handle_batch(self) except -1:
-        """Enter or leave a batch that is compressed, transactional or control."""
+        """Enter or skip a compressed batch, a transactional batch or a control batch."""
         cdef BatchHeader *batch = &self.state.batch
         if self.aborted is not None:
             self.aborted.admit(batch.last_offset)
@@ -273,7 +274,7 @@ cdef class _Decoding:
         return is_abort_marker(key, base_offset=self.state.batch.base_offset)
 
     cdef int open_section(self) except -1:
-        """Enter the records of the batch, after decompression if needed."""
+        """Enter the records of the batch, after decompression if the batch is compressed."""
         cdef BatchHeader *batch = &self.state.batch
         cdef Py_buffer view
         cdef Py_ssize_t first = self.state.position - self.start + HEADER_BYTES
@@ -293,7 +294,7 @@ cdef class _Decoding:
         return 0
 
     cdef int flush(self) except -1:
-        """Add the current rows as an Arrow batch."""
+        """Convert the current rows to an Arrow batch."""
         arrays = [self.column(name) for name in self.request.columns]
         self.batches.append(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
         release_rows(&self.state)
@@ -346,7 +347,7 @@ cdef class _Decoding:
 
 @lru_cache(maxsize=8)
 def _same_for_all(value, type_):
-    """Return a column of one repeated value with the maximum length; batches take slices."""
+    """Return a column of maximum length that repeats one value. Batches use slices of it."""
     return pa.repeat(pa.scalar(value, type_), ROWS_MAX)
 
 

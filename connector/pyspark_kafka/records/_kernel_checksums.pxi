@@ -1,5 +1,5 @@
-# The sum of the hashes of rows (`checksums.RowChecksums`). A part of `_kernel.pyx`;
-# `_pure_checksums` is the readable version, and `row_hash.h` has the inner loop.
+# The sum of the hashes of rows (`checksums.RowChecksums`). `_kernel.pyx` includes this file.
+# `_pure_checksums` is the readable version, and `row_hash.h` contains the inner loop.
 
 cdef extern from "row_hash.h" nogil:
     const uint64_t[8] row_hash_words
@@ -15,7 +15,7 @@ cdef enum:
 
 cdef struct Hashed:
     int64_t row_count
-    # The topic of each row, or the dictionary of `topic_indices` if those are present.
+    # The topic of each row, or the dictionary of topics if `topic_indices` is present.
     Column topic
     Column topic_indices
     Column partition
@@ -25,7 +25,7 @@ cdef struct Hashed:
     Column headers
     Column header_keys
     Column header_values
-    # Hashes by index in the dictionary.
+    # The hash of each topic in the dictionary.
     const uint64_t *topic_hashes
 
 
@@ -42,7 +42,7 @@ cdef inline uint64_t with_field(
 cdef inline uint64_t with_headers(
     uint64_t hash, const Hashed *rows, int64_t row
 ) noexcept nogil:
-    """Hash the headers and their count; null is the same as an empty list."""
+    """Hash the headers and their count. Null and an empty list have the same hash."""
     cdef int64_t start = 0
     cdef int64_t count = 0
     cdef int64_t index
@@ -141,7 +141,7 @@ cdef class _Checksums:
         return 0
 
     cdef int point_to_topics(self, topics) except -1:
-        """Hash each topic of a dictionary once."""
+        """Point to the `topic` column. The topics of a dictionary are hashed only once."""
         cdef int64_t count, index
         if not pa.types.is_dictionary(topics.type):
             point_to_binary(&self.rows.topic, topics)

@@ -1,8 +1,9 @@
-# The fast path to `common_records.h`: which batches it handles, and for how many records there is
-# room. A part of `_kernel.pyx`. Invariant: other records are left to `read_record` and `append`.
+# The calls of the fast path in `common_records.h`. They determine which batches the fast path can
+# handle and how many rows have enough memory. `read_record` and `append` handle all other records.
+# `_kernel.pyx` includes this file.
 
 cdef inline bint is_common(const State *state) noexcept nogil:
-    """Return whether all offsets are in the range, and all short timestamp deltas fit."""
+    """Return whether all offsets are in the range, and short timestamp deltas cannot overflow."""
     cdef const BatchHeader *batch = &state.batch
     cdef int64_t room = TIMESTAMP_MS_MAX - COMMON_NUMBER_MAX
     return (
@@ -14,7 +15,7 @@ cdef inline bint is_common(const State *state) noexcept nogil:
 
 
 cdef int take_common_records(State *state) noexcept nogil:
-    """Append the next records as rows while they are common and there is room."""
+    """Append the next records as rows while they are common and there is enough memory."""
     cdef common_rows rows
     cdef bint log_append_time = (state.batch.attributes & LOG_APPEND_TIME_BIT) != 0
     if state.row_count == state.row_capacity and state.row_count < state.rows_max:
@@ -54,10 +55,10 @@ cdef int take_common_records(State *state) noexcept nogil:
 
 
 cdef inline const uint8_t *last_end(const State *state) noexcept nogil:
-    """Return the limit of the end of the last record.
+    """Return the latest position at which the last record may end.
 
-    Fields are smaller than their record, so that no record needs a check of the blocks' capacity
-    and of the payload of the Arrow batch.
+    The fields of a record are smaller than the record. Therefore the fields of all records before
+    this position fit into the blocks and into the Arrow batch, and need no further checks.
     """
     cdef int64_t left = state.section_end - state.record - COMMON_AHEAD_BYTES
     left = min(left, state.bytes_max - state.payload_bytes)
@@ -89,7 +90,7 @@ cdef inline void close_column(
 
 
 cdef void put_no_headers(State *state, int64_t row_end) noexcept nogil:
-    """Set null headers for the rows from `row_count` on."""
+    """Set the headers of the rows from `row_count` up to `row_end` (exclusive) to null."""
     cdef int64_t row
     state.header_lists_nulls += row_end - state.row_count
     common_clear_bits(state.header_lists_valid.data, state.row_count, row_end)

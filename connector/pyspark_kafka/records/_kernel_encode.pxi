@@ -1,12 +1,13 @@
-# Rows to batches: the batch of each row, the size of each batch, and then the bytes. A part of
-# `_kernel.pyx`; `_pure_encode` is the readable version.
-# Invariant: `write_rows` writes exactly the number of bytes that `plan_rows` has computed for a
-# batch (and up to PADDING_BYTES after them), since both use the same functions for sizes.
+# Encoding of rows. The first pass assigns each row to a batch and computes the size of each batch,
+# and the second pass writes the bytes. `_kernel.pyx` includes this file; `_pure_encode` is the
+# readable version. For each batch, `write_rows` writes exactly as many bytes as `plan_rows` has
+# computed, because both use the same functions for sizes. It may also overwrite up to PADDING_BYTES
+# bytes after them.
 
 cdef enum:
     CRC_POSITION = 17
     MAGIC_OF_FORMAT_2 = 2
-    # Record attributes, timestamp delta 0 and offset delta 0 of a batch's first record.
+    # The size of the attributes, timestamp delta 0 and offset delta 0 in the first record.
     FIRST_DELTAS_BYTES = 3
     BATCHES_AT_FIRST = 16
     SHORT_BYTES_MAX = 512
@@ -24,11 +25,11 @@ cdef extern from * nogil:
 
 
 cdef struct Column:
-    # An Arrow array whose rows start at `first`. All rows are null if it is not `present`.
+    # An Arrow array whose rows start at `first`. If it is not `present`, all rows are null.
     bint present
-    # Offsets have 64 bits.
+    # Whether the offsets have 64 bits.
     bint large
-    # NULL if there are no nulls.
+    # The validity bitmap, or NULL if no row is null.
     const uint8_t *valid
     int64_t first
     # For binaries and lists.
@@ -39,7 +40,7 @@ cdef struct Column:
     const uint8_t *end
 
 cdef struct Planned:
-    # A batch: values of its header, and the write position.
+    # A batch with the values of its header and its write position.
     int32_t partition
     int32_t record_count
     int64_t size_bytes
@@ -70,15 +71,15 @@ cdef struct Plan:
     int32_t turn
     int64_t now_ms
     int64_t bytes_max
-    # For each partition the index of its open batch, or -1.
+    # The index of the open batch of each partition, or -1.
     int32_t *open_batches
-    # For each row the index of its batch, and the size of its record without the length.
+    # For each row, the index of its batch and the size of its record without the length field.
     int32_t *batch_of_row
     int32_t *body_bytes
     Planned *batches
     int64_t batch_count
     int64_t batch_capacity
-    # The failure.
+    # The details of a failure.
     int32_t failed_partition
     int64_t failed_bytes
 
@@ -104,7 +105,7 @@ cdef inline int64_t offset_at(const Column *column, int64_t row) noexcept nogil:
 cdef inline int64_t field_at(
     const Column *column, int64_t row, const uint8_t **field
 ) noexcept nogil:
-    """Return the size and the position of a binary; -1 for null."""
+    """Return the size of a binary value, or -1 for null, and set its position."""
     cdef int64_t start
     if is_null(column, row):
         return -1
@@ -114,7 +115,7 @@ cdef inline int64_t field_at(
 
 
 cdef inline int64_t header_range(const Plan *plan, int64_t row, int64_t *start) noexcept nogil:
-    """Return the number of headers of a row, and the index of the first."""
+    """Return the number of headers of a row, and set the index of the first header."""
     if is_null(&plan.headers, row):
         return 0
     start[0] = offset_at(&plan.headers, row)
@@ -135,7 +136,7 @@ cdef inline uint64_t zigzag(int64_t number) noexcept nogil:
 
 
 cdef inline int64_t varint_bytes(int64_t number) noexcept nogil:
-    """Return the size of a varint; without branches, which are mispredicted, for small ones."""
+    """Return the size of a varint. Small numbers need no branch, which might be mispredicted."""
     cdef uint64_t unsigned = zigzag(number)
     if unsigned < 1 << 28:
         return 1 + (unsigned >= 1 << 7) + (unsigned >= 1 << 14) + (unsigned >= 1 << 21)
@@ -173,7 +174,7 @@ cdef inline int64_t delta(int64_t timestamp, int64_t base) noexcept nogil:
 
 
 cdef inline uint32_t murmur2(const uint8_t *key, int64_t size) noexcept nogil:
-    """`Utils.murmur2` of Apache Kafka."""
+    """Return the murmur2 hash of a key (`Utils.murmur2` in Kafka)."""
     cdef uint32_t multiplier = 0x5BD1E995
     cdef uint32_t mixed = <uint32_t> 0x9747B28CU ^ <uint32_t> size
     cdef uint32_t word
@@ -198,7 +199,7 @@ cdef inline uint32_t murmur2(const uint8_t *key, int64_t size) noexcept nogil:
 
 
 cdef inline int64_t field_size(int64_t size) noexcept nogil:
-    """Return the size of a field with its length; null (-1) has only the length."""
+    """Return the encoded size of a field of `size` bytes (-1 for null), with its length."""
     return varint_bytes(size) + (size if size > 0 else 0)
 
 
@@ -217,7 +218,7 @@ cdef int64_t headers_size(const Plan *plan, int64_t row) noexcept nogil:
 cdef inline bint put_into(
     Plan *plan, int32_t partition, int64_t row, int64_t timestamp, int64_t fields_bytes
 ) noexcept nogil:
-    """Assign the row to the partition's open batch, if there is one with room."""
+    """Assign the row to the open batch of the partition. Return False if it does not fit."""
     cdef int32_t index = plan.open_batches[partition]
     cdef int64_t body_bytes, size_bytes
     cdef Planned *batch
@@ -259,7 +260,7 @@ cdef int begin_batch(Plan *plan, int32_t partition, int64_t timestamp) noexcept 
 
 
 cdef int plan_rows(Plan *plan) noexcept nogil:
-    """Assign each row to a batch. `written` counts the records, as it does in `write_rows`."""
+    """Assign each row to a batch. `written` counts the records, as in `write_rows`."""
     cdef const uint8_t *key = NULL
     cdef const uint8_t *value = NULL
     cdef int64_t row, key_bytes, fields_bytes, timestamp
@@ -307,7 +308,7 @@ cdef inline int64_t size_alone(int64_t fields_bytes) noexcept nogil:
 cdef inline uint8_t *put_field(
     uint8_t *at, const Column *column, int64_t row
 ) noexcept nogil:
-    """Write a length (-1 for null) and the bytes."""
+    """Write the length of a field (-1 for null) and its bytes."""
     cdef const uint8_t *field = NULL
     cdef int64_t size = field_at(column, row, &field)
     cdef int64_t copied = 0
@@ -315,7 +316,7 @@ cdef inline uint8_t *put_field(
     if size <= 0:
         return at
     if size <= SHORT_BYTES_MAX and column.end - field >= size + COMMON_WORD_BYTES:
-        # Whole words, beyond the field: the source is long enough, and the batch is padded.
+        # Copy whole words, even past the field: the source is long enough and the batch padded.
         while copied < size:
             memcpy(at + copied, field + copied, COMMON_WORD_BYTES)
             copied += COMMON_WORD_BYTES
@@ -341,7 +342,7 @@ cdef void write_rows(Plan *plan) noexcept nogil:
     cdef uint8_t *at
     cdef int64_t row, timestamp
     cdef int32_t index = -1
-    # A copy of the batch of the previous row, which is mostly the same.
+    # A copy of the current batch, because most rows belong to the same batch as the previous row.
     cdef Planned current
     for row in range(plan.row_count):
         if plan.batch_of_row[row] != index:
@@ -368,7 +369,7 @@ cdef void write_rows(Plan *plan) noexcept nogil:
 cdef void put_header(
     uint8_t *data, int64_t size_bytes, const Planned *batch, const Sealing *sealing
 ) noexcept nogil:
-    """Write the header and the CRC of a batch after its records."""
+    """Write the header and the CRC of a batch whose records are already written."""
     put_big64(data, 0)
     put_big32(data + 8, <uint32_t> (size_bytes - LENGTH_END))
     put_big32(data + 12, <uint32_t> -1)
@@ -481,7 +482,7 @@ cdef class _Encoding:
         return 0
 
     cdef object sealed(self, list memories):
-        """Finish the batches whose records are in `memories`, which becomes empty."""
+        """Compress the batches in `memories`, write their headers, and clear the list."""
         cdef Sealing sealing
         cdef Planned *batch
         cdef _Memory memory
@@ -519,7 +520,7 @@ cdef class _Encoding:
         return found
 
     cdef _Memory compressed(self, compress, _Memory plain, int32_t partition):
-        """Return the compressed batch, like `plain` without a header."""
+        """Return the compressed batch. Like `plain`, it does not have a header yet."""
         cdef Py_buffer view
         cdef _Memory memory
         section = compress(memoryview(plain)[HEADER_BYTES:])
@@ -547,7 +548,7 @@ cdef int32_t *numbers(int64_t count) except NULL:
 
 
 cdef uint8_t *address(buffer) except? NULL:
-    """Return the address of a buffer; Arrow has None for an empty one."""
+    """Return the address of a buffer. Arrow uses None for an empty buffer."""
     return NULL if buffer is None else <uint8_t *> <uintptr_t> buffer.address
 
 

@@ -1,15 +1,15 @@
-# Reused memory for batches. A part of `_kernel.pyx`.
-# The C library returns large freed blocks to the system, and new pages cost more than writing to
-# them, so that a few blocks are kept for later batches. Invariant: at most KEPT_BYTES_MAX bytes in
-# KEPT_BLOCKS_MAX blocks are kept, the latest ones. All functions run with the GIL.
+# Reuse of batch memory. `_kernel.pyx` includes this file. The C library returns large freed blocks
+# to the system, and allocating new pages takes longer than writing to them. The latest blocks are
+# therefore kept for later batches: at most KEPT_BLOCKS_MAX blocks with a total of KEPT_BYTES_MAX
+# bytes. All functions run with the GIL.
 
 cdef enum:
     KEPT_BLOCKS_MAX = 64
     KEPT_BYTES_MAX = 32 * 1024 * 1024
-    # The C library keeps smaller blocks itself.
+    # The C library keeps smaller blocks.
     KEPT_BLOCK_BYTES_MIN = 128 * 1024
     KEPT_BLOCK_BYTES_MAX = 4 * 1024 * 1024
-    # Capacities are rounded up, since batches differ a little; untouched pages cost nothing.
+    # Capacities are rounded up, because batch sizes differ slightly. Unused pages cost nothing.
     STEP_BYTES = 64 * 1024
 
 cdef struct Kept:
@@ -22,7 +22,7 @@ cdef size_t kept_bytes = 0
 
 
 cdef class _BatchMemory(_Memory):
-    """A block that is kept after its last reference is gone."""
+    """A block that is kept for reuse when its last reference is dropped."""
 
     cdef size_t capacity
 
@@ -48,7 +48,7 @@ cdef _BatchMemory allocated(size_t size_bytes):
 
 
 cdef void take_kept(_BatchMemory memory, size_t capacity) noexcept:
-    """Take the latest kept block of at least this and less than twice this capacity."""
+    """Take the latest kept block with at least `capacity` bytes and less than twice as many."""
     cdef size_t index = kept_count
     while index > 0:
         index -= 1
@@ -60,7 +60,10 @@ cdef void take_kept(_BatchMemory memory, size_t capacity) noexcept:
 
 
 cdef void keep(uint8_t *data, size_t capacity) noexcept:
-    """Keep a block and free the oldest ones beyond the limits; free a block of another size."""
+    """Keep a block, and free the oldest blocks if the limits are exceeded.
+
+    A block that is too small or too large is freed immediately.
+    """
     global kept_count, kept_bytes
     if not KEPT_BLOCK_BYTES_MIN <= capacity <= KEPT_BLOCK_BYTES_MAX:
         free(data)

@@ -1,5 +1,5 @@
-# Bytes to fields: numbers, batches, records, and every check of them. A part of `_kernel.pyx`.
-# Invariant: no byte at or after an end is read. `_pure` is the readable version.
+# Parsing and validation of numbers, batches and records. `_kernel.pyx` includes this file; `_pure`
+# is the readable version. No byte at or after an `end` pointer is read.
 
 cdef inline uint32_t big32(const uint8_t *at) noexcept nogil:
     return (<uint32_t> at[0] << 24) | (<uint32_t> at[1] << 16) | (<uint32_t> at[2] << 8) | at[3]
@@ -62,7 +62,10 @@ cdef inline int varint64(const uint8_t **at, const uint8_t *end, int64_t *number
 
 
 cdef bint is_utf8(const uint8_t *at, const uint8_t *end) noexcept nogil:
-    """Strict: shortest form, no surrogates, nothing above U+10FFFF (RFC 3629)."""
+    """Return whether the bytes are valid UTF-8 according to RFC 3629.
+
+    Overlong forms, surrogates and code points above U+10FFFF are invalid.
+    """
     cdef uint8_t first, low, high
     cdef int more
     while at < end:
@@ -104,7 +107,7 @@ cdef bint is_utf8(const uint8_t *at, const uint8_t *end) noexcept nogil:
 cdef int fail(
     State *state, int failure, int count, int64_t first=0, int64_t second=0, int64_t third=0
 ) noexcept nogil:
-    """Set a failure of the batch with `count` details."""
+    """Store a failure of the batch, with `count` details."""
     state.failure = failure
     state.failure_offset = state.batch.base_offset
     state.failure_details = count
@@ -117,7 +120,7 @@ cdef int fail(
 cdef int fail_record(
     State *state, int failure, int count, int64_t first=0, int64_t second=0, int64_t third=0
 ) noexcept nogil:
-    """Set a failure of the record at `index`, which is the first detail."""
+    """Store a failure of the record at `index`, which is the first detail."""
     fail(state, failure, count + 1, state.index, first, second)
     state.details[3] = third
     return FAILED
@@ -131,7 +134,7 @@ cdef int fail_number(State *state, int found) noexcept nogil:
 
 
 cdef int step(State *state) noexcept nogil:
-    """Decode until the end of the range or until Python is needed."""
+    """Decode up to the end of the range, or until an event requires Python."""
     cdef int event
     cdef BatchHeader *batch = &state.batch
     while True:
@@ -219,7 +222,7 @@ cdef int read_header(State *state) noexcept nogil:
 
 
 cdef int read_records(State *state) noexcept nogil:
-    """Read the records from `index` on; after `FULL` the current record is read again."""
+    """Read the records from `index` on. After `FULL`, the next call reads the record again."""
     cdef Record record
     cdef bint common = is_common(state)
     cdef int event
@@ -270,7 +273,7 @@ cdef int read_record(State *state, Record *record) noexcept nogil:
     record.end = end
     if at == end:
         return fail_number(state, CUT)
-    at += 1  # attributes, none of which is in use
+    at += 1  # attributes, which Kafka does not use
     found = varint64(&at, end, &record.timestamp_delta)
     if found == 0:
         found = varint32(&at, end, &record.offset_delta)
@@ -297,7 +300,7 @@ cdef int read_record(State *state, Record *record) noexcept nogil:
     if record.header_count > 0 and read_headers(state, record, &at) != OK:
         return FAILED
     if at < end:
-        return fail_record(state, RECORD_REST, 1, end - at)
+        return fail_record(state, RECORD_TRAILING, 1, end - at)
     return OK
 
 
@@ -309,7 +312,7 @@ cdef inline int read_field(
     int32_t *field_bytes,
     int32_t bytes_min,
 ) noexcept nogil:
-    """Read a length of at least `bytes_min` (-1 is null) and a field of that length."""
+    """Read a length of at least `bytes_min` (-1 means null) and a field of this length."""
     cdef int found = varint32(at, end, field_bytes)
     if found != 0:
         return fail_number(state, found)
@@ -322,7 +325,7 @@ cdef inline int read_field(
 
 
 cdef int read_headers(State *state, Record *record, const uint8_t **at) noexcept nogil:
-    """Check the headers, and sum their sizes."""
+    """Validate the headers and compute their total size."""
     cdef const uint8_t *field
     cdef int32_t key_bytes = 0, value_bytes = 0
     cdef int32_t index

@@ -1,5 +1,5 @@
-# Fields to columns: rows are copied into blocks of memory that grow. A part of `_kernel.pyx`.
-# Invariant: a row is appended completely or not at all, unless there is no memory, which ends all.
+# Copying of fields to columns, which are growing memory blocks. `_kernel.pyx` includes this file.
+# A row is appended completely or not at all. If memory cannot be allocated, decoding fails.
 
 cdef inline int append(State *state, Record *record, int64_t offset) noexcept nogil:
     """Append the record as a row; return `FULL` if it belongs to the next Arrow batch."""
@@ -55,7 +55,7 @@ cdef inline int append(State *state, Record *record, int64_t offset) noexcept no
 
 
 cdef inline bint is_timestamp(int64_t base, int64_t delta) noexcept nogil:
-    """Return whether the sum, in milliseconds, fits an int64 in microseconds."""
+    """Return whether the sum of two numbers of milliseconds fits into an int64 of microseconds."""
     cdef int64_t total
     return not add_overflows(base, delta, &total) and (
         -TIMESTAMP_MS_MAX <= total <= TIMESTAMP_MS_MAX
@@ -65,7 +65,10 @@ cdef inline bint is_timestamp(int64_t base, int64_t delta) noexcept nogil:
 cdef void put_timestamp_type(
     State *state, int64_t row, int64_t row_end, int32_t type_
 ) noexcept nogil:
-    """Set the type of rows `row` to before `row_end`; the block is used for mixed types only."""
+    """Set the timestamp type of the rows from `row` up to `row_end` (exclusive).
+
+    The block is used only if the rows have different types.
+    """
     cdef int32_t *types = <int32_t *> state.timestamp_type.data
     cdef int64_t index
     if not state.timestamp_type_mixed:
@@ -83,7 +86,10 @@ cdef void put_timestamp_type(
 cdef inline int put(
     Binary *column, int64_t row, const uint8_t *field, int32_t field_bytes, const uint8_t *end
 ) noexcept nogil:
-    """Append bytes, or null for -1, as row `row`; offsets and validity have room for it."""
+    """Append a field as row `row`, or null if `field_bytes` is -1.
+
+    The offsets and the validity bitmap must have memory for the row.
+    """
     cdef Block *data = &column.data
     if field_bytes < 0:
         if column.null_from < 0:
@@ -100,7 +106,7 @@ cdef inline int put(
 
 
 cdef inline void note_nulls(Binary *column, int64_t row_end) noexcept nogil:
-    """Write the pending run of nulls before `row_end`, if there is one."""
+    """Write the nulls from `null_from` up to `row_end` (exclusive), if there are any."""
     if column.null_from >= 0:
         column.nulls += row_end - column.null_from
         common_note_nulls(
@@ -150,7 +156,7 @@ cdef int grow(Block *block, size_t capacity) noexcept nogil:
 
 
 cdef int grow_bits(Block *block, int64_t rows) noexcept nogil:
-    """Grow a validity bitmap; new rows are valid."""
+    """Grow a validity bitmap. The new rows are valid."""
     cdef size_t before = block.capacity
     if grow(block, (rows + 7) // 8) != OK:
         return MEMORY
@@ -170,9 +176,9 @@ cdef int grow_binary(Binary *column, int64_t rows, size_t bytes_at_first) noexce
 
 
 cdef int grow_rows(State *state) noexcept nogil:
-    """Grow to twice as many rows, up to the limit of an Arrow batch.
+    """Double the capacity for rows, up to the limit of an Arrow batch.
 
-    The first size is an estimate from the records per byte of the current batch.
+    The initial capacity is estimated from the number of records per byte in the current batch.
     """
     cdef int64_t left = min(<int64_t> (state.end - state.position), state.bytes_max)
     cdef int64_t rows = max(state.row_capacity * 2, ROWS_AT_FIRST)
@@ -202,7 +208,7 @@ cdef int grow_rows(State *state) noexcept nogil:
 
 
 cdef int grow_headers(State *state, int32_t more) noexcept nogil:
-    """Grow the columns of headers by at least `more`."""
+    """Grow the header columns so that `more` headers fit."""
     cdef int64_t headers = max(state.header_count + more, ROWS_AT_FIRST)
     if more:
         headers = max(headers, state.header_capacity * 2)

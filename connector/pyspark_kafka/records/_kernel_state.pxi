@@ -1,5 +1,5 @@
-# The kernel's state: constants of the format, structs, and failures as C integers.
-# A part of `_kernel.pyx`, which includes it.
+# The state of the kernel: constants of the format, structs, and failures as C integers.
+# `_kernel.pyx` includes this file.
 
 cdef enum:
     UP_TO_MAGIC_BYTES = 17
@@ -12,12 +12,12 @@ cdef enum:
     CONTROL_BIT = 0x20
     CODEC_MAX = 4
     DETAILS_MAX = 4
-    # Bytes after the end of each block, since copies use whole words; Arrow recommends 64.
+    # The number of bytes after each block, because copies use whole words. Arrow recommends 64.
     PADDING_BYTES = 64
     ROWS_AT_FIRST = 1024
     BLOCK_BYTES_AT_FIRST = 64 * 1024
 
-# The result of `step` and of its functions.
+# The results of `step` and of the functions that it calls.
 cdef enum Event:
     OK = 0
     DONE
@@ -26,7 +26,7 @@ cdef enum Event:
     FAILED
     MEMORY
 
-# Results of reading a number.
+# The errors of reading a number.
 cdef enum:
     CUT = 1
     TOO_LONG = 2
@@ -45,7 +45,7 @@ cdef int CODEC = DecodeFailure.CODEC
 cdef int RECORDS_CUT = DecodeFailure.RECORDS_CUT
 cdef int RECORD_LENGTH = DecodeFailure.RECORD_LENGTH
 cdef int RECORD_CUT = DecodeFailure.RECORD_CUT
-cdef int RECORD_REST = DecodeFailure.RECORD_REST
+cdef int RECORD_TRAILING = DecodeFailure.RECORD_TRAILING
 cdef int NUMBER = DecodeFailure.NUMBER
 cdef int OFFSET = DecodeFailure.OFFSET
 cdef int FIELD_LENGTH = DecodeFailure.FIELD_LENGTH
@@ -56,14 +56,14 @@ cdef int HEADER_KEY = DecodeFailure.HEADER_KEY
 
 
 cdef struct Block:
-    # Memory that grows; `size` bytes of it are in use.
+    # A growing memory block, in which `size` bytes are used.
     uint8_t *data
     size_t size
     size_t capacity
 
 cdef struct Binary:
-    # A column of bytes. Offsets and validity have an entry for each row. If `null_from` is not
-    # negative, the rows from there on are null and not in offsets and validity yet.
+    # A binary column. Offsets and validity have an entry for each row. If `null_from` is not
+    # negative, all rows from `null_from` on are null and not in offsets and validity yet.
     bint selected
     Block offsets
     Block valid
@@ -95,7 +95,7 @@ cdef struct Record:
     const uint8_t *end
 
 cdef struct State:
-    # The input and the position in it.
+    # The input, the current position in it, and the requested offsets.
     const uint8_t *data
     const uint8_t *end
     const uint8_t *position
@@ -105,7 +105,7 @@ cdef struct State:
     int64_t offset_min
     bint filters
     BatchHeader batch
-    # The records of `batch`, while `in_records`.
+    # The records of `batch`, if `in_records` is true.
     bint in_records
     const uint8_t *record
     const uint8_t *section_end
@@ -126,11 +126,11 @@ cdef struct State:
     bint timestamp_selected
     Block timestamp
     bint timestamp_type_selected
-    # The block is used only when the rows have both types (`timestamp_type_mixed`).
+    # The block is used only if the rows have both types (`timestamp_type_mixed`).
     Block timestamp_type
     int32_t timestamp_type_of_all
     bint timestamp_type_mixed
-    # Headers: a list for each row of the pairs in `header_keys` and `header_values`.
+    # The headers: each row has a list of pairs in `header_keys` and `header_values`.
     bint headers_selected
     Block header_lists
     Block header_lists_valid
@@ -139,7 +139,7 @@ cdef struct State:
     int64_t header_capacity
     Binary header_keys
     Binary header_values
-    # The failure.
+    # The failure and its details.
     int failure
     int64_t failure_offset
     int failure_details

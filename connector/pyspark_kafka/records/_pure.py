@@ -1,29 +1,31 @@
-"""The implementation of decoding in plain Python: record batches to Arrow.
+"""Decode record batches to Arrow in plain Python.
 
-Purpose: the readable reference of decoding, and its implementation where the kernel is not built.
-Invariant: the same rows, Arrow batches and errors as `_kernel`. What it must not know: the kernel,
-connections, Spark. Source: KIP-98, DefaultRecordBatch and DefaultRecord of Apache Kafka.
+This is the readable reference implementation, which is also used if the kernel is not installed. It
+returns the same rows, Arrow batches and errors as `_kernel`. Source: KIP-98, DefaultRecordBatch and
+DefaultRecord of Apache Kafka.
 
-A batch, big-endian; its CRC-32C covers the bytes from `attributes` on:
+A batch has the following format. Numbers are big-endian, positions are counted from the start of
+the batch, and the CRC-32C covers all bytes from `attributes` on:
 
 | position | size | field                  | notes                                              |
 | -------: | ---: | ---------------------- | -------------------------------------------------- |
 |        0 |    8 | base offset            |                                                    |
-|        8 |    4 | length                 | bytes after this field                             |
+|        8 |    4 | length                 | number of bytes after this field                   |
 |       12 |    4 | partition leader epoch |                                                    |
-|       16 |    1 | magic                  | 2; legacy formats have 0 and 1 at this position    |
+|       16 |    1 | magic                  | 2; legacy formats have 0 or 1 at this position     |
 |       17 |    4 | crc                    |                                                    |
 |       21 |    2 | attributes             | 0-2 codec, 3 LogAppendTime, 4 transactional,       |
 |          |      |                        | 5 control                                          |
-|       23 |    4 | last offset delta      | to the base offset                                 |
+|       23 |    4 | last offset delta      | last offset minus base offset                      |
 |       27 |    8 | base timestamp         | milliseconds                                       |
-|       35 |    8 | max timestamp          | with LogAppendTime that of every record            |
+|       35 |    8 | max timestamp          | with LogAppendTime, the timestamp of all records   |
 |       43 |    8 | producer id            |                                                    |
 |       51 |   10 | epoch, base sequence   |                                                    |
-|       57 |    4 | record count           | after compaction fewer than offsets, maybe 0       |
+|       57 |    4 | record count           | can be lower than the number of offsets, or 0      |
 |       61 |      | records                | compressed together if there is a codec            |
 
-A record; numbers are zigzag varints of up to 32 bits, timestamp deltas of up to 64:
+A record has the following format. Timestamp deltas are zigzag varints of up to 64 bits, and all
+other numbers are zigzag varints of up to 32 bits:
 
     length | attributes, 1 byte | timestamp delta | offset delta
     | key length, -1 for null | key | value length, -1 for null | value
@@ -110,7 +112,10 @@ def _decode(data: memoryview, request: DecodeRequest) -> DecodeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedBatch:
-    """A complete batch with a valid header and CRC; `section` is its records, maybe compressed."""
+    """A complete batch with a valid header and CRC.
+
+    `section` contains the records, which may be compressed.
+    """
 
     base_offset: int
     size_bytes: int
@@ -137,13 +142,13 @@ class ParsedBatch:
 
     @property
     def timestamp_type(self) -> int:
-        """Kafka's ids, which are Spark's: 0 CreateTime, 1 LogAppendTime."""
+        """The number of the timestamp type in Kafka and Spark: 0 CreateTime, 1 LogAppendTime."""
         return 1 if self.attributes & _LOG_APPEND_TIME_BIT else 0
 
 
 @cache
 def _crc32c() -> Callable[[Buffer], int]:
-    """Import `crc32c` on first use: it imports `importlib.metadata`, which takes long."""
+    """Import `crc32c` on first use, because it imports `importlib.metadata`, which is slow."""
     from crc32c import crc32c  # noqa: PLC0415
 
     return crc32c
@@ -152,7 +157,7 @@ def _crc32c() -> Callable[[Buffer], int]:
 def read_batch(
     data: memoryview, offset_min: int, *, crc_of: Callable[[Buffer], int] | None = None
 ) -> ParsedBatch | None:
-    """Parse the batch at the start of `data`; None if it is incomplete."""
+    """Parse the batch at the start of `data`. Return None if the batch is incomplete."""
     base_offset, length, _, magic = _BEGIN.unpack_from(data)
     if magic in _LEGACY_MAGICS:
         raise DecodeError(DecodeFailure.LEGACY, base_offset, magic)
@@ -194,9 +199,10 @@ def read_batch(
 def _is_delivered(
     batch: ParsedBatch, aborted: AbortedProducers | None, request: DecodeRequest
 ) -> bool:
-    """Return whether the batch's records are decoded; update the aborted producers.
+    """Return whether the records of the batch must be decoded, and update the aborted producers.
 
-    Markers before the range count too: the aborted transactions are those of the fetched bytes.
+    Markers before the requested range are also processed, because the aborted transactions of a
+    response can end before the range.
     """
     if aborted is not None:
         aborted.admit(batch.last_offset)
@@ -210,7 +216,10 @@ def _is_delivered(
 
 
 def _is_abort_marker(batch: ParsedBatch, request: DecodeRequest) -> bool:
-    """A control batch has one record, or none after compaction."""
+    """Return whether the control batch is an abort marker.
+
+    A control batch has one record, or no record after compaction.
+    """
     if batch.record_count == 0:
         return False
     return is_abort_marker(next(read_records(batch, request)).key, base_offset=batch.base_offset)
@@ -250,7 +259,7 @@ def read_records(batch: ParsedBatch, request: DecodeRequest) -> Iterator[_Record
 
 
 def _record(fields: _Fields, batch: ParsedBatch, delta_min: int) -> _Record:
-    fields.byte()  # attributes, none of which is in use
+    fields.byte()  # attributes, which Kafka does not use
     timestamp_delta = fields.varint(_INT64_BITS)
     offset_delta = fields.varint(_INT32_BITS)
     if not delta_min <= offset_delta <= batch.last_offset_delta:
@@ -262,7 +271,7 @@ def _record(fields: _Fields, batch: ParsedBatch, delta_min: int) -> _Record:
         fields.fail(DecodeFailure.HEADER_COUNT, count, fields.left)
     headers = [(fields.required(), fields.nullable()) for _ in range(count)]
     if fields.left:
-        fields.fail(DecodeFailure.RECORD_REST, fields.left)
+        fields.fail(DecodeFailure.RECORD_TRAILING, fields.left)
     log_append_time = batch.attributes & _LOG_APPEND_TIME_BIT
     return _Record(
         offset=batch.base_offset + offset_delta,
@@ -276,7 +285,7 @@ def _record(fields: _Fields, batch: ParsedBatch, delta_min: int) -> _Record:
 
 
 class _Fields:
-    """Reads the fields of one record in order, never beyond its end."""
+    """A reader of the fields of one record, which never reads past the end of the record."""
 
     def __init__(self, batch: ParsedBatch, index: int, section: memoryview, position: int) -> None:
         self._batch = batch
@@ -308,7 +317,7 @@ class _Fields:
         return self._section[self._position - 1]
 
     def varint(self, bits: int) -> int:
-        """Read a zigzag number of at most `bits` bits, in groups of 7, the lowest first."""
+        """Read a zigzag varint of at most `bits` bits."""
         unsigned, shift = 0, 0
         while True:
             byte = self.byte()
@@ -334,7 +343,7 @@ class _Fields:
 
 
 class _Rows:
-    """Collects rows into Arrow batches of bounded size."""
+    """A collector of rows, which builds Arrow batches of limited size."""
 
     def __init__(self, request: DecodeRequest) -> None:
         self._request = request
@@ -375,7 +384,7 @@ class _Rows:
         self._clear()
 
     def _row(self, record: _Record, timestamp_type: int) -> dict[str, Any]:
-        """Raise `DecodeError` for a value that does not fit a selected column, timestamp first."""
+        """Return the row. Raises `DecodeError` for a value that does not fit a selected column."""
         row: dict[str, Any] = {
             "key": record.key,
             "value": record.value,
@@ -405,7 +414,7 @@ class _Rows:
 
 
 def _headers(record: _Record) -> list[tuple[str, bytes | None]] | None:
-    """Return the headers in order, with repeated keys; None if there are none."""
+    """Return the headers in order, including repeated keys, or None if there are none."""
     try:
         return [(key.decode(), value) for key, value in record.headers] or None
     except UnicodeDecodeError:

@@ -1,26 +1,28 @@
-"""The implementation of checksums in plain Python.
+"""The checksum of rows, in plain Python.
 
-Purpose: the readable reference of a row's hash, and its implementation where the kernel is not
-built. Invariant: the same sums as `_kernel`, in every release. What it must not know: the kernel,
-the use of the sums.
+This is the readable reference implementation, which is also used if the kernel is not installed. It
+returns the same sums as `_kernel`, and the sums are the same in every release.
 
-Each step takes the hash so far and words of 64 bits, little-endian. `fold(a, b)` is the product of
-two words, its upper 64 bits XORed with its lower ones; W0 to W7 are constants. The steps of a row:
+Each step combines the current hash with little-endian words of 64 bits. `fold(a, b)` multiplies two
+words and XORs the upper 64 bits of the product with the lower 64 bits. W0 to W7 are constants. The
+steps for a row:
 
-    topic       as a field, from the hash 0
-    place       partition as 32 bits, 0 if it is null; bit 32 is set if there is a partition, bit 33
-                if there is a timestamp: fold(hash ^ W4 ^ place, timestamp ^ W5)
+    topic       as a field, starting with the hash 0
+    place       fold(hash ^ W4 ^ place, timestamp ^ W5). The lower 32 bits of `place` are the
+                partition, or 0 for null. Bit 32 is set if there is a partition, and bit 33 if there
+                is a timestamp.
     key, value  as fields
-    headers     key and value of each as fields; then fold(hash ^ W6, their count ^ W7)
+    headers     the key and value of each header as fields, then fold(hash ^ W6, count ^ W7)
 
-The steps of a field:
+The steps for a field:
 
     null        hash + W0
-    else        64 bytes at a time while there are 64, in four lanes: see `_stripes`
-                16 bytes at a time while there are more, as two words a and b:
-                fold(a ^ W2, b ^ hash)
-                the last 16 bytes, some maybe for the second time, or a shorter field followed by
-                zeros: fold(a ^ W3, b ^ hash ^ W1 * size)
+    not null    1. 64 bytes at a time while at least 64 bytes remain, in four lanes (`_stripes`)
+                2. 16 bytes at a time while more than 16 bytes remain, as two words a and b:
+                   fold(a ^ W2, b ^ hash)
+                3. the last 16 bytes of the field, which can overlap with the previous steps, or the
+                   whole field padded with zeros if it is shorter:
+                   fold(a ^ W3, b ^ hash ^ W1 * size)
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ W: Final = (
     0x6A09E667F3BCC908, 0xBB67AE8584CAA73B, 0x3C6EF372FE94F82B, 0xA54FF53A5F1D36F1,
     0x510E527FADE682D1, 0x9B05688C2B3E6C1F, 0x1F83D9ABFB41BD6B, 0x5BE0CD19137E2179,
 )  # fmt: skip
-"""Constants without a pattern: fractions of the square roots of the first eight primes."""
+"""Arbitrary constants: the fractional parts of the square roots of the first eight primes."""
 _HAS_PARTITION: Final = 1 << 32
 _HAS_TIMESTAMP: Final = 1 << 33
 _STRIPE: Final = struct.Struct("<8Q")
@@ -109,7 +111,7 @@ def _field(mixed: int, data: Buffer | None) -> int:
 
 
 def _stripes(mixed: int, data: Buffer) -> int:
-    """Compute four hashes, each over its 16 of every 64 bytes."""
+    """Compute four hashes, each over 16 of every 64 bytes, and combine them."""
     a = b = c = d = mixed
     for words in _STRIPE.iter_unpack(data):
         a = _fold(words[0] ^ W[0], words[1] ^ a)

@@ -1,9 +1,8 @@
-"""The implementation of encoding in plain Python: Arrow to record batches.
+"""Encode Arrow rows as record batches in plain Python.
 
-Purpose: the readable reference of encoding, and its implementation where the kernel is not built.
-Invariant: the same bytes and errors as `_kernel`. What it must not know: the kernel, connections,
-Spark. `_pure` has the layouts. Source: KIP-98, DefaultRecordBatch, DefaultRecord and
-BuiltInPartitioner of Apache Kafka.
+This is the readable reference implementation, which is also used if the kernel is not installed. It
+returns the same bytes and errors as `_kernel`. The docstring of `_pure` describes the format.
+Source: KIP-98, DefaultRecordBatch, DefaultRecord and BuiltInPartitioner of Apache Kafka.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _TRANSACTIONAL_BIT: Final = 0x10
 
 _NAMES: Final = ("partition", "timestamp", "key", "value", "headers")
 
-# Record attributes, timestamp delta 0 and offset delta 0: a byte each in a batch's first record.
+# In the first record of a batch, attributes, timestamp delta and offset delta are one byte each.
 _FIRST_DELTAS_BYTES: Final = 3
 
 
@@ -68,7 +67,7 @@ def encode(rows: pa.RecordBatch, encoding: Encoding) -> list[EncodedBatch]:
 
 
 def murmur2(key: Buffer) -> int:
-    """`Utils.murmur2` of Apache Kafka, as an unsigned number of 32 bits."""
+    """Return the murmur2 hash of a key as an unsigned 32-bit number (`Utils.murmur2` in Kafka)."""
     multiplier, mask = 0x5BD1E995, 0xFFFFFFFF
     mixed = 0x9747B28C ^ len(key)
     whole_bytes = len(key) - len(key) % 4
@@ -83,7 +82,7 @@ def murmur2(key: Buffer) -> int:
 
 
 def _partition(row: _Row, encoding: Encoding) -> int | None:
-    """Return the partition; None if the row has neither a partition nor a key."""
+    """Return the partition of a row, or None if the row has neither a partition nor a key."""
     if row.partition is not None:
         if not 0 <= row.partition < encoding.partition_count:
             raise no_such_partition(encoding, row.partition)
@@ -95,7 +94,7 @@ def _partition(row: _Row, encoding: Encoding) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """`fields` is the record from the key's length on, after the deltas."""
+    """A row. `fields` contains the encoded record from the key length onward."""
 
     partition: int | None
     timestamp: int
@@ -104,7 +103,7 @@ class _Row:
     fields_bytes: int
 
     def check_size(self, encoding: Encoding, partition: int) -> None:
-        """Raise `RowError` if the row is too large for a batch of its own."""
+        """Raise `RowError` if a batch with only this row is too large for Kafka's format."""
         body_bytes = _FIRST_DELTAS_BYTES + self.fields_bytes
         batch_bytes = HEADER_BYTES + len(varint(body_bytes)) + body_bytes
         if batch_bytes - _LENGTH_END > LENGTH_BYTES_MAX:
@@ -134,7 +133,7 @@ def _rows(rows: pa.RecordBatch, encoding: Encoding) -> Iterator[_Row]:
 
 
 def binaries(column: Any) -> Iterator[memoryview | None]:
-    """Yield the values of a binary or string column without copies."""
+    """Yield views of the values of a binary or string column."""
     if not len(column):
         return
     _, offsets, data = column.buffers()
@@ -146,7 +145,7 @@ def binaries(column: Any) -> Iterator[memoryview | None]:
 
 
 def _headers(scalar: Any) -> Iterator[Buffer]:
-    """Yield the encoded headers; null is an empty list."""
+    """Yield the encoded headers. Null is encoded as an empty list."""
     if scalar is None or not scalar.is_valid:
         yield varint(0)
         return
@@ -165,7 +164,7 @@ def _nullable(data: Buffer | None) -> tuple[Buffer, ...]:
 
 @lru_cache(maxsize=1 << 14)
 def varint(number: int) -> bytes:
-    """Encode a number of at most 64 bits as zigzag, in groups of 7 bits, the lowest first."""
+    """Encode a number of at most 64 bits as a zigzag varint."""
     unsigned = number << 1 ^ number >> 63
     encoded = bytearray()
     while unsigned > 0x7F:
@@ -200,7 +199,7 @@ class _OpenBatch:
         self.max_timestamp = max(self.max_timestamp, row.timestamp)
 
     def _deltas(self, row: _Row) -> tuple[bytes, bytes]:
-        """Return a record's length, and its attributes and deltas."""
+        """Return the encoded length of a record, and its encoded attributes and deltas."""
         timestamp_delta = varint(row.timestamp - self.base_timestamp)
         deltas = b"\0" + timestamp_delta + varint(self.record_count)
         return varint(len(deltas) + row.fields_bytes), deltas
@@ -254,7 +253,7 @@ def assembled(
     base_sequence: int,
     record_count: int,
 ) -> memoryview:
-    """Build a batch of `section`: its records, compressed as in `attributes`."""
+    """Build a batch from `section`: the records, compressed with the codec in `attributes`."""
     data = bytearray(HEADER_BYTES)
     data += section
     HEADER.pack_into(
@@ -278,6 +277,6 @@ def assembled(
 
 
 def sealed(data: bytearray) -> memoryview:
-    """Write the CRC into the batch, and return it read-only."""
+    """Write the CRC into the batch, and return a read-only view of the batch."""
     struct.pack_into(">I", data, CRC_POSITION, crc32c(memoryview(data)[CRC_END:]))
     return memoryview(data).toreadonly()

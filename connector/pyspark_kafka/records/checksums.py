@@ -1,12 +1,11 @@
-"""A checksum of rows, to compare the rows of a replayed batch with those of the first run.
+"""A checksum of rows, to compare the rows of a replayed batch with the rows of the first run.
 
-Purpose: one number for a set of rows; sums of several sets can be added. Invariant: the same rows
-have the same sum in any order, split into any batches, in any Arrow types, on every machine and in
-every release: sums are stored in decisions (`sink.exactly_once`). What it must not know: Spark, the
-consequences of a difference.
+The checksum of a set of rows is the sum of the hashes of its rows, so checksums of several sets can
+be added. Because checksums are stored in decisions (`sink.exactly_once`), they do not depend on the
+order of the rows, the split into batches, the Arrow types, the machine or the release.
 
-`PYSPARK_KAFKA_RECORDS` selects the implementation, as for `decode` and `encode`. The sum is not
-cryptographic: it finds accidental differences, but does not resist an attacker.
+`PYSPARK_KAFKA_RECORDS` selects the implementation, as for `decode` and `encode`. The checksum is
+not cryptographic: it detects accidental differences, but does not protect against an attacker.
 """
 
 from __future__ import annotations
@@ -18,19 +17,21 @@ import pyarrow as pa
 from pyspark_kafka.records import IMPLEMENTATION
 
 CHECKSUMS: Final = 2**64
-"""Sums are modulo this number."""
+"""The number of possible checksums. Each checksum is a sum modulo this number."""
 
 
 class RowChecksums(Protocol):
-    """The sum, modulo `CHECKSUMS`, of a hash of 64 bits of each row.
+    """The type of `row_checksums`, which returns the sum of the 64-bit hashes of all rows.
 
-    Rows are those of `sink.rows.RowPreparation`, with columns of `columns.PRODUCE_SCHEMA`; missing
-    columns are null. `topic`, `key` and `value`, also of headers, may be binary or string, large or
-    not; `topic` may be dictionary-encoded; `timestamp` is in milliseconds, or int64.
+    `sink.rows.RowPreparation` prepares the rows, which have columns of `columns.PRODUCE_SCHEMA`.
+    Missing columns are null. `topic`, `key`, `value` and the keys and values of headers can have
+    the types binary, string, large_binary or large_string. `topic` can be dictionary-encoded.
+    `timestamp` is a timestamp in milliseconds or an int64.
 
-    The hash covers topic, partition, timestamp, key, value, and headers in order. Null partitions
-    and timestamps stay null, since the partitioner's choice and the time of sending differ in a
-    replay. Null and empty values differ, but null and empty lists of headers do not, as in Kafka.
+    The hash covers the topic, partition, timestamp, key, value, and the headers in order. Null
+    partitions and timestamps are hashed as null, because the partition and the timestamp of the
+    written record can differ in a replay. Null and empty values have different hashes. A null list
+    of headers and an empty list have the same hash, because Kafka does not distinguish them.
     """
 
     def __call__(self, batch: pa.RecordBatch) -> int: ...

@@ -1,12 +1,13 @@
-/* The fast path: common records become rows in one loop, whose variables are in registers.
+/* The fast path of decoding: one loop converts common records to rows and keeps its variables in
+ * registers.
  *
- * Purpose: for `_kernel_common.pxi`, the rows of nearly all records. Invariant: the rows are those
- * of `read_record` and `append`; any other record is left to them. Nothing outside of the section
- * is read. What it must not know: the state of the kernel.
+ * `_kernel_common.pxi` uses it for nearly all records. It produces the same rows as `read_record`
+ * and `append`, which handle all other records. It reads no bytes outside of the records section,
+ * and does not depend on the state of the kernel.
  *
- * A common record is valid, has numbers of at most three bytes and no headers, and is followed by
- * COMMON_AHEAD_BYTES of its section, which are read without a check. This is C, so that the
- * compiler can build a loop for each common choice of columns, and for newer processors.
+ * A common record is valid, has numbers of at most three bytes, and has no headers. The section has
+ * at least COMMON_AHEAD_BYTES after the record, which are read without a check. The code is C, so
+ * that the compiler can build a loop for each common choice of columns and for newer processors.
  */
 #ifndef PYSPARK_KAFKA_COMMON_RECORDS_H
 #define PYSPARK_KAFKA_COMMON_RECORDS_H
@@ -16,7 +17,8 @@
 #include <string.h>
 
 #define COMMON_WORD_BYTES 32
-/* The bytes read after a record: the numbers of the next (16 bytes), and a word of a field. */
+/* The number of bytes after a record that can be read: a word, or 16 bytes for the numbers of the
+ * next record. */
 #define COMMON_AHEAD_BYTES COMMON_WORD_BYTES
 #define COMMON_NUMBER_MAX (1 << 20)
 #define COMMON_NULL 1u /* -1 in zigzag encoding */
@@ -27,8 +29,8 @@
 #define COMMON_INLINE static inline
 #endif
 
-/* A column of bytes. If `null_from` is not negative, the rows from there on are null; the run of
- * nulls is written at its end, unless all rows are null. */
+/* A binary column. If `null_from` is not negative, all rows from `null_from` on are null. They are
+ * written before the next value, or never if all rows are null. */
 typedef struct {
   int selected;
   uint8_t *data;
@@ -39,8 +41,9 @@ typedef struct {
   int64_t null_from;
 } common_column;
 
-/* `end_max` is the limit of the last record's end; all columns have room for its fields. Columns
- * that are not selected are NULL. The struct is updated in place. */
+/* `end_max` is the latest position at which the last record may end. The columns have
+ * memory for all records before it. `offsets` and `timestamps` are NULL if they are not selected.
+ * The struct is updated in place. */
 typedef struct {
   const uint8_t *record;
   const uint8_t *end_max;
@@ -50,17 +53,18 @@ typedef struct {
   int32_t delta_max;
   int64_t base_offset;
   int64_t base_timestamp; /* microseconds */
-  int64_t delta_unit;     /* microseconds for each of a record's timestamp delta, or 0 */
+  int64_t delta_unit;     /* microseconds per unit of a timestamp delta, or 0 */
   int64_t *offsets;
   int64_t *timestamps;
   common_column key;
   common_column value;
 } common_rows;
 
-/* Copy a field to a place with room for it and a word; `ahead` if a whole word can be read.
+/* Copy a field to memory that has space for the field and one more word. `ahead` is true if a whole
+ * word can be read.
  *
  * Two overlapping copies of constant size need one branch, which is the same for most fields of a
- * column; a loop over any size ends with a branch that is often mispredicted. */
+ * column. A loop over the size would end with a branch that is often mispredicted. */
 COMMON_INLINE void common_copy(uint8_t *to, const uint8_t *field, size_t size, int ahead) {
   if (size <= COMMON_WORD_BYTES) {
     if (ahead)
@@ -97,7 +101,7 @@ COMMON_INLINE int common_number(const uint8_t **at, uint32_t *number) {
   return 1;
 }
 
-/* Clear the bits of rows from `row` to before `row_end`. */
+/* Clear the bits of the rows from `row` up to `row_end` (exclusive). */
 static void common_clear_bits(uint8_t *bits, int64_t row, int64_t row_end) {
   for (; row < row_end && row & 7; row++) bits[row >> 3] &= (uint8_t)~(1 << (row & 7));
   if (row_end - row >= 8) {
@@ -107,7 +111,7 @@ static void common_clear_bits(uint8_t *bits, int64_t row, int64_t row_end) {
   for (; row < row_end; row++) bits[row >> 3] &= (uint8_t)~(1 << (row & 7));
 }
 
-/* Set the rows from `null_from` to before `row_end` to null. */
+/* Set the rows from `null_from` up to `row_end` (exclusive) to null. */
 static void common_note_nulls(
     uint8_t *valid, int32_t *offsets, int32_t size, int64_t null_from, int64_t row_end) {
   common_clear_bits(valid, null_from, row_end);
@@ -145,7 +149,7 @@ COMMON_INLINE void common_loop(
   int64_t *const offsets = rows->offsets, *const timestamps = rows->timestamps;
   common_column keys = rows->key, values = rows->value;
   int64_t row = rows->row;
-  /* Offset deltas in zigzag encoding, so doubled; negative ones are not common. */
+  /* Offset deltas in zigzag encoding are doubled. Records with negative deltas are not common. */
   uint32_t offset_min = (uint32_t)rows->delta_min * 2;
   const uint32_t offset_max = (uint32_t)rows->delta_max * 2;
   while (row < row_end) {
@@ -153,7 +157,7 @@ COMMON_INLINE void common_loop(
     uint32_t length, timestamp, offset, key, value;
     if (!common_number(&at, &length) || length & 1 || (int64_t)(length / 2) > end_max - at) break;
     end = at + length / 2;
-    at += 1; /* attributes, none of which is in use */
+    at += 1; /* attributes, which Kafka does not use */
     if (!common_number(&at, &timestamp) || !common_number(&at, &offset)) break;
     if (offset & 1 || offset < offset_min || offset > offset_max) break;
     if (!common_number(&at, &key)) break;
@@ -163,7 +167,7 @@ COMMON_INLINE void common_loop(
       at += key / 2;
     }
     if (!common_number(&at, &value)) break;
-    /* The header count, 0, is the byte before the end. */
+    /* The last byte of the record is the header count, which must be 0. */
     if (value == COMMON_NULL ? at != end - 1 : value & 1 || (int64_t)(value / 2) != end - at - 1)
       break;
     if (end[-1] != 0) break;
@@ -199,7 +203,7 @@ COMMON_INLINE void common_choose(common_rows *rows) {
 static void common_take_plainly(common_rows *rows) { common_choose(rows); }
 
 #if defined(__x86_64__) && defined(__GNUC__)
-/* Words of 32 bytes in one register, and shifts that do not change flags. */
+/* AVX2 copies words of 32 bytes in one register, and BMI2 has shifts that do not change flags. */
 __attribute__((target("avx2,bmi,bmi2"))) static void common_take_avx2(common_rows *rows) {
   common_choose(rows);
 }

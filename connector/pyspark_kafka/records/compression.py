@@ -1,15 +1,15 @@
-"""Compression of record batches.
+"""Compress record batches.
 
-Purpose: compress a batch's records section, for both implementations, in formats that Kafka's Java
-clients and brokers, librdkafka and kafka-python read. Invariant: the same bytes for the same
-section, codec and level. What it must not know: records.
+Both implementations of `encode` use this module to compress the records section of a batch. Kafka's
+Java clients and brokers, librdkafka and kafka-python can read the formats. The same section, codec
+and level always result in the same bytes.
 
-LZ4 frames are written here, because Kafka's Java client does not accept those of Arrow's codec.
-`Lz4BlockInputStream` requires exactly this:
+This module writes the LZ4 frames, because Kafka's Java client does not accept the frames of Arrow's
+codec. `Lz4BlockInputStream` requires this format:
 
 | size | field            | value                                                                |
 | ---: | ---------------- | -------------------------------------------------------------------- |
-|    4 | magic            | 0x184D2204, little-endian as all numbers here                        |
+|    4 | magic            | 0x184D2204, little-endian like all numbers here                      |
 |    1 | FLG              | 0x60: version 1, independent blocks; no checksums of blocks or       |
 |      |                  | content, no content size                                             |
 |    1 | BD               | 0x40: blocks of at most 64 KiB, as in Java                           |
@@ -36,10 +36,10 @@ LEVELS: Final[Mapping[Codec, range]] = {
     Codec.LZ4: range(1, 18),
     Codec.ZSTD: range(-(1 << 17), 23),
 }
-"""The levels of Kafka's producer (KIP-390); empty for codecs without levels."""
+"""The levels that Kafka's producer accepts (KIP-390). Codecs without levels have an empty range."""
 
-# The defaults of Kafka's Java producer, which differ from Arrow's. For LZ4 it is the fast
-# compressor, which is level 1 here.
+# The defaults of Kafka's Java producer, which differ from the defaults of Arrow. The producer's
+# default for LZ4 is the fast compressor, which is level 1 here.
 _DEFAULT_LEVELS: Final[Mapping[Codec, int | None]] = {
     Codec.GZIP: 6,
     Codec.SNAPPY: None,
@@ -53,7 +53,7 @@ _ARROW_NAMES: Final[Mapping[Codec, str]] = {
     Codec.ZSTD: "zstd",
 }
 
-# liblz4 uses this level for higher ones.
+# liblz4 reduces higher levels to this level.
 _LZ4_LEVEL_MAX: Final = 12
 _LZ4_HEADER: Final = b"\x04\x22\x4d\x18\x60\x40\x82"
 _LZ4_BLOCK_BYTES: Final = 64 * 1024
@@ -62,23 +62,23 @@ _LZ4_PLAIN_BIT: Final = 1 << 31
 _LZ4_END: Final = b"\0\0\0\0"
 
 Compress = Callable[[memoryview], bytes]
-"""Compresses a records section."""
+"""A function that compresses a records section."""
 
 
 def compressor(codec: Codec, level: int | None) -> Compress:
-    """Return a compressor, which is not thread-safe."""
+    """Return a compressor. It is not thread-safe."""
     assert codec is not Codec.NONE
     assert level is None or level in LEVELS[codec]
     arrow_level = _DEFAULT_LEVELS[codec] if level is None else level
     if codec is Codec.LZ4:
         return _Lz4Frames(min(arrow_level or 1, _LZ4_LEVEL_MAX))
     whole: Any = pa.Codec(_ARROW_NAMES[codec], compression_level=arrow_level)
-    # As bytes: the memoryview of Arrow's shrunk buffer has the size before shrinking.
+    # `asbytes`, because a memoryview of a buffer that Arrow has shrunk still has the old size.
     return partial(whole.compress, asbytes=True)
 
 
 class _Lz4Frames:
-    """Compresses each section to one LZ4 frame."""
+    """A compressor that returns one LZ4 frame for each records section."""
 
     def __init__(self, level: int) -> None:
         self._codec: Any = pa.Codec(_ARROW_NAMES[Codec.LZ4], compression_level=level)

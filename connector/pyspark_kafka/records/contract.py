@@ -1,8 +1,7 @@
-"""The contract of decoding: request, result and errors.
+"""The interface of decoding: request, result and errors.
 
-Purpose: the types, bounds and error texts that both implementations share. Invariant: decoding
-raises `DecodeError`, and only `to_kafka_error` turns it into an error of the package. What it must
-not know: how bytes are parsed, connections, Spark.
+Both implementations of `decode` share these types, limits and error texts. The parsers raise
+`DecodeError`, which `to_kafka_error` converts to an error of the package.
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ from pyspark_kafka.kafka.transactions import AbortedTransaction
 Buffer = bytes | bytearray | memoryview
 
 ROWS_MAX: Final = 100_000
-"""Rows of one Arrow batch."""
+"""The maximum number of rows in one Arrow batch."""
 
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
 BATCH_BYTES_LIMIT: Final = 1 << 30
-"""The limit of `bytes_max`: offsets of Arrow's binary columns have 31 bits."""
+"""The maximum value of `bytes_max`, because offsets in Arrow's binary columns have 31 bits."""
 
 BATCHES_MAX: Final = 4
-"""Arrow batches of one call: a small fetch may be large after decompression."""
+"""The maximum number of Arrow batches per call. A small response can decompress to many rows."""
 
 DECOMPRESSED_BYTES_MAX: Final = 256 * 1024 * 1024
-"""The limit for one batch, whose header does not contain its decompressed size."""
+"""The maximum decompressed size of a batch. The header of a batch does not contain this size."""
 
 HEADER_OVERHEAD_BYTES: Final = 8
-"""Bytes that a header counts besides its own: two Arrow offsets."""
+"""The number of bytes that are added to the size of a header for its two Arrow offsets."""
 
 
 class Codec(IntEnum):
-    """Bits 0 to 2 of a batch's attributes."""
+    """A compression codec: bits 0 to 2 of the attributes of a batch."""
 
     NONE = 0
     GZIP = 1
@@ -49,12 +48,13 @@ class Codec(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeRequest:
-    """Decode some columns of the offsets `start_offset` to before `end_offset` of one partition.
+    """The parameters of `decode`: columns and offsets of one partition, and limits.
 
-    `aborted` is None for read_uncommitted, else that of the fetch response. The payload of one
-    Arrow batch (selected keys, values and headers) has at most `bytes_max` bytes, unless a single
-    row has more. When `batches_max` Arrow batches are full, decoding stops after the current record
-    batch; the next call has the same bytes and starts at `next_offset`.
+    The offsets are `start_offset` (inclusive) to `end_offset` (exclusive). `aborted` contains the
+    aborted transactions of the fetch response, and is None for `read_uncommitted`. The payload of
+    one Arrow batch (selected keys, values and headers) is at most `bytes_max` bytes long, unless a
+    single row is larger. When `batches_max` Arrow batches are full, decoding stops after the
+    current record batch. To continue, call `decode` with the same bytes from `next_offset` on.
     """
 
     topic: str
@@ -69,7 +69,7 @@ class DecodeRequest:
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 
     def __post_init__(self) -> None:
-        assert self.columns, "an Arrow batch without columns has no rows either"
+        assert self.columns, "an Arrow batch without columns cannot have rows"
         assert 0 < self.bytes_max <= BATCH_BYTES_LIMIT
         assert 0 < self.rows_max <= ROWS_MAX
         assert self.batches_max > 0
@@ -83,10 +83,10 @@ class DecodeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeResult:
-    """Rows in the order of their offsets, and the offset to continue at.
+    """The rows in the order of their offsets, and the offset at which to continue.
 
-    `next_offset` is the offset after the last decoded batch, with or without rows, and at least
-    `start_offset`. It is `end_offset` if no offset of the range can follow.
+    `next_offset` is the offset after the last decoded batch, even if that batch has no rows. It is
+    at least `start_offset`, and it is `end_offset` if the whole range was decoded.
     """
 
     batches: list[pa.RecordBatch]
@@ -94,20 +94,20 @@ class DecodeResult:
 
 
 class Decode(Protocol):
-    """Decode the records field of one partition of a fetch response.
+    """The type of `decode`, which decodes the records of one partition in a Fetch response.
 
-    `data` has record batches of format 2 (KIP-98); an incomplete batch at the end is ignored. The
-    result has no control batches and no aborted transactions. Batches and records are checked in
-    order, up to the end of the range. Raises `CorruptBatchError` for corrupt bytes, and
-    `KafkaError` for valid records that do not fit the columns. No input causes a read outside of
-    `data`.
+    `data` contains record batches of format 2 (KIP-98). An incomplete batch at the end is ignored.
+    The result contains neither control records nor records of aborted transactions. Batches and
+    records are validated in order, up to the end of the range. Raises `CorruptBatchError` for
+    corrupt bytes, and `KafkaError` for valid records that do not fit the columns. No input causes a
+    read outside of `data`.
     """
 
     def __call__(self, data: Buffer, request: DecodeRequest) -> DecodeResult: ...
 
 
 class DecodeFailure(IntEnum):
-    """Reasons why a batch cannot be decoded; the kernel uses the numbers."""
+    """The reasons why a batch cannot be decoded. The kernel uses the numbers."""
 
     LEGACY = 1
     MAGIC = 2
@@ -123,7 +123,7 @@ class DecodeFailure(IntEnum):
     RECORDS_CUT = 12
     RECORD_LENGTH = 13
     RECORD_CUT = 14
-    RECORD_REST = 15
+    RECORD_TRAILING = 15
     NUMBER = 16
     OFFSET = 17
     FIELD_LENGTH = 18
@@ -135,28 +135,28 @@ class DecodeFailure(IntEnum):
 
 _CORRUPTION: Final[Mapping[DecodeFailure, str]] = {
     DecodeFailure.MAGIC: "its magic byte is {0} instead of 0, 1 or 2",
-    DecodeFailure.LENGTH: "its length is {0} bytes, which is less than its header",
+    DecodeFailure.LENGTH: "its length is {0} bytes, which is too short for a header",
     DecodeFailure.BACKWARD: "its base offset must be at least {0}",
-    DecodeFailure.CRC: "its CRC is {0:08x}, but its bytes have the CRC {1:08x}",
-    DecodeFailure.OFFSETS: "its last offset delta is {0}",
+    DecodeFailure.CRC: "its header contains the CRC {0:08x}, but its bytes have the CRC {1:08x}",
+    DecodeFailure.OFFSETS: "its last offset delta is {0}, which is invalid",
     DecodeFailure.COUNT: "it has {0} records for {1} offsets",
     DecodeFailure.CODEC: "its compression codec is {0} instead of 0 to 4",
     DecodeFailure.COMPRESSED: "its records cannot be decompressed as {0}: {1}",
-    DecodeFailure.MARKER: "the key of its control record has {0} bytes and version {1}",
+    DecodeFailure.MARKER: "the key of its control record is invalid ({0} bytes, version {1})",
     DecodeFailure.RECORDS_CUT: "its bytes end before record {0} of {1}",
-    DecodeFailure.RECORD_LENGTH: "record {0} has a length of {1} bytes, but {2} are left",
+    DecodeFailure.RECORD_LENGTH: "record {0} has a length of {1} bytes, but {2} bytes are left",
     DecodeFailure.RECORD_CUT: "record {0} ends inside a field",
-    DecodeFailure.RECORD_REST: "record {0} has {1} bytes after its last field",
+    DecodeFailure.RECORD_TRAILING: "record {0} has {1} bytes after its last field",
     DecodeFailure.NUMBER: "record {0} has a number with too many bits",
-    DecodeFailure.OFFSET: "record {0} has offset delta {1} instead of {2} to {3}",
-    DecodeFailure.FIELD_LENGTH: "record {0} has a field of {1} bytes, but {2} are left",
-    DecodeFailure.HEADER_COUNT: "record {0} has {1} headers, but {2} bytes are left",
+    DecodeFailure.OFFSET: "record {0} has offset delta {1} instead of a value from {2} to {3}",
+    DecodeFailure.FIELD_LENGTH: "record {0} has a field of {1} bytes, but only {2} bytes are left",
+    DecodeFailure.HEADER_COUNT: "record {0} has {1} headers, but only {2} bytes are left",
     DecodeFailure.TRAILING: "{0} bytes follow its last record",
 }
 
 
 class DecodeError(Exception):
-    """A `failure` in the batch or record at `offset`, with the details of its text."""
+    """A failure in the batch or record at `offset`. `details` are the arguments of its text."""
 
     def __init__(self, failure: DecodeFailure, offset: int, *details: object) -> None:
         super().__init__(failure, offset, *details)
@@ -166,7 +166,7 @@ class DecodeError(Exception):
 
 
 def to_kafka_error(error: DecodeError, request: DecodeRequest) -> KafkaError:
-    """Return the package's error for a `DecodeError`."""
+    """Convert a `DecodeError` to an error of the package."""
     where = f"at offset {error.offset} of {request.topic}-{request.partition}"
     if error.failure in _CORRUPTION:
         what = _CORRUPTION[error.failure].format(*error.details)
@@ -176,22 +176,22 @@ def to_kafka_error(error: DecodeError, request: DecodeRequest) -> KafkaError:
     (detail,) = error.details or (None,)
     if error.failure is DecodeFailure.TOO_LARGE:
         return CorruptBatchError(
-            f"The record batch {where} has more than {detail} bytes after decompression.",
+            f"The record batch {where} is larger than {detail} bytes after decompression.",
             advice="If the batch is valid, read it with 'engine' set to 'librdkafka'.",
             **_fields(error, request),
         )
     if error.failure is DecodeFailure.LEGACY:
         return KafkaError(
             f"The message {where} has the legacy message format v{detail}, which the native engine "
-            "does not decode.",
+            "does not support.",
             advice="Set 'engine' to 'librdkafka'.",
             **_fields(error, request),
         )
     if error.failure is DecodeFailure.TIMESTAMP:
         return KafkaError(
-            f"The record {where} has the timestamp {detail}, which is out of Spark's range. Its "
-            "producer probably used another unit than milliseconds.",
-            advice="Read with a schema without the column 'timestamp'.",
+            f"The record {where} has the timestamp {detail}, which is outside of Spark's range. "
+            "The producer of the record probably did not use milliseconds.",
+            advice="Read with a schema that does not contain the column 'timestamp'.",
             column="timestamp",
             **_fields(error, request),
         )

@@ -1,13 +1,13 @@
-/* CRC-32C (Castagnoli) with the processor's instruction.
+/* CRC-32C (Castagnoli), the checksum of record batches.
  *
- * Purpose: the checksum of record batches for `_kernel.pyx`, with the instruction of SSE 4.2 or
- * ARMv8 if the processor has it, else with tables. Invariant: `crc32c_prepare` runs before `crc32c`;
- * nothing outside of [data, data + size) is read.
+ * The code uses the CRC instruction of SSE 4.2 or ARMv8 if the processor supports it, and tables
+ * otherwise. `crc32c_prepare` must be called before `crc32c`. No byte outside of
+ * [data, data + size) is read.
  *
- * The instruction has a latency of three cycles and a throughput of one, so three adjacent blocks
- * are summed in parallel. Appending n bytes B to A is linear in the bits of sum(A):
- * sum(A B) = map_n(sum(A)) ^ sum(B), where map_n appends n zero bytes. The maps of the two block
- * sizes are tables by byte.
+ * The instruction has a latency of three cycles and a throughput of one per cycle, so the sums of
+ * three adjacent blocks are computed in parallel. The sum of A followed by n bytes B is
+ * sum(A B) = map_n(sum(A)) ^ sum(B). The linear function map_n appends n zero bytes. For the two
+ * block sizes, map_n is stored in a table for each byte of the sum.
  */
 #ifndef PYSPARK_KAFKA_CRC32C_H
 #define PYSPARK_KAFKA_CRC32C_H
@@ -62,7 +62,8 @@ static uint32_t crc32c_apply(const uint32_t columns[32], uint32_t sum) {
   return mapped;
 }
 
-/* The map of `size` zero bytes, a power of two: that of one byte, squared repeatedly. */
+/* Compute the map for `size` zero bytes by repeatedly squaring the map for one zero byte. `size` is
+ * a power of two. */
 static void crc32c_prepare_map(crc32c_map map, size_t size) {
   uint32_t columns[32], squared[32];
   for (int bit = 0; bit < 32; bit++) {
@@ -148,7 +149,7 @@ static uint32_t crc32c(const uint8_t *data, size_t size) {
   return ~crc32c_software(0xFFFFFFFFu, data, size);
 }
 
-/* For tests: with tables on any processor. */
+/* Compute the CRC with tables on any processor, for tests. */
 static uint32_t crc32c_by_tables(const uint8_t *data, size_t size) {
   return ~crc32c_software(0xFFFFFFFFu, data, size);
 }

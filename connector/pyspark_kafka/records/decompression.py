@@ -1,11 +1,11 @@
-"""Decompression of record batches, with a limit.
+"""Decompress record batches up to a size limit.
 
-Purpose: decompress a batch's records section, for both implementations. Invariant: the memory is at
-most `bytes_max` bytes and one piece, whatever sizes the data declares. What it must not know:
-records.
+Both implementations of `decode` use this module to decompress the records section of a batch. It
+allocates at most `bytes_max` bytes plus one piece, regardless of the sizes that the data declares.
 
-Most batches are small (16 KB by default in Kafka's producer), so that the cost of creating an Arrow
-stream matters: gzip uses Python's zlib, and a usual batch needs one read.
+Most batches are small (the default of Kafka's producer is 16 KB), so the time to create an Arrow
+stream matters. For this reason, gzip data is decompressed with Python's zlib, and pieces are large
+enough for most batches.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pyspark_kafka.records.contract import Codec, DecodeError, DecodeFailure
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES: Final = 16
 
-# An element of a snappy block has at most 64 bytes for 3, so that a larger size is invalid.
+# Three bytes of a snappy block decompress to at most 64 bytes, so a higher ratio is invalid.
 _SNAPPY_RATIO_MAX: Final = 32
 
-# zlib's name of the gzip format, with the largest window.
+# The value of `wbits` with which zlib reads the gzip format, with the largest window.
 _GZIP: Final = 16 + zlib.MAX_WBITS
 
-# The usual ratio of a batch, so that one piece is mostly enough.
+# The assumed compression ratio of a batch. One piece is usually enough.
 _RATIO_GUESS: Final = 8
 _PIECE_BYTES_MIN: Final = 64 * 1024
 _PIECE_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -40,7 +40,8 @@ _PIECE_BYTES_MAX: Final = 8 * 1024 * 1024
 def decompress(codec: Codec, data: memoryview, *, base_offset: int, bytes_max: int) -> bytes:
     """Decompress the records section `data` of the batch at `base_offset`.
 
-    Raises `DecodeError` if `data` is invalid, or has more than `bytes_max` decompressed bytes.
+    Raises `DecodeError` if `data` is invalid, or is larger than `bytes_max` bytes after
+    decompression.
     """
     try:
         return _PLAIN_OF[codec](data, bytes_max)
@@ -54,11 +55,11 @@ def decompress(codec: Codec, data: memoryview, *, base_offset: int, bytes_max: i
 
 
 class _TooLargeError(Exception):
-    """There are more decompressed bytes than allowed."""
+    """The decompressed data is larger than allowed."""
 
 
 def _joined(pieces: Iterator[bytes], bytes_max: int) -> bytes:
-    """Join the pieces. Raises `_TooLargeError` beyond `bytes_max` bytes."""
+    """Join the pieces. Raises `_TooLargeError` if the result would exceed `bytes_max` bytes."""
     found: list[bytes] = []
     left = bytes_max
     for piece in pieces:
@@ -70,20 +71,20 @@ def _joined(pieces: Iterator[bytes], bytes_max: int) -> bytes:
 
 
 def _plain_of_gzip(data: memoryview, bytes_max: int) -> bytes:
-    """Decompress one gzip member, as producers write; a stream reads several (RFC 1952)."""
+    """Decompress gzip data. Producers write one member, but RFC 1952 allows several members."""
     member = zlib.decompressobj(_GZIP)
     plain = member.decompress(data, bytes_max + 1)
     if len(plain) > bytes_max:
         raise _TooLargeError
     if not member.eof:
-        raise OSError("its last block is missing")
+        raise OSError("the last block is missing")
     if member.unused_data:
         return _plain_of_stream("gzip", data, bytes_max)
     return plain
 
 
 def _plain_of_stream(name: str, data: memoryview, bytes_max: int) -> bytes:
-    """Decompress LZ4 frames or zstd with Arrow."""
+    """Decompress LZ4 frames or zstd data with Arrow."""
     stream: Any = pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), name)
     piece_bytes = min(max(_RATIO_GUESS * len(data), _PIECE_BYTES_MIN), _PIECE_BYTES_MAX)
     first: bytes = stream.read(min(piece_bytes, bytes_max + 1))
@@ -94,7 +95,7 @@ def _plain_of_stream(name: str, data: memoryview, bytes_max: int) -> bytes:
 
 
 def _plain_of_snappy(data: memoryview, bytes_max: int) -> bytes:
-    """Decompress raw snappy, as librdkafka writes it, or snappy-java's stream of blocks."""
+    """Decompress raw snappy data (librdkafka) or snappy-java's stream of blocks (Java clients)."""
     blocks = _xerial_blocks(data) if _is_xerial(data) else iter([data] if data else [])
     codec: Any = pa.Codec("snappy")
     left = bytes_max
@@ -124,9 +125,9 @@ def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
 
 
 def _snappy_size(block: memoryview) -> int:
-    """Return the decompressed size at the start of a raw block, a little-endian varint.
+    """Return the decompressed size, which is a varint at the start of a raw block.
 
-    Raises `OSError` if it is invalid, or more than the block can contain.
+    Raises `OSError` if the size is invalid or larger than the block can contain.
     """
     size_bytes = 0
     for index, byte in enumerate(block[:5]):

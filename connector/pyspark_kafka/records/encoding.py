@@ -1,8 +1,7 @@
-"""The contract of encoding: Arrow rows of one topic as Kafka's record batches.
+"""The interface of encoding: from the Arrow rows of one topic to Kafka's record batches.
 
-Purpose: the types and errors that both implementations of `encode` share. Invariant: every row is
-in exactly one batch; rows of one partition keep their order. What it must not know: connections,
-Spark.
+Both implementations of `encode` share these types and errors. Every row is written to exactly one
+batch, and the rows of one partition keep their order.
 """
 
 from __future__ import annotations
@@ -17,29 +16,29 @@ from pyspark_kafka.errors import RowError
 from pyspark_kafka.records.contract import Codec
 
 SEQUENCE_MAX: Final = 2**31 - 1
-"""The sequence after it is 0 (`DefaultRecordBatch.incrementSequence`)."""
+"""The maximum sequence number. The next one is 0 (`DefaultRecordBatch.incrementSequence`)."""
 
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
-"""`RecordBatch` of Apache Kafka: the values of a producer without idempotence."""
+"""The values for a producer without idempotence (`RecordBatch` in Kafka)."""
 
 HEADER_BYTES: Final = 61
-"""The header size of a batch of format 2."""
+"""The size of the header of a batch of format 2."""
 
 LENGTH_BYTES_MAX: Final = 2**31 - 1
-"""The limit of a batch's length field."""
+"""The maximum value of the length field of a batch."""
 
 BATCH_BYTES_LIMIT: Final = LENGTH_BYTES_MAX
-"""The limit of `batch_bytes_max`."""
+"""The maximum value of `batch_bytes_max`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerState:
-    """The producer id and epoch, and the sequence of the next record by partition.
+    """The producer id and epoch, and the next sequence number of each partition.
 
-    A partition that is not in `next_sequences` starts at 0. A producer id and epoch of -1 mean a
-    producer without idempotence, whose batches have the sequence `NO_SEQUENCE`.
+    A partition that is not in `next_sequences` starts at 0. For a producer without idempotence, the
+    producer id and epoch are -1, and its batches have the sequence number `NO_SEQUENCE`.
     """
 
     producer_id: int
@@ -58,16 +57,18 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
-    """How rows of one topic become batches.
+    """The parameters of `encode` for the rows of one topic.
 
-    A row goes to its `partition`. If that is null, it goes to murmur2 of its key modulo
-    `partition_count` (Java's `BuiltInPartitioner.partitionForKey`). If the key is null too, it goes
-    to a partition of `unkeyed`, which changes, in a cycle, when a row does not fit into the open
-    batch of the current one. A null timestamp is `now_ms`.
+    A row is written to its `partition`. If `partition` is null, the partition is the murmur2 hash
+    of the key modulo `partition_count` (`BuiltInPartitioner.partitionForKey` in Kafka). If the key
+    is also null, the row is written to the current partition of `unkeyed`; when a row does not fit
+    into the open batch of this partition, the next partition of `unkeyed` becomes the current one.
+    A null timestamp is replaced by `now_ms`.
 
-    The first row that does not fit into the open batch of its partition starts the next batch. A
-    batch has at most `batch_bytes_max` bytes before compression, with its header, unless a single
-    record needs more. `level` is one of `compression.LEVELS[codec]`, or None for Kafka's default.
+    A row that does not fit into the open batch of its partition starts a new batch. A batch,
+    including its header, is at most `batch_bytes_max` bytes long before compression, unless a
+    single record is larger. `level` is one of `compression.LEVELS[codec]`, or None for Kafka's
+    default.
     """
 
     topic: str
@@ -101,30 +102,31 @@ class EncodedBatch:
 
 
 class Encode(Protocol):
-    """Encode rows with columns of `columns.PRODUCE_SCHEMA`; missing columns are null.
+    """The type of `encode`, which encodes rows with columns of `columns.PRODUCE_SCHEMA`.
 
-    Rows are those of `sink.rows.RowPreparation`, all of one topic (a column `topic` is ignored),
-    without negative timestamps and null header keys. `key` and `value`, also of headers, may be
-    binary or string, large or not; `timestamp` is in milliseconds, or int64.
+    `sink.rows.RowPreparation` prepares the rows. Missing columns are null. All rows belong to one
+    topic; a `topic` column is ignored. Timestamps are not negative, and header keys are not null.
+    `key`, `value` and the keys and values of headers can have the types binary, string,
+    large_binary or large_string. `timestamp` is a timestamp in milliseconds or an int64.
 
-    Batches are in the order of their first rows; those of one partition have consecutive sequences
-    from `ProducerState.next_sequences` on. Raises `RowError`, and returns no batches, if a record
-    is too large for a batch (2 GiB) or a partition is not below `partition_count`.
+    Batches are in the order of their first rows. The batches of one partition have consecutive
+    sequence numbers, which start with `ProducerState.next_sequences`. Raises `RowError` if a record
+    is too large for a batch (2 GiB) or if a partition does not exist.
     """
 
     def __call__(self, rows: pa.RecordBatch, encoding: Encoding) -> list[EncodedBatch]: ...
 
 
 def next_sequence(sequence: int, record_count: int) -> int:
-    """Return the sequence after `record_count` records from `sequence` on."""
+    """Return the sequence number after `record_count` records that start at `sequence`."""
     return (sequence + record_count) % (SEQUENCE_MAX + 1)
 
 
 def too_large(encoding: Encoding, partition: int, size_bytes: int) -> RowError:
-    """Return the error of a record that alone needs a batch of `size_bytes`."""
+    """Return the error for a record that requires a batch of `size_bytes`."""
     return RowError(
-        f"A record for {encoding.topic}-{partition} needs a batch of {size_bytes} bytes, but "
-        f"Kafka's format allows {LENGTH_BYTES_MAX}.",
+        f"A record for {encoding.topic}-{partition} requires a batch of {size_bytes} bytes, but "
+        f"Kafka's format allows at most {LENGTH_BYTES_MAX} bytes.",
         advice="Write smaller records.",
         topic=encoding.topic,
         partition=partition,
@@ -132,11 +134,11 @@ def too_large(encoding: Encoding, partition: int, size_bytes: int) -> RowError:
 
 
 def no_such_partition(encoding: Encoding, partition: int) -> RowError:
-    """Return the error of a row with a partition that the topic does not have."""
+    """Return the error for a row with a partition that does not exist in the topic."""
     count = encoding.partition_count
     return RowError(
-        f"A row has partition {partition}, but topic {encoding.topic!r} has the partitions 0 to "
-        f"{count - 1}.",
+        f"A row has partition {partition}, but topic {encoding.topic!r} has only the partitions 0 "
+        f"to {count - 1}.",
         advice="Correct the column 'partition', or set it to null to use the partitioner.",
         column="partition",
         topic=encoding.topic,

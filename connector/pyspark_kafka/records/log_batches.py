@@ -1,10 +1,9 @@
-"""Record batches of a log, with control batches and aborted transactions.
+"""Iterate over the record batches of a log, including control batches and aborted transactions.
 
-Purpose: iterate over fetched bytes batch by batch, to see which producer wrote a batch, and which
-transactions were committed. Invariant: the header and the CRC of every batch are checked, its
-records only when they are read. What it must not know: connections, the meaning of the records.
-The implementation is always `_pure`, since it is for small topics; the kernel, if there is one,
-computes the CRCs.
+Callers can determine which producer wrote a batch and which transactions were committed. The header
+and the CRC of every batch are validated; records are validated when they are read. The batches are
+parsed by `_pure`, because the topics that are read in this way are small. The kernel computes the
+CRCs if it is installed.
 """
 
 from __future__ import annotations
@@ -38,10 +37,11 @@ _RESULTS: Final = {ABORT: TransactionResult.ABORT, COMMIT: TransactionResult.COM
 
 
 def log_batches(data: Buffer, request: DecodeRequest) -> Generator[LogBatch, None, int]:
-    """Yield the batches that overlap the requested offsets; return the offset after the last one.
+    """Yield the batches that overlap the requested offsets, and return the next offset.
 
-    An incomplete batch at the end of `data` is ignored. Raises the errors of `contract.Decode`,
-    those of records when they are read. `columns` and `aborted` of the request are ignored.
+    An incomplete batch at the end of `data` is ignored. Raises the errors of `contract.Decode`.
+    Errors in records are raised when the records are read. `columns` and `aborted` of the request
+    are ignored.
     """
     view = memoryview(data).cast("B")
     next_offset, offset_min, position = request.start_offset, 0, 0
@@ -74,7 +74,10 @@ def log_batches(data: Buffer, request: DecodeRequest) -> Generator[LogBatch, Non
 
 
 def _transaction_result(batch: ParsedBatch, request: DecodeRequest) -> TransactionResult | None:
-    """A control batch has one record, or none after compaction."""
+    """Return the transaction result in a control batch, or None.
+
+    A control batch has one record, or no record after compaction.
+    """
     if not batch.is_control or batch.record_count == 0:
         return None
     key = next(read_records(batch, request)).key
@@ -82,7 +85,7 @@ def _transaction_result(batch: ParsedBatch, request: DecodeRequest) -> Transacti
 
 
 class _Records(Sequence[KeyAndValue]):
-    """Keys and values of a batch, decoded on first use."""
+    """The keys and values of a batch, which are decoded on first use."""
 
     def __init__(self, batch: ParsedBatch, request: DecodeRequest) -> None:
         self._batch = batch

@@ -1,8 +1,8 @@
-"""The rule of read_committed: aborted producers and control records (KIP-98).
+"""The rules of `read_committed` for aborted transactions and control records (KIP-98).
 
-Purpose: skip batches of aborted transactions, for both implementations. Invariant: a producer is
-aborted from the first offset of its aborted transaction to its abort marker. What it must not know:
-bytes of batches other than a marker's key. Source: CompletedFetch of Apache Kafka's consumer.
+Both implementations of `decode` use this module to skip batches of aborted transactions. An aborted
+transaction of a producer extends from its first offset to its abort marker. Source: CompletedFetch
+of Apache Kafka's consumer.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from pyspark_kafka.records.contract import DecodeError, DecodeFailure
 _KEY_BYTES = 4
 ABORT = 0
 COMMIT = 1
-"""Types of control records that end transactions."""
+"""The types of control records that end transactions."""
 
 
 class AbortedProducers:
-    """The producers whose transaction is aborted at the current batch of a fetch response."""
+    """The producers with an aborted transaction at the current batch of a Fetch response."""
 
     def __init__(self, aborted: tuple[AbortedTransaction, ...]) -> None:
         self._later = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
         self._producer_ids: set[int] = set()
 
     def admit(self, last_offset: int) -> None:
-        """Add the producers of transactions that start up to `last_offset`, the end of a batch."""
+        """Add the producers of aborted transactions that start at or before `last_offset`."""
         while self._later and self._later[-1].first_offset <= last_offset:
             self._producer_ids.add(self._later.pop().producer_id)
 
@@ -37,9 +37,9 @@ class AbortedProducers:
 
 
 def control_type(key: bytes | None, *, base_offset: int) -> int:
-    """Return the type of a control record with this key, `version int16 | type int16`.
+    """Return the type in the key of a control record. Raises `DecodeError` for an invalid key.
 
-    Raises `DecodeError` for an invalid key.
+    The format of the key is `version int16 | type int16`.
     """
     version = int.from_bytes(key[:2], "big", signed=True) if key else 0
     if key is None or len(key) < _KEY_BYTES or version < 0:
@@ -48,5 +48,5 @@ def control_type(key: bytes | None, *, base_offset: int) -> int:
 
 
 def is_abort_marker(key: bytes | None, *, base_offset: int) -> bool:
-    """Return whether a control record with this key is an abort marker; unknown types are not."""
+    """Return whether a control record with this key is an abort marker."""
     return control_type(key, base_offset=base_offset) == ABORT

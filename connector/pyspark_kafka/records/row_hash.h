@@ -1,11 +1,10 @@
-/* The hash of a field, as in `_pure_checksums`.
+/* The hash of a field, which `_pure_checksums` describes.
  *
- * Purpose: the inner loop of checksums, for `_kernel_checksums.pxi`. Invariant: only bytes of
- * [data, data + size) affect the hash, and nothing from `end` on is read. What it must not know:
- * Arrow.
+ * This is the inner loop of `_kernel_checksums.pxi`. Only the bytes of [data, data + size) affect
+ * the hash, and no byte at or after `end` is read. Does not depend on Arrow.
  *
- * The product of two words of 64 bits has 128 bits; the XOR of its halves depends on all bits of
- * both words. Each step hashes 16 bytes. Long fields use four independent steps in parallel.
+ * The product of two words of 64 bits has 128 bits. The XOR of its halves depends on all bits of
+ * both words. Each step hashes 16 bytes. For long fields, four independent steps run in parallel.
  */
 #ifndef PYSPARK_KAFKA_ROW_HASH_H
 #define PYSPARK_KAFKA_ROW_HASH_H
@@ -14,7 +13,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Constants without a pattern: fractions of the square roots of the first eight primes. */
+/* Arbitrary constants: the fractional parts of the square roots of the first eight primes. */
 static const uint64_t row_hash_words[8] = {
     0x6A09E667F3BCC908u, 0xBB67AE8584CAA73Bu, 0x3C6EF372FE94F82Bu, 0xA54FF53A5F1D36F1u,
     0x510E527FADE682D1u, 0x9B05688C2B3E6C1Fu, 0x1F83D9ABFB41BD6Bu, 0x5BE0CD19137E2179u,
@@ -33,7 +32,7 @@ static inline uint64_t row_hash_fold(uint64_t one, uint64_t other) {
 #endif
 }
 
-/* Eight bytes as a little-endian number. */
+/* Return eight bytes as a little-endian number. */
 static inline uint64_t row_hash_load(const uint8_t *data) {
   uint64_t word;
   memcpy(&word, data, sizeof word);
@@ -45,7 +44,7 @@ static inline uint64_t row_hash_load(const uint8_t *data) {
 
 static inline uint64_t row_hash_null(uint64_t hash) { return hash + row_hash_words[0]; }
 
-/* `hash` is that of the previous fields; `end` is the end of the readable memory. */
+/* Add a field to `hash`, the hash of the previous fields. The readable memory ends at `end`. */
 static inline uint64_t row_hash_field(
     uint64_t hash, const uint8_t *data, size_t size, const uint8_t *end) {
   const uint64_t *words = row_hash_words;
@@ -74,7 +73,7 @@ static inline uint64_t row_hash_field(
       if (size) memcpy(copy, data, size);
       data = copy;
     }
-    /* Without branches, which would be mispredicted for varying sizes. */
+    /* There are no branches here, because they would be mispredicted if sizes vary. */
     uint64_t mask = ((uint64_t)1 << (8 * (size & 7))) - 1;
     low = row_hash_load(data) & (size < 8 ? mask : ~(uint64_t)0);
     high = row_hash_load(data + 8) & (size < 8 ? 0 : mask);

@@ -1,8 +1,8 @@
-"""Splits an encoded batch that a broker rejects as too large.
+"""Split an encoded batch that a broker rejects as too large.
 
-Purpose: a slow path, in plain Python for both implementations. Invariant: records keep their order,
-timestamps and sequences; the parts have the bytes that `encode` would return. What it must not
-know: connections, when a batch is split. Source: `ProducerBatch.split` of Apache Kafka.
+This is rare, so there is only one implementation, in plain Python. Records keep their order,
+timestamps and sequence numbers. The parts are identical to batches that `encode` returns. Source:
+`ProducerBatch.split` of Apache Kafka.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _CODEC_MASK: Final = 0x07
 
 
 def split(batch: EncodedBatch, *, level: int | None = None) -> list[EncodedBatch]:
-    """Split a batch of several records into two of about the same size before compression.
+    """Split a batch with several records into two batches of similar uncompressed size.
 
-    `level` is that of `Encoding`, which a batch does not contain.
+    `level` is `Encoding.level`. It is needed because a batch does not contain its compression
+    level.
     """
     assert batch.record_count > 1
     (
@@ -66,7 +67,7 @@ def split(batch: EncodedBatch, *, level: int | None = None) -> list[EncodedBatch
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """`rest` is the bytes after the deltas."""
+    """An encoded record. `rest` contains the bytes after the deltas."""
 
     timestamp: int
     attributes: bytes
@@ -98,7 +99,7 @@ def _records(section: memoryview, count: int, base_timestamp: int) -> list[_Reco
 
 
 def _number(section: memoryview, position: int) -> tuple[int, int]:
-    """Return the varint at the position, and the position after it."""
+    """Return the varint at `position`, and the position after the varint."""
     unsigned, shift = 0, 0
     while section[position] & 0x80:
         unsigned |= (section[position] & 0x7F) << shift
@@ -108,7 +109,10 @@ def _number(section: memoryview, position: int) -> tuple[int, int]:
 
 
 def _halves(records: list[_Record]) -> tuple[list[_Record], list[_Record]]:
-    """Split by bytes, not by count: one record may have most of the bytes."""
+    """Split the records into two parts of similar size.
+
+    The sizes differ more if a single record has most of the bytes.
+    """
     left = sum(len(record.rest) for record in records) // 2
     for index, record in enumerate(records[:-1], 1):
         left -= len(record.rest)

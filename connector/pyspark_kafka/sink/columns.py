@@ -1,7 +1,7 @@
-"""The columns of a DataFrame that is written, checked on the driver.
+"""Checks on the driver that the columns of a DataFrame can be written to Kafka.
 
-Purpose: refuse, before any task starts, a DataFrame whose rows cannot be written. Invariant: the
-types of a DataFrame that passes need no further check. Must not know: rows, clients.
+A DataFrame whose rows cannot be written is rejected before any task starts. Invariant: the column
+types of an accepted DataFrame need no further check.
 """
 
 from __future__ import annotations
@@ -62,31 +62,33 @@ _SOURCE_ONLY: Final = frozenset({"offset", "timestampType"})
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
-    """Check that a DataFrame can be written. `topic` is the option, if it is set.
+    """Check that a DataFrame can be written. `topic` is the value of the `topic` option, or None.
 
-    Raises `SchemaError` for a column, or `OptionError` if neither option nor column names a topic.
+    Raises `SchemaError` for an invalid column, and `OptionError` if neither the option nor a column
+    names a topic.
     """
     seen: set[str] = set()
     for field in schema.fields:
         _check_column(field.name, field.dataType)
         if field.name in seen:
             raise SchemaError(
-                f"The DataFrame has two columns '{field.name}'.",
-                advice="Drop or rename one of them.",
+                f"The DataFrame has two columns with the name '{field.name}'.",
+                advice="Drop or rename one of the two columns.",
                 column=field.name,
             )
         seen.add(field.name)
     if "value" not in seen:
         raise SchemaError(
-            f"Column 'value' is missing. The DataFrame has {_listing(schema.names)}.",
+            f"Column 'value' is missing. Columns of the DataFrame: {_listing(schema.names)}.",
             advice="Add a string or binary column 'value', for example with to_json(struct(...)).",
             column="value",
         )
     if topic is None and "topic" not in seen:
         raise OptionError(
-            "No topic is set: there is no option 'topic' and no column 'topic'.",
-            advice="Set the option 'topic', or add a string column 'topic' that names the topic "
-            "of each row.",
+            "No topic is set: the sink has no option 'topic', and the DataFrame has no column "
+            "'topic'.",
+            advice="Set the option 'topic', or add a string column 'topic' with the topic of each "
+            "row.",
             option="topic",
         )
 
@@ -96,21 +98,21 @@ def _check_column(name: str, data_type: DataType) -> None:
     if column is None:
         close = difflib.get_close_matches(name.lower(), _COLUMNS, n=1)
         if name in _SOURCE_ONLY:
-            advice = "Drop it: the broker assigns it when the row is written."
+            advice = "Drop the column. The broker sets this value when it appends the record."
         elif close:
-            advice = f"Rename it to '{close[0]}' if that is what you mean, or drop it."
+            advice = f"Rename the column to '{close[0]}' if you mean that column, or drop it."
         else:
-            advice = "Drop it."
+            advice = "Drop the column."
         raise SchemaError(
             f"Column '{name}' ({data_type.simpleString()}) cannot be written. "
-            f"The columns are {', '.join(f'{n} ({c.allowed})' for n, c in _COLUMNS.items())}.",
+            f"Allowed columns: {', '.join(f'{n} ({c.allowed})' for n, c in _COLUMNS.items())}.",
             advice=advice,
             column=name,
         )
     if not column.accepts(data_type):
         raise SchemaError(
             f"Column '{name}' has the type {data_type.simpleString()} instead of {column.allowed}.",
-            advice="Cast it.",
+            advice="Cast the column to the required type.",
             column=name,
         )
 

@@ -1,7 +1,7 @@
-"""Spark's rows as Arrow batches, for the Spark versions that hand over rows.
+"""Conversion of Spark's rows to Arrow batches, for Spark versions whose writers receive rows.
 
-Purpose: let the row writer use the code of the Arrow writers. Invariant: a batch has a bounded
-number of rows. Must not know: clients, topics.
+It allows the row writer to use the code of the Arrow writers. Invariant: the number of rows in a
+batch is bounded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
 def arrow_batches(rows: Iterable[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Yield the rows with the columns of `schema`, which `check_columns` has accepted."""
+    """Yield the rows as Arrow batches. `check_columns` must have accepted `schema`."""
     types = {field.name: _arrow_type(field.name, field.dataType) for field in schema.fields}
     iterator = iter(rows)
     while chunk := list(islice(iterator, _ROWS_PER_BATCH)):
@@ -51,7 +51,7 @@ def _same(value: Any) -> Any:
 
 
 def _microseconds(value: Any) -> Any:
-    """Return the epoch microseconds of a row's datetime, which is naive and in local time."""
+    """Convert a row's datetime (naive, in local time) to microseconds since the Unix epoch."""
     return TimestampType().toInternal(value)
 
 

@@ -1,7 +1,8 @@
-"""Spark's Arrow batches as the rows that a producer accepts, each checked before any is sent.
+"""Conversion of Spark's Arrow batches to the batches that a producer accepts.
 
-Purpose: convert to the types of `columns.PRODUCE_SCHEMA`. Invariant: every row of the result has a
-topic, an existing partition or none, and headers with keys. Must not know: Spark, clients.
+The rows of a batch are checked before the batch is sent, and converted to the types of
+`columns.PRODUCE_SCHEMA`. Invariant: in every converted row the topic is set, the partition exists
+or is null, and every header has a key.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from pyspark_kafka.columns import PRODUCE_SCHEMA
 from pyspark_kafka.errors import RowError
 
 PartitionCount = Callable[[str], int | None]
-"""Returns how many partitions a topic has now; None if it does not exist."""
+"""Returns the current number of partitions of a topic, or None if the topic does not exist."""
 
 _BINARY_OF = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 
 
 @dataclass(slots=True, kw_only=True)
 class RowPreparation:
-    """Prepares the batches of one task. `topic` is None if the column `topic` names the topics.
+    """Converts and checks the batches of one task.
 
-    `rows_by_topic` counts the prepared rows.
+    `topic` is None if the `topic` column contains the topic of each row. `rows_by_topic` counts the
+    converted rows.
     """
 
     topic: str | None
@@ -36,7 +38,7 @@ class RowPreparation:
     _known_counts: dict[str, int | None] = field(default_factory=dict)
 
     def prepare(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch for the producer; raises `RowError` if a row cannot be written."""
+        """Return the converted batch; raises `RowError` if a row cannot be written."""
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         topics = self._topics(columns.get("topic"), batch.num_rows)
         prepared: dict[str, Any] = {"topic": topics}
@@ -59,15 +61,15 @@ class RowPreparation:
         return pa.RecordBatch.from_pydict(prepared)
 
     def _topics(self, column: Any, row_count: int) -> Any:
-        """Return the topic of each row, dictionary-encoded because most batches have one topic."""
+        """Return the topic of each row, dictionary-encoded: most batches have only one topic."""
         if self.topic is not None:
             return pa.DictionaryArray.from_arrays(
                 pa.repeat(pa.scalar(0, pa.int32()), row_count), pa.array([self.topic], pa.string())
             )
         if column.null_count:
             raise RowError(
-                f"{column.null_count} of {row_count} rows have a null in column 'topic'.",
-                advice="Fill or filter out the nulls, or set the option 'topic'.",
+                f"Column 'topic' is null in {column.null_count} of {row_count} rows.",
+                advice="Replace the nulls, drop these rows, or set the option 'topic'.",
                 column="topic",
             )
         return column.dictionary_encode()
@@ -91,7 +93,11 @@ class RowPreparation:
                 raise _no_such_partition(topic, highest, count)
 
     def _count(self, topic: str, *, again: bool = False) -> int | None:
-        """Return None for an unknown topic: the producer reports it, or the broker creates it."""
+        """Return the number of partitions, or None if the topic is unknown.
+
+        An unknown topic is not an error here: the producer reports it, or the broker creates the
+        topic.
+        """
         if again or topic not in self._known_counts:
             self._known_counts[topic] = self.partition_count(topic)
         return self._known_counts[topic]
@@ -100,8 +106,8 @@ class RowPreparation:
 def _no_such_partition(topic: str, partition: int, count: int | None) -> RowError:
     has = "does not exist yet" if count is None else f"has {count} partitions (0 to {count - 1})"
     return RowError(
-        f"A row is for partition {partition} of topic '{topic}', which {has}.",
-        advice="Correct the column 'partition', or leave it null so that the partitioner chooses.",
+        f"A row has partition {partition} in column 'partition', but topic '{topic}' {has}.",
+        advice="Correct the value, or set it to null to let the partitioner choose a partition.",
         column="partition",
         topic=topic,
         partition=partition,
@@ -109,7 +115,7 @@ def _no_such_partition(topic: str, partition: int, count: int | None) -> RowErro
 
 
 def _as_binary(column: Any) -> Any:
-    """Cast text to its UTF-8 bytes without copying data."""
+    """Cast a string column to binary (UTF-8) without copying the data."""
     target = _BINARY_OF.get(column.type)
     return column if target is None else column.cast(target)
 
@@ -119,9 +125,10 @@ def _milliseconds(column: Any) -> Any:
     earliest = pc.min(times.cast(pa.int64())).as_py()
     if earliest is not None and earliest < 0:
         raise RowError(
-            f"A row has the timestamp {pc.min(times).as_py()}. Kafka has no timestamps before "
-            "1970.",
-            advice="Correct the column 'timestamp', or leave it null for the time of sending.",
+            f"A row has the timestamp {pc.min(times).as_py()}, but Kafka timestamps cannot be "
+            "before 1970.",
+            advice="Correct the value in column 'timestamp', or set it to null to use the time at "
+            "which the row is sent.",
             column="timestamp",
         )
     return times
@@ -131,7 +138,8 @@ def _check_headers(column: Any) -> None:
     headers = pc.list_flatten(column)
     if headers.null_count or headers.field("key").null_count:
         raise RowError(
-            "A row has a header that is null or has a null key, which Kafka cannot store.",
-            advice="Filter out such headers. Only the value of a header may be null.",
+            "A row has a header that is null or whose key is null. Kafka cannot store this header.",
+            advice="Remove headers that are null or have a null key. The value of a header may be "
+            "null.",
             column="headers",
         )

@@ -1,10 +1,9 @@
-"""Spark's writers, batch and streaming, over one `Write`.
+"""The writers that Spark calls for batch and streaming queries. Each delegates to a `Write`.
 
-Purpose: the classes that Spark calls. Invariant: everything that can be checked without a broker
-is checked when a writer is created. Must not know: clients, how rows are written.
+Invariant: a writer is created only after all checks that do not require a broker.
 
-Spark passes Arrow batches to batch writers since 4.0 and to streaming writers since 4.1. Before
-that, streaming rows are converted to Arrow batches here.
+Spark 4.0 and later pass Arrow batches to batch writers, but only Spark 4.1 and later pass them to
+streaming writers. For Spark 4.0 the streaming writer converts rows to Arrow batches.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from pyspark_kafka.sink.row_batches import arrow_batches
 log = logging.getLogger(__name__)
 
 Messages = Sequence[WriterCommitMessage | None]
-"""The results of a batch's tasks; None for a task that failed."""
+"""The results of the tasks of a batch, with None for each task that failed."""
 
 
 class Write(Protocol):
-    """The write of one micro-batch or job, pickled to its tasks."""
+    """The write of one micro-batch or batch job. It is pickled and sent to the tasks."""
 
     @property
     def schema(self) -> StructType: ...
@@ -44,7 +43,7 @@ class Write(Protocol):
         """Write the rows of one task."""
 
     def commit(self, messages: Messages, batch_id: int | None) -> list[Mapping[str, int]]:
-        """Commit the rows of all tasks; return the rows by topic of each task that wrote any."""
+        """Commit the rows of all tasks; return row counts by topic of tasks that wrote rows."""
 
     def abort(self, messages: Messages, batch_id: int | None) -> None:
         """Clean up after a failed batch."""
@@ -74,7 +73,7 @@ def _write(options: SinkOptions, schema: StructType, *, is_streaming: bool) -> W
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Appends a DataFrame's rows."""
+    """The writer for batch jobs, which appends the rows of a DataFrame."""
 
     def __init__(self, write: Write) -> None:
         self._write = write
@@ -90,7 +89,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class _StreamCommits(DataSourceStreamWriter):
-    """The driver's part of both streaming writers."""
+    """The methods that both streaming writers run on the driver."""
 
     def __init__(self, write: Write) -> None:
         self._write = write
@@ -104,7 +103,7 @@ class _StreamCommits(DataSourceStreamWriter):
 
 
 class StreamRowWriter(_StreamCommits):
-    """Appends a micro-batch's rows where Spark passes rows (4.0)."""
+    """The streaming writer for Spark 4.0, which passes rows."""
 
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
         return self._write.task(arrow_batches(iterator, self._write.schema))
@@ -113,7 +112,7 @@ class StreamRowWriter(_StreamCommits):
 if _takes_arrow():
 
     class StreamArrowWriter(_StreamCommits, pyspark.sql.datasource.DataSourceStreamArrowWriter):
-        """Appends a micro-batch's rows where Spark passes Arrow batches (4.1 and later)."""
+        """The streaming writer for Spark 4.1 and later, which pass Arrow batches."""
 
         def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
             return self._write.task(iterator)

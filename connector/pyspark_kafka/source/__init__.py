@@ -1,7 +1,7 @@
-"""The source: from options to offsets, to ranges of offsets, to Arrow batches.
+"""The Spark source, which reads records from Kafka.
 
-`batch_reader` and `stream_reader` are the classes that Spark calls. `batch_planner` and
-`stream_planner` plan on the driver, with `offset_reader` (offsets of the cluster), `range_check`
-(data loss), `ranges` (tasks and rate limits) and `pruning` (filters). `input_partition` and
-`range_reader` read on the executors.
+`batch_reader` and `stream_reader` contain the classes that Spark calls. `batch_planner` and
+`stream_planner` plan ranges on the driver. They use `offset_reader` (offsets in the cluster),
+`range_check` (data loss), `ranges` (tasks and rate limits) and `pruning` (filters).
+`input_partition` and `range_reader` read the ranges as Arrow batches on the executors.
 """

@@ -1,7 +1,6 @@
-"""Planning of a batch read on the driver: from options to the ranges that tasks read.
+"""Plans a batch read on the driver. The result is the ranges that the tasks read.
 
-Invariant: planned ranges exist, and their transactions are complete. Must not know: Spark, and
-clients except through `OffsetReader`.
+Invariant: planned ranges exist, and with read_committed they contain no open transactions.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pyspark_kafka.kafka.offsets import (
     PartitionOffsets,
 )
 from pyspark_kafka.kafka.topics import TopicPartition
-from pyspark_kafka.options.values import Limit, SourceOptions, SpecificOffsets
+from pyspark_kafka.options.values import OffsetLimitName, SourceOptions, SpecificOffsets
 from pyspark_kafka.source.data_loss import DataLossPolicy
 from pyspark_kafka.source.offset_reader import Assignment, OffsetReader
 from pyspark_kafka.source.pruning import EVERYTHING, Pruning
@@ -29,9 +28,10 @@ from pyspark_kafka.source.ranges import PlannedRange, split
 def plan_batch(
     reader: OffsetReader, options: SourceOptions, pruning: Pruning = EVERYTHING
 ) -> list[PlannedRange]:
-    """Return the tasks of a batch read; raises `OptionError`, `DataLossError`, `KafkaError`.
+    """Return the tasks of a batch read.
 
-    Options are checked against all selected partitions. Pruned records are never data loss.
+    Options are checked against all selected partitions. Pruned records never count as data loss.
+    Raises `OptionError`, `OffsetError`, `DataLossError` and `KafkaError`.
     """
     assignment = reader.complete_assignment()
     if not assignment.partitions:
@@ -40,7 +40,8 @@ def plan_batch(
     end = reader.resolve(options.ending, assignment.partitions, "ending")
     partitions = frozenset(filter(pruning.reads, assignment.partitions))
     on_loss = DataLossPolicy(fail=options.fail_on_data_loss)
-    # Ends that are not offsets of the user were just read from the log, and so are readable.
+    # End offsets that the user did not set have just been requested from the cluster, so the
+    # records before these offsets are readable.
     given_ends = options.ending.offsets if isinstance(options.ending, SpecificOffsets) else {}
     known_latest = {p: offset for p, offset in end.items() if given_ends.get(p, LATEST) < 0}
     backwards = {p: start[p] for p in partitions if start[p] > end[p]}
@@ -59,9 +60,10 @@ def plan_batch(
 def _since(
     since_ms: int | None, ranges: Sequence[FetchRange], reader: OffsetReader
 ) -> list[FetchRange]:
-    """Return the ranges without records before the first one with this timestamp or a later one.
+    """Start each range at its first record with a timestamp of `since_ms` or later.
 
-    The ranges are readable: if the cluster finds no such record, they contain none.
+    Ranges without such a record are omitted. All records of the ranges must be readable, so that
+    the cluster finds the record if it exists.
     """
     if since_ms is None or not ranges:
         return list(ranges)
@@ -80,20 +82,20 @@ def _report_end_before_start(
     options: SourceOptions,
     on_loss: DataLossPolicy,
 ) -> None:
-    """Report data loss if the start is the log start offset, else raise `OptionError`."""
+    """Report data loss if the start is the log start offset, otherwise raise `OptionError`."""
     given = options.starting.offsets if isinstance(options.starting, SpecificOffsets) else {}
-    if options.starting is Limit.EARLIEST or given.get(partition) == EARLIEST:
+    if options.starting is OffsetLimitName.EARLIEST or given.get(partition) == EARLIEST:
         on_loss.report(
-            f"The query has to read {partition} up to offset {end[partition]}, and its log starts "
+            f"The query has to read {partition} up to offset {end[partition]}, but the log starts "
             f"at offset {start[partition]}.",
             partition,
             offset=end[partition],
         )
     else:
         raise OptionError(
-            f"The read of {partition} starts at offset {start[partition]} and ends at offset "
+            f"The start offset {start[partition]} for {partition} is after the end offset "
             f"{end[partition]}.",
-            advice="Correct 'endingOffsets', or the option that determines the start.",
+            advice="Correct 'endingOffsets' or the option that sets the start offset.",
             option="endingOffsets",
             topic=partition.topic,
             partition=partition.partition,
@@ -102,15 +104,18 @@ def _report_end_before_start(
 
 
 def _check_starts(starts: PartitionOffsets, reader: OffsetReader, on_loss: DataLossPolicy) -> None:
-    """Report data loss for starts after the log end; up to it there is nothing to read yet."""
-    log_end = reader.latest(
+    """Report data loss for start offsets after the log end offset.
+
+    If the start offset is not after the log end offset, there is nothing to read yet.
+    """
+    high_watermarks = reader.latest(
         starts, expected=starts, isolation_level=IsolationLevel.READ_UNCOMMITTED
     )
     for partition in sorted(starts):
-        if starts[partition] > log_end[partition]:
+        if starts[partition] > high_watermarks[partition]:
             on_loss.report(
-                f"The query has to read {partition} from offset {starts[partition]}, and its log "
-                f"ends at offset {log_end[partition]}.",
+                f"The query has to read {partition} from offset {starts[partition]}, but the log "
+                f"ends at offset {high_watermarks[partition]}.",
                 partition,
                 offset=starts[partition],
             )
@@ -119,7 +124,7 @@ def _check_starts(starts: PartitionOffsets, reader: OffsetReader, on_loss: DataL
 def plan_tasks(
     ranges: list[FetchRange], assignment: Assignment, options: SourceOptions
 ) -> list[PlannedRange]:
-    """Split ranges into tasks, and add the topic ids of the assignment."""
+    """Split ranges into tasks, and add the topic ids from the assignment."""
     return [
         PlannedRange(fetch_range=part, topic_id=assignment.topic_ids[part.topic_partition.topic])
         for part in split(

@@ -1,4 +1,4 @@
-"""The readers that Spark calls for `spark.read`: they plan on the driver and read on executors."""
+"""The readers for `spark.read`. Spark calls them to plan on the driver and to read on executors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class KafkaBatchReader(DataSourceReader):
-    """A batch read. It is pickled to the executors, and opens clients only when it needs them."""
+    """The reader of a batch read. It has no client, because Spark pickles it for the executors."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._columns = projection(schema, include_headers=options.include_headers)
@@ -46,14 +46,14 @@ class KafkaBatchReader(DataSourceReader):
 
 
 class KafkaFilterPushdownReader(KafkaBatchReader):
-    """A batch read with filter pushdown.
+    """The reader of a batch read with filter pushdown.
 
-    It is a separate class because Spark refuses a reader with `pushFilters` while
+    It is a separate class because Spark rejects a reader that has `pushFilters` if
     `spark.sql.python.filterPushdown.enabled` is false.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Return the filters that Spark still has to evaluate. Spark calls `partitions` later."""
+        """Return the filters that Spark has to evaluate. Spark calls this before `partitions`."""
         conditions = [condition_of(spark_filter) for spark_filter in filters]
         self._pruning, exact = prune([c for c in conditions if c is not None])
         is_exact = iter(exact)
@@ -71,20 +71,23 @@ def batch_reader(
     filter_pushdown: bool = FILTER_PUSHDOWN,
     filters_per_scan: bool = FILTERS_PER_SCAN,
 ) -> KafkaBatchReader:
-    """Return the reader for these options; the last two parameters are features of Spark."""
+    """Return the reader for these options.
+
+    `filter_pushdown` and `filters_per_scan` are features of the installed Spark version.
+    """
     if options.filter_pushdown is FilterPushdown.OFF:
         return KafkaBatchReader(schema, options)
     if not filter_pushdown:
         log.warning(
-            "Option 'filterPushdown' has no effect: it needs Spark 4.1 or later. The query reads "
-            "all records, and Spark evaluates the filters."
+            "Option 'filterPushdown' has no effect, because it requires Spark 4.1 or later. The "
+            "query reads all records, and Spark evaluates the filters."
         )
         return KafkaBatchReader(schema, options)
     if options.filter_pushdown is FilterPushdown.ON and not filters_per_scan:
         log.warning(
-            "Option 'filterPushdown' has the value 'true', which needs Spark 5.0 or later. The "
-            "query reads all records, and Spark evaluates the filters. If the result of each "
-            "load() is scanned once, set the option to 'single-scan'."
+            "Option 'filterPushdown' has the value 'true', which requires Spark 5.0 or later. The "
+            "query reads all records, and Spark evaluates the filters. If the query scans the "
+            "result of each load() only once, set the option to 'single-scan'."
         )
         return KafkaBatchReader(schema, options)
     return KafkaFilterPushdownReader(schema, options)

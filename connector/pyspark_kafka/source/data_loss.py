@@ -1,7 +1,4 @@
-"""The option `failOnDataLoss`: fail or warn if records to be read no longer exist.
-
-Must not know: clients, Spark, and what counts as data loss.
-"""
+"""Implements the `failOnDataLoss` option: fail on data loss, or warn about it."""
 
 from __future__ import annotations
 
@@ -21,31 +18,31 @@ class DataLossPolicy:
 
     def report(
         self,
-        what: str,
+        message: str,
         partition: TopicPartition | None = None,
         *,
         topic: str | None = None,
         offset: int | None = None,
     ) -> None:
-        """Raise `DataLossError`, or log a warning so that the caller continues."""
+        """Raise `DataLossError`, or log a warning and let the caller continue."""
         if self.fail:
             raise DataLossError(
-                what,
+                message,
                 topic=topic if partition is None else partition.topic,
                 partition=None if partition is None else partition.partition,
                 offset=offset,
             )
-        log.warning("%s The query continues, because 'failOnDataLoss' is 'false'.", what)
+        log.warning("%s The query continues, because 'failOnDataLoss' is 'false'.", message)
 
-    def report_missing(
+    def report_missing_offsets(
         self, requested: FetchRange, start_offset: int, end_offset: int, *, reason: str = ""
     ) -> None:
-        """Report that only the offsets from `start_offset` to `end_offset` exist."""
+        """Report that only offsets from `start_offset` to `end_offset` (exclusive) exist."""
         partition = requested.topic_partition
         why = f" ({reason})" if reason else ""
         self.report(
             f"The query has to read offsets {requested.start_offset} to {requested.end_offset} of "
-            f"{partition}, and offsets {start_offset} to {end_offset} exist{why}.",
+            f"{partition}, but only offsets {start_offset} to {end_offset} exist{why}.",
             partition,
             offset=requested.start_offset,
         )

@@ -1,9 +1,8 @@
-"""The option `commitOffsets` of a streaming read.
+"""Implements the `commitOffsets` option of streaming reads.
 
-Purpose: commit the end offsets of each completed micro-batch to a consumer group, for tools that
-monitor lag. Invariant: the query never reads these offsets, because its checkpoint has its own. A
-failed commit is a warning, and takes a few seconds at most. Must not know: Spark, and when a
-micro-batch is complete.
+The end offsets of each completed micro-batch are committed to a consumer group, for tools that
+monitor lag. Invariant: the query never reads these offsets, because it uses the offsets in its
+checkpoint. A failed commit logs a warning, and delays the query by a few seconds at most.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ from dataclasses import replace
 from typing import Final
 
 from pyspark_kafka.client.java_names import api_timeout_ms
-from pyspark_kafka.client.port import KafkaReads
+from pyspark_kafka.client.port import KafkaReadClient
+from pyspark_kafka.client.resolved import resolved
 from pyspark_kafka.errors import KafkaError
 from pyspark_kafka.kafka.offsets import PartitionOffsets
 from pyspark_kafka.options.values import ClientOptions
@@ -21,21 +21,22 @@ from pyspark_kafka.options.values import ClientOptions
 log = logging.getLogger(__name__)
 
 _COMMIT_TIMEOUT_MS_MAX: Final = 10_000
-"""The maximum delay of a micro-batch by the commit of the previous one."""
+"""The maximum time that committing offsets may delay the next micro-batch."""
 
 
 class GroupCommitter:
-    """Commits the offsets of one query, with a client that has a shorter timeout than others."""
+    """Commits the offsets of one query, with a client that has a short timeout."""
 
     def __init__(self, options: ClientOptions) -> None:
-        timeout_ms = min(api_timeout_ms(options.kafka), _COMMIT_TIMEOUT_MS_MAX)
+        with resolved(options) as known:
+            timeout_ms = min(api_timeout_ms(known.kafka), _COMMIT_TIMEOUT_MS_MAX)
         kafka = {**options.kafka, "default.api.timeout.ms": str(timeout_ms)}
         self._options = replace(options, kafka=kafka)
-        self._client: KafkaReads | None = None
+        self._client: KafkaReadClient | None = None
         self._committed: PartitionOffsets = {}
 
     def commit(self, offsets: PartitionOffsets) -> None:
-        """Commit these offsets, unless the last commit had the same."""
+        """Commit offsets, unless they are equal to the offsets of the last commit."""
         if offsets == self._committed:
             return
         group_id = self._options.group_id
@@ -44,8 +45,8 @@ class GroupCommitter:
         except KafkaError as error:
             log.warning(
                 "The offsets of a micro-batch were not committed to group '%s' (option "
-                "'commitOffsets'). The query continues, and the next micro-batch commits its own. "
-                "The group must not have members. %s",
+                "'commitOffsets'). The query continues, and the next micro-batch commits its "
+                "offsets. Check that the group has no members. %s",
                 group_id,
                 error,
             )
@@ -58,7 +59,7 @@ class GroupCommitter:
         if client is not None:
             client.close()
 
-    def _open(self) -> KafkaReads:
+    def _open(self) -> KafkaReadClient:
         if self._client is None:
             from pyspark_kafka.client.factory import open_client  # noqa: PLC0415
 

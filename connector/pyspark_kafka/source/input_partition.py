@@ -1,7 +1,7 @@
-"""The input partition that Spark sends from the driver to an executor, and its read there.
+"""The input partition that Spark sends from the driver to an executor, and a function to read it.
 
-Purpose: what the batch and the streaming reader share: `KafkaInputPartition`, `read_partition`.
-Invariant: connections are never pickled; clients are in a pool of the Python worker.
+The batch reader and the streaming reader share this code. Invariant: connections are never pickled,
+and clients are kept in a pool in the Python worker.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_kafka.client.pool import ClientPool
-from pyspark_kafka.client.port import KafkaReads
+from pyspark_kafka.client.port import KafkaReadClient
 from pyspark_kafka.columns import SOURCE_SCHEMA
 from pyspark_kafka.options.values import SourceOptions
 from pyspark_kafka.source.range_reader import read_range
@@ -30,7 +30,7 @@ class KafkaInputPartition(InputPartition):
 
 
 @cache
-def _pool() -> ClientPool[KafkaReads]:
+def _pool() -> ClientPool[KafkaReadClient]:
     from pyspark_kafka.client.factory import open_client  # noqa: PLC0415
 
     return ClientPool(partial(open_client, is_checked=True))
@@ -39,7 +39,10 @@ def _pool() -> ClientPool[KafkaReads]:
 def read_partition(
     partition: InputPartition, columns: tuple[str, ...], options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a partition. Spark's own partition for an empty plan has none."""
+    """Yield the records of a partition.
+
+    For an empty plan, Spark passes an `InputPartition` of its own, which has no records.
+    """
     if not isinstance(partition, KafkaInputPartition):
         return
     schema = pa.schema([SOURCE_SCHEMA.field(name) for name in columns])

@@ -1,8 +1,7 @@
-"""The partitions of a query and their offsets, as the driver requests them from the cluster.
+"""Requests the partitions of a query and their offsets on the driver.
 
-Purpose: resolve limits (`earliest`, a timestamp, ...) to offsets (`KafkaOffsetReaderAdmin` in
-Spark's connector). Invariant: every result contains exactly the requested partitions. Must not
-know: Spark, ranges, data loss, retries of the client.
+Limits such as `earliest` or a timestamp are resolved to offsets, as in `KafkaOffsetReaderAdmin` of
+Spark's connector. Invariant: every result contains exactly the requested partitions.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pyspark_kafka.client.port import KafkaReads
+from pyspark_kafka.client.port import KafkaReadClient
 from pyspark_kafka.errors import (
     OffsetError,
     OptionError,
@@ -31,8 +30,8 @@ from pyspark_kafka.kafka.topics import TopicPartition, format_partitions
 from pyspark_kafka.options.values import (
     Assign,
     GlobalTimestamp,
-    Limit,
     OffsetLimit,
+    OffsetLimitName,
     PartitionTimestamps,
     SourceOptions,
     SpecificOffsets,
@@ -46,7 +45,7 @@ Which = Literal["starting", "ending"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """The existing partitions of a query. `missing_topics` are subscribed and do not exist."""
+    """The existing partitions of a query. `missing_topics` are subscribed but do not exist."""
 
     partitions: frozenset[TopicPartition]
     topic_ids: Mapping[str, str | None]
@@ -57,11 +56,11 @@ _STABLE_POLL_SECONDS = 0.1
 
 
 class OffsetReader:
-    """Requests partitions and offsets for one query, with a client that the caller closes."""
+    """Requests partitions and offsets for one query. The caller must close the client."""
 
     def __init__(
         self,
-        client: KafkaReads,
+        client: KafkaReadClient,
         options: SourceOptions,
         *,
         sleep: Callable[[float], None] = time.sleep,
@@ -75,8 +74,8 @@ class OffsetReader:
     def assignment(self, *, expected: Collection[TopicPartition] = ()) -> Assignment:
         """Return the selected partitions that exist.
 
-        If a partition in `expected` is missing, the request is repeated up to
-        `fetchOffset.numRetries` times, because a broker may not have the newest metadata.
+        If a partition in `expected` is missing, up to `fetchOffset.numRetries` requests are sent,
+        because a broker may not have the latest metadata.
         """
         required = set(filter(self._options.selection.selects, expected))
         attempts = self._options.client.fetch_offset_num_retries
@@ -86,7 +85,8 @@ class OffsetReader:
             if not missing:
                 return assignment
             log.warning(
-                "The metadata of the cluster does not contain %s.", format_partitions(missing)
+                "The cluster metadata does not contain %s. The request will be retried.",
+                format_partitions(missing),
             )
             self._sleep(self._options.client.fetch_offset_retry_interval_ms / 1000)
         return self._assignment()
@@ -112,10 +112,10 @@ class OffsetReader:
         return selection.topics
 
     def complete_assignment(self) -> Assignment:
-        """Return the partitions of a new query, all of which must exist.
+        """Return the partitions of a new query.
 
-        Raises `UnknownTopicOrPartitionError` for a topic, and `OptionError` for a partition of
-        `assign`.
+        Raises `UnknownTopicOrPartitionError` if a subscribed topic does not exist, and
+        `OptionError` if a partition in the `assign` option does not exist.
         """
         assignment = self.assignment()
         self.require_topics(assignment.missing_topics)
@@ -125,24 +125,27 @@ class OffsetReader:
             if unknown:
                 existing = self._partitions_of({partition.topic for partition in unknown})
                 raise _option_error(
-                    f"Option 'assign' contains {format_partitions(unknown)}. The topic has only "
+                    f"Option 'assign' contains partitions that do not exist: "
+                    f"{format_partitions(unknown)}. The existing partitions are "
                     f"{format_partitions(existing)}.",
-                    advice="Remove these partitions from the option, or add them to the topic.",
+                    advice="Remove the missing partitions from the option, or add partitions to "
+                    "the topic.",
                     option="assign",
                     partition=min(unknown),
                 )
         if not assignment.partitions:
-            log.warning("No topic matches %s, so that there is nothing to read yet.", selection)
+            log.warning("There is nothing to read, because no topic matches %s.", selection)
         return assignment
 
     def require_topics(self, missing: Collection[str]) -> None:
-        """Raise `UnknownTopicOrPartitionError` if there are missing topics."""
+        """Raise `UnknownTopicOrPartitionError` if `missing` is not empty."""
         if missing:
             topics = sorted(missing)
             subject, verb = ("Topic", "does") if len(topics) == 1 else ("Topics", "do")
             raise UnknownTopicOrPartitionError(
                 f"{subject} {', '.join(map(repr, topics))} of {self._options.selection} {verb} not "
-                f"exist on {self._options.client.bootstrap_servers}, or may not be described.",
+                f"exist on {self._options.client.bootstrap_servers}, or the principal lacks the "
+                "DESCRIBE ACL.",
                 topic=topics[0],
             )
 
@@ -151,7 +154,7 @@ class OffsetReader:
         return [TopicPartition(topic.name, n) for topic in described for n in topic.partitions]
 
     def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return log start offsets."""
+        """Return the log start offsets of partitions."""
         return self._offsets(dict.fromkeys(partitions, EARLIEST), self._options.isolation_level)
 
     def latest(
@@ -161,11 +164,11 @@ class OffsetReader:
         expected: PartitionOffsets | None = None,
         isolation_level: IsolationLevel | None = None,
     ) -> dict[TopicPartition, int]:
-        """Return last stable offsets, or with read_uncommitted log end offsets.
+        """Return the last stable offsets, or with read_uncommitted the high watermarks.
 
-        If an offset is less than the one in `expected`, the request is repeated up to
-        `fetchOffset.numRetries` times, because the high watermark of a new leader may be behind
-        (KAFKA-7703). The last result is returned.
+        If an offset is lower than in `expected`, up to `fetchOffset.numRetries` requests are sent,
+        because a new leader may have an older high watermark (KAFKA-7703). The last result is
+        returned.
         """
         level = isolation_level or self._options.isolation_level
         attempts = self._options.client.fetch_offset_num_retries
@@ -179,7 +182,9 @@ class OffsetReader:
             ]
             if not backwards:
                 break
-            log.warning("The latest offsets of %s went backwards.", format_partitions(backwards))
+            log.warning(
+                "The latest offsets of %s are lower than expected.", format_partitions(backwards)
+            )
             if attempt + 1 < attempts:
                 self._sleep(self._options.client.fetch_offset_retry_interval_ms / 1000)
         return offsets
@@ -187,15 +192,18 @@ class OffsetReader:
     def first_since(
         self, partitions: Collection[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
-        """Return offsets of the first records with this timestamp or a later one, if they exist."""
+        """Return the offset of each partition's first record with this timestamp or a later one.
+
+        The result omits partitions without such a record.
+        """
         queries = dict.fromkeys(partitions, AtTimestamp(timestamp_ms=timestamp_ms))
         found = self._client.list_offsets(queries, self._options.isolation_level)
         return {partition: offset for partition, offset in found.items() if offset is not None}
 
     def wait_until_stable(self, ends: PartitionOffsets) -> None:
-        """Wait until the last stable offsets of all partitions have reached these ends.
+        """Wait until the last stable offsets of all partitions have reached `ends`.
 
-        Raises `OffsetError` after `kafkaConsumer.pollTimeoutMs`.
+        Raises `OffsetError` if this takes longer than `kafkaConsumer.pollTimeoutMs`.
         """
         timeout_ms = self._options.client.poll_timeout_ms
         deadline = self._monotonic() + timeout_ms / 1000
@@ -208,12 +216,12 @@ class OffsetReader:
             if remaining <= 0:
                 first = pending[0]
                 raise OffsetError(
-                    f"The query reads {first} up to offset {ends[first]} with read_committed, and "
-                    f"after {timeout_ms} ms its last stable offset is still {stable[first]}: a "
-                    "transaction is open.",
-                    advice="Wait for the end of the transaction, end the read at an earlier "
-                    "offset, or set 'kafka.isolation.level' to 'read_uncommitted' if the end was "
-                    "planned with it.",
+                    f"The query has to read {first} up to offset {ends[first]} with "
+                    f"read_committed, but after {timeout_ms} ms the last stable offset is still "
+                    f"{stable[first]}, because a transaction is open.",
+                    advice="Wait until the transaction ends, set an earlier end offset, or set "
+                    "'kafka.isolation.level' to 'read_uncommitted' if the end offset was planned "
+                    "with read_uncommitted.",
                     topic=first.topic,
                     partition=first.partition,
                     offset=ends[first],
@@ -223,13 +231,13 @@ class OffsetReader:
     def resolve(
         self, limit: OffsetLimit, partitions: Collection[TopicPartition], which: Which
     ) -> dict[TopicPartition, int]:
-        """Return the offsets of a limit; raises `OptionError` if its partitions are wrong."""
+        """Resolve a limit to offsets. Raises `OptionError` if it does not fit the partitions."""
         match limit:
-            case Limit.EARLIEST:
+            case OffsetLimitName.EARLIEST:
                 return self.earliest(partitions)
-            case Limit.LATEST:
+            case OffsetLimitName.LATEST:
                 return self.latest(partitions)
-            case Limit.COMMITTED:
+            case OffsetLimitName.COMMITTED:
                 return self._committed(partitions)
             case SpecificOffsets(offsets=offsets):
                 _check_partitions(offsets.keys(), partitions, f"{which}Offsets")
@@ -248,28 +256,28 @@ class OffsetReader:
         group_id = self._options.client.group_id
         found = self._client.committed_offsets(group_id, partitions)
         earliest = self.earliest(partitions)
-        log_end = self.latest(partitions, isolation_level=IsolationLevel.READ_UNCOMMITTED)
+        high_watermarks = self.latest(partitions, isolation_level=IsolationLevel.READ_UNCOMMITTED)
         committed = {}
         for partition in sorted(partitions):
             offset = found.get(partition)
             if offset is None:
                 raise OffsetError(
-                    f"Group '{group_id}' has no committed offset for {partition}, and "
-                    "'startingOffsets' is 'committed'.",
-                    advice="Commit an offset, correct 'kafka.group.id', or set 'startingOffsets' "
-                    "to earliest or to offsets.",
+                    f"Option 'startingOffsets' is 'committed', but group '{group_id}' has no "
+                    f"committed offset for {partition}.",
+                    advice="Commit an offset for the group, correct 'kafka.group.id', or set "
+                    "'startingOffsets' to 'earliest' or to specific offsets.",
                     option="startingOffsets",
                     topic=partition.topic,
                     partition=partition.partition,
                     group_id=group_id,
                 )
-            if not earliest[partition] <= offset <= log_end[partition]:
+            if not earliest[partition] <= offset <= high_watermarks[partition]:
                 raise OffsetError(
-                    f"Group '{group_id}' has committed offset {offset} for {partition}, which has "
-                    f"only offsets {earliest[partition]} to {log_end[partition]}, and "
-                    "'startingOffsets' is 'committed'.",
-                    advice="Reset the offsets of the group, or set 'startingOffsets' to earliest "
-                    "or to offsets.",
+                    f"Option 'startingOffsets' is 'committed', but offset {offset} of group "
+                    f"'{group_id}' for {partition} does not exist: the log starts at offset "
+                    f"{earliest[partition]} and ends at offset {high_watermarks[partition]}.",
+                    advice="Reset the offsets of the group, or set 'startingOffsets' to 'earliest' "
+                    "or to specific offsets.",
                     option="startingOffsets",
                     topic=partition.topic,
                     partition=partition.partition,
@@ -288,8 +296,8 @@ class OffsetReader:
         if unmatched and which == "starting" and not self._options.latest_without_match:
             first = unmatched[0]
             raise _option_error(
-                f"Option '{option}' has the timestamp {timestamps_ms[first]} for {first}, which "
-                "has no record with this timestamp or a later one.",
+                f"Option '{option}' has the timestamp {timestamps_ms[first]} for {first}, but the "
+                "partition has no record with this timestamp or a later one.",
                 advice="Set an earlier timestamp, or set 'startingOffsetsByTimestampStrategy' to "
                 "'latest'.",
                 option=option,
@@ -307,7 +315,7 @@ class OffsetReader:
         offsets = {}
         for partition in queries:
             offset = found[partition]
-            assert offset is not None, partition  # only queries by timestamp may have no result
+            assert offset is not None, partition  # Only a query by timestamp can return None.
             offsets[partition] = offset
         return offsets
 
@@ -315,18 +323,18 @@ class OffsetReader:
 def _check_partitions(
     given: Collection[TopicPartition], partitions: Collection[TopicPartition], option: str
 ) -> None:
-    """Raise `OptionError` if an option contains other partitions than the query reads."""
+    """Raise `OptionError` if an option does not contain exactly the partitions to read."""
     unknown, absent = set(given) - set(partitions), set(partitions) - set(given)
     if unknown:
         raise _option_error(
-            f"Option '{option}' contains {format_partitions(unknown)}, and the query reads only "
-            f"{format_partitions(partitions)}.",
-            advice="Remove the other partitions from the option.",
+            f"Option '{option}' contains partitions that the query does not read: "
+            f"{format_partitions(unknown)}. The query reads {format_partitions(partitions)}.",
+            advice="Set the option only for partitions that the query reads.",
             option=option,
             partition=min(unknown),
         )
     if absent:
-        special = " -2 is earliest, -1 is latest." if option.endswith("Offsets") else ""
+        special = " Use -2 for earliest and -1 for latest." if option.endswith("Offsets") else ""
         raise _option_error(
             f"Option '{option}' does not contain {format_partitions(absent)}.",
             advice=f"Set the option for all partitions that the query reads.{special}",
@@ -335,9 +343,11 @@ def _check_partitions(
         )
 
 
-def _option_error(what: str, *, advice: str, option: str, partition: TopicPartition) -> OptionError:
+def _option_error(
+    message: str, *, advice: str, option: str, partition: TopicPartition
+) -> OptionError:
     return OptionError(
-        what,
+        message,
         advice=advice,
         option=option,
         topic=partition.topic,

@@ -1,7 +1,6 @@
-"""Sets of offsets, as the ranges that filters on `offset` select.
+"""Sets of offsets, which represent the offsets that filters on `offset` select.
 
-Invariant: the ranges of `Offsets` are in order, not empty, and do not touch. Must not know:
-filters, Spark, which offsets exist.
+Invariant: the ranges in `Offsets` are sorted, non-empty, non-overlapping and non-adjacent.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ NONE: Final[Offsets] = ()
 
 
 def offsets_of(ranges: Iterable[tuple[int, int]]) -> Offsets:
-    """Return the union of ranges, which may overlap, be empty or exceed the valid offsets."""
+    """Return the union of ranges. The ranges may overlap, be empty or contain invalid offsets."""
     found: list[tuple[int, int]] = []
     for start, end in sorted((max(start, 0), min(end, END)) for start, end in ranges):
         if start >= end:
@@ -54,9 +53,9 @@ def intersection(left: Offsets, right: Offsets) -> Offsets:
 
 
 def bridged(offsets: Offsets, *, gap_min: int, ranges_max: int) -> Offsets:
-    """Return a superset of at most `ranges_max` ranges, without gaps smaller than `gap_min`.
+    """Return a superset that has at most `ranges_max` ranges and no gap smaller than `gap_min`.
 
-    If there are too many gaps, the largest ones remain.
+    If there are too many gaps, only the largest gaps are kept.
     """
     if not offsets:
         return NONE

@@ -1,13 +1,15 @@
-"""Pruning of a batch read by the filters of a query: from conditions to a `Pruning`.
+"""Prunes a batch read with the filters of a query.
 
-Purpose: determine which partitions and offsets a batch read can skip, and which conditions are
-exact: Spark need not evaluate them again. Invariant: no row that satisfies all conditions is
-skipped, and every row that is read satisfies the exact conditions. Must not know: Spark, clients.
+From the conditions of a query, this module determines which partitions and offsets a batch read can
+skip, and which conditions are exact. Spark does not need to evaluate exact conditions again.
+Invariant: no row that satisfies all conditions is skipped, and every row that is read satisfies the
+exact conditions.
 
-`topic`, `partition` and `offset` of a row are never null. Literals may be null, and are evaluated
-with SQL's three-valued logic. A lower bound on `timestamp` becomes a starting offset: Kafka returns
-the first record with a timestamp or a later one, and all records before it are older, in any order
-of timestamps (`LogSegment.findOffsetByTimestamp`). An upper bound does not: see docs/adr/0005.
+The `topic`, `partition` and `offset` columns are never null. Literals may be null, and are
+evaluated with SQL's three-valued logic. A lower bound on `timestamp` is converted to a start
+offset: Kafka returns the first record with this timestamp or a later one, so all records before it
+are older, even if timestamps are not in order (`LogSegment.findOffsetByTimestamp`). An upper bound
+cannot be converted (see docs/adr/0005).
 """
 
 from __future__ import annotations
@@ -53,8 +55,8 @@ class Operator(Enum):
 class Condition:
     """One of the conditions that a row must satisfy.
 
-    `value` is the literal, for `IN` a sequence of literals. The literal of `timestamp` is a
-    datetime with a time zone.
+    `value` is the literal, or for `IN` a sequence of literals. A literal for the `timestamp` column
+    is a datetime with a time zone.
     """
 
     column: str
@@ -65,13 +67,13 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning:
-    """The part of the partitions that has to be read; the default is everything."""
+    """The partitions and offsets that have to be read. The default is to read everything."""
 
     on_partitions: tuple[Condition, ...] = ()
-    """Conditions on `topic` and `partition`; partitions that satisfy all of them are read."""
+    """Conditions on `topic` and `partition`. Only partitions that satisfy all of them are read."""
     offsets: Offsets = EVERY
     since_ms: int | None = None
-    """Read from the first record with this timestamp (epoch milliseconds) or a later one."""
+    """Reads start at the first record with this timestamp (epoch milliseconds) or a later one."""
 
     def reads(self, topic_partition: TopicPartition) -> bool:
         if self.offsets == NONE:
@@ -93,9 +95,9 @@ class Pruning:
 EVERYTHING: Final = Pruning()
 
 GAP_MIN: Final = 10_000
-"""Smaller gaps between offsets are read too, because that costs less than another task."""
+"""The minimum size of a gap that is skipped. Reading a smaller gap costs less than a task."""
 RANGES_MAX: Final = 100
-"""The maximum in a partition, so that `offset IN (...)` does not become a task for each value."""
+"""The maximum number of ranges per partition, which limits the tasks for `offset IN (...)`."""
 
 _LITERALS: Final[Mapping[str, type]] = MappingProxyType(
     {"topic": str, "partition": int, "offset": int}
@@ -117,9 +119,9 @@ _TESTS: Final[Mapping[Operator, Callable[[Any, Any], bool]]] = MappingProxyType(
 
 
 def prune(conditions: Sequence[Condition]) -> tuple[Pruning, list[bool]]:
-    """Return the pruning for these conditions, and for each condition whether it is exact.
+    """Return the pruning for these conditions, and whether each condition is exact.
 
-    Spark has to evaluate conditions that are not exact on every row.
+    Spark has to evaluate conditions that are not exact for every row that is read.
     """
     supported = [_is_supported(condition) for condition in conditions]
     on_partitions = []
@@ -139,7 +141,7 @@ def prune(conditions: Sequence[Condition]) -> tuple[Pruning, list[bool]]:
         is_supported and (c.column != "offset" or contains(offsets_where(c), offsets))
         for c, is_supported in zip(conditions, supported, strict=True)
     ]
-    # Records without a timestamp have -1, so that a bound of zero or less excludes nothing.
+    # Records without a timestamp have -1. A bound of zero or less is ignored, so they are read.
     since_ms = since_ms if since_ms is not None and since_ms > 0 else None
     return Pruning(on_partitions=tuple(on_partitions), offsets=offsets, since_ms=since_ms), exact
 
@@ -152,16 +154,16 @@ def _is_supported(condition: Condition) -> bool:
         return True
     literals = condition.value if condition.operator is Operator.IN else [condition.value]
     return isinstance(literals, Sequence) and all(
-        # bool is a subclass of int in Python, and not a number in SQL.
+        # In Python, bool is a subclass of int, but in SQL it is not a number.
         literal is None or type(literal) is literal_type
         for literal in literals
     )
 
 
 def evaluate(condition: Condition, value: str | int) -> bool | None:
-    """Evaluate a condition on a value that is not null; None is SQL's NULL.
+    """Evaluate a condition for a value that is not null. A result of None means SQL's NULL.
 
-    Python compares strings by code points, which is the order of Spark's UTF-8 strings.
+    Python compares strings by code points, which is also the order of Spark's UTF-8 strings.
     """
     result = _evaluate(condition.operator, condition.value, value)
     return result if result is None or not condition.negated else not result
@@ -181,7 +183,7 @@ def _evaluate(operator: Operator, literal: Any, value: str | int) -> bool | None
 
 
 def offsets_where(condition: Condition) -> Offsets:
-    """Return the offsets for which a condition is true, and neither false nor null."""
+    """Return the offsets for which a condition evaluates to true."""
     literal = condition.value
     match condition.operator:
         case Operator.IS_NULL:
@@ -195,7 +197,7 @@ def offsets_where(condition: Condition) -> Offsets:
                 return NONE
             found = offsets_of((offset, offset + 1) for offset in literal if offset is not None)
         case _ if literal is None:
-            return NONE  # the condition is null, and so is its negation
+            return NONE  # The condition and its negation are null.
         case Operator.EQUAL | Operator.EQUAL_NULL_SAFE:
             found = offsets_of([(literal, literal + 1)])
         case Operator.GREATER:
@@ -214,7 +216,8 @@ def offsets_where(condition: Condition) -> Offsets:
 def _since_ms(condition: Condition) -> int | None:
     """Return the earliest timestamp (epoch milliseconds) that can satisfy a condition, or None.
 
-    Literals are in microseconds and records in milliseconds, so that the bound is rounded up.
+    The bound is rounded up, because literals are in microseconds and record timestamps in
+    milliseconds.
     """
     lower_bounds = {
         Operator.GREATER,

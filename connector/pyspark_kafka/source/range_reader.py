@@ -1,8 +1,8 @@
-"""The read of one planned range of offsets on an executor.
+"""Reads one planned range of offsets on an executor.
 
-Purpose: read a range as Arrow batches, and distinguish data loss from gaps. Control records,
-aborted transactions and compaction leave gaps, which are normal. A range that the broker no longer
-has is data loss. Must not know: Spark, how clients are opened.
+The range is read as Arrow batches, and data loss is distinguished from gaps. Control records,
+aborted transactions and compaction leave gaps in the offsets, which are normal. If the broker no
+longer has offsets of the range, this is data loss.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from pyspark_kafka.client.port import KafkaReads
+from pyspark_kafka.client.port import KafkaReadClient
 from pyspark_kafka.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
@@ -30,25 +30,25 @@ Sleep = Callable[[float], None]
 
 
 def read_range(
-    client: KafkaReads,
+    client: KafkaReadClient,
     plan: PlannedRange,
     columns: tuple[str, ...],
     options: SourceOptions,
     *,
     sleep: Sleep = time.sleep,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a range with these columns; raises `DataLossError`, `KafkaError`.
+    """Yield the records of a range with these columns. Raises `DataLossError` and `KafkaError`.
 
-    With `failOnDataLoss=false` missing records are skipped with a warning. No record is returned
+    With `failOnDataLoss=false`, missing records are skipped with a warning. No record is returned
     twice.
     """
     on_loss = DataLossPolicy(fail=options.fail_on_data_loss)
     partition = plan.fetch_range.topic_partition
-    missing = None if client.pins_topic_ids else _reason_missing(client, plan, options, sleep)
+    missing = None if client.checks_topic_ids else _reason_missing(client, plan, options, sleep)
     if missing is not None:
         on_loss.report(f"{missing}.", partition)
         return
-    # After data loss the read continues after the last returned offset, so it needs the column.
+    # After data loss, the read continues after the offset of the last returned record.
     extra = () if on_loss.fail or "offset" in columns else ("offset",)
     remaining = plan.fetch_range
     while remaining.size > 0:
@@ -64,7 +64,7 @@ def read_range(
         except UnknownTopicOrPartitionError:
             missing = _reason_missing(client, plan, options, sleep)
             if missing is None:
-                raise  # the partition exists again: Spark may retry the task
+                raise  # The partition exists again, and Spark may retry the task.
             on_loss.report(
                 f"{missing}. Offsets {remaining.start_offset} to {remaining.end_offset} of "
                 f"{partition} were not read.",
@@ -75,32 +75,32 @@ def read_range(
         except OffsetOutOfRangeError as error:
             existing = _existing_range(client, partition)
             first, end = existing.start_offset, existing.end_offset
-            on_loss.report_missing(remaining, first, end, reason=reason_of(error))
+            on_loss.report_missing_offsets(remaining, first, end, reason=reason_of(error))
             start = max(min(first, remaining.end_offset), remaining.start_offset)
             end = max(min(remaining.end_offset, end), start)
             remaining = replace(remaining, start_offset=start, end_offset=end)
             if remaining == attempted:
-                return  # another attempt would fail in the same way
+                return  # Another attempt would fail in the same way.
 
 
 def _fetch(
-    client: KafkaReads,
+    client: KafkaReadClient,
     plan: PlannedRange,
     remaining: FetchRange,
     columns: tuple[str, ...],
     options: SourceOptions,
 ) -> Generator[pa.RecordBatch, None, None]:
-    # `KafkaReads.fetch` returns an iterator, which may have no `close`; a generator has.
+    # `KafkaReadClient.fetch` returns an iterator without `close`. A generator has this method.
     yield from client.fetch(remaining, columns, options.isolation_level, topic_id=plan.topic_id)
 
 
 def _reason_missing(
-    client: KafkaReads, plan: PlannedRange, options: SourceOptions, sleep: Sleep
+    client: KafkaReadClient, plan: PlannedRange, options: SourceOptions, sleep: Sleep
 ) -> str | None:
-    """Return why the planned partition no longer exists, or None if it exists.
+    """Return a clause that says why the planned partition no longer exists, or None if it exists.
 
-    A broker may not have the newest metadata, so that a missing partition is looked up
-    `fetchOffset.numRetries` times.
+    A missing partition is looked up `fetchOffset.numRetries` times, because a broker may not have
+    the latest metadata.
     """
     reason = None
     for attempt in range(options.client.fetch_offset_num_retries):
@@ -112,7 +112,7 @@ def _reason_missing(
     return reason
 
 
-def _look_up_missing(client: KafkaReads, plan: PlannedRange) -> str | None:
+def _look_up_missing(client: KafkaReadClient, plan: PlannedRange) -> str | None:
     partition = plan.fetch_range.topic_partition
     topic = partition.topic
     described = client.describe_topics([topic]).get(topic)
@@ -120,15 +120,15 @@ def _look_up_missing(client: KafkaReads, plan: PlannedRange) -> str | None:
         return f"Topic '{topic}' was deleted after this read was planned"
     if plan.topic_id is not None and described.topic_id not in (None, plan.topic_id):
         return (
-            f"Topic '{topic}' was deleted and recreated after this read was planned (its id was "
-            f"{plan.topic_id} and is {described.topic_id})"
+            f"Topic '{topic}' was deleted and recreated after this read was planned (its topic id "
+            f"changed from {plan.topic_id} to {described.topic_id})"
         )
     if partition.partition not in described.partitions:
         return f"Partition {partition.partition} of topic '{topic}' no longer exists"
     return None
 
 
-def _existing_range(client: KafkaReads, partition: TopicPartition) -> FetchRange:
+def _existing_range(client: KafkaReadClient, partition: TopicPartition) -> FetchRange:
     level = IsolationLevel.READ_UNCOMMITTED
     first = client.list_offsets({partition: EARLIEST}, level)[partition]
     end = client.list_offsets({partition: LATEST}, level)[partition]

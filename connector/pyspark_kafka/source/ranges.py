@@ -1,8 +1,8 @@
-"""Division of a read into tasks and micro-batches.
+"""Divides a read into tasks and micro-batches.
 
-Purpose: pure functions with the rules of Spark's connector (`KafkaOffsetRangeCalculator` and
-`KafkaMicroBatchStream.rateLimit`): the same options result in the same tasks and micro-batches.
-Must not know: clients, options, Spark.
+The functions implement the rules of Spark's connector (`KafkaOffsetRangeCalculator` and
+`KafkaMicroBatchStream.rateLimit`), so that the same options result in the same tasks and
+micro-batches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark_kafka.kafka.topics import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRange:
-    """The range of one task. `topic_id` detects a topic that was deleted and recreated."""
+    """The range of one task. `topic_id` is used to detect that the topic was recreated."""
 
     fetch_range: FetchRange
     topic_id: str | None
@@ -26,18 +26,18 @@ class PlannedRange:
 def split(
     ranges: Iterable[FetchRange], *, min_partitions: int | None, max_records: int | None
 ) -> list[FetchRange]:
-    """Return the ranges without empty ones, and with large ones split.
+    """Remove empty ranges and split large ranges.
 
-    First every range is split so that none has more than `max_records` offsets. If there are still
-    fewer than `min_partitions`, the larger ranges are split in proportion to their size, which
-    results in about `min_partitions` ranges.
+    First, each range with more than `max_records` offsets is split into ranges of at most this
+    size. If the result has fewer than `min_partitions` ranges, the larger ranges are split in
+    proportion to their size, which results in about `min_partitions` ranges.
     """
     found = [r for r in ranges if r.size > 0]
     if max_records is not None:
         found = [part for r in found for part in _split_evenly(r, -(-r.size // max_records))]
     if min_partitions is None or len(found) >= min_partitions:
         return found
-    # Ranges that are too small to be split do not count for the proportions of the others.
+    # Ranges that are too small to be split do not affect how the other ranges are split.
     total = sum(r.size for r in found)
     small = [r for r in found if _parts(r.size, total, min_partitions) == 1]
     large_total = total - sum(r.size for r in small)
@@ -55,7 +55,7 @@ def _parts(size: int, total: int, total_parts: int) -> int:
 
 
 def _split_evenly(fetch_range: FetchRange, parts: int) -> Sequence[FetchRange]:
-    """Split into ranges whose sizes differ by at most one; none is empty."""
+    """Split a range into ranges that are not empty and whose sizes differ by at most one."""
     found = []
     start, remaining = fetch_range.start_offset, fetch_range.size
     for part in range(parts):
@@ -74,7 +74,10 @@ def _split_evenly(fetch_range: FetchRange, parts: int) -> Sequence[FetchRange]:
 
 
 def backlog(start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> int:
-    """Count the offsets between `start` and `latest`; backwards partitions count as zero."""
+    """Return the number of offsets between `start` and `latest`.
+
+    A partition whose latest offset is lower than its start counts as zero.
+    """
     return sum(max(end - start.get(partition, end), 0) for partition, end in latest.items())
 
 
@@ -83,9 +86,9 @@ def rate_limit(
 ) -> dict[TopicPartition, int]:
     """Return the end offsets of a micro-batch of about `limit` offsets.
 
-    The limit is divided in proportion to the backlog. `start` must contain every partition of
-    `latest`. Every partition with a backlog gets at least one offset, so that the total can exceed
-    the limit if there are many partitions.
+    The limit is divided among the partitions in proportion to their backlog. `start` must contain
+    every partition of `latest`. Every partition with a backlog gets at least one offset, so the
+    total can exceed the limit if there are many partitions.
     """
     total = backlog(start, latest)
     if total == 0:

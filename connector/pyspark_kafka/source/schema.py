@@ -1,6 +1,6 @@
-"""The columns of the source as Spark types, and projections of them by the user's schema.
+"""The columns of the source with their Spark types, and the columns that a user's schema selects.
 
-Invariant: the types are those of `columns.SOURCE_SCHEMA`, which a test checks.
+Invariant: the types correspond to `columns.SOURCE_SCHEMA`. A test checks this.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NAMES: Final = ", ".join(_TYPES)
 
 
 def source_schema(*, include_headers: bool) -> StructType:
-    """Return the schema of Spark's connector, with the column `headers` if it is included."""
+    """Return the schema of Spark's Kafka connector, with or without the `headers` column."""
     return StructType(
         [
             StructField(name, data_type)
@@ -49,19 +49,21 @@ def source_schema(*, include_headers: bool) -> StructType:
 
 
 def projection(schema: StructType, *, include_headers: bool) -> tuple[str, ...]:
-    """Return the columns that a schema selects, in its order; raises `SchemaError`.
+    """Return the columns that a schema selects, in its order. Raises `SchemaError`.
 
-    Spark does not report whether the schema is the source's own or one passed to `schema()`.
+    Spark does not report whether the schema is the default one or was passed to `schema()`.
     """
     names = tuple(field.name for field in schema.fields)
     if not names:
-        raise SchemaError("The schema has no column.", advice=f"Select some of {_NAMES}.")
+        raise SchemaError(
+            "The schema has no columns.", advice=f"Use one or more of the columns {_NAMES}."
+        )
     for field in schema.fields:
         _check(field, include_headers=include_headers)
         if names.count(field.name) > 1:
             raise SchemaError(
                 f"The schema contains column '{field.name}' twice.",
-                advice="Remove one of them.",
+                advice="Remove the duplicate column.",
                 column=field.name,
             )
     return names
@@ -75,28 +77,28 @@ def _check(field: StructField, *, include_headers: bool) -> None:
         suggestion = f"Use '{close[0]}' if you mean that column. " if close else ""
         raise SchemaError(
             f"The schema contains column '{name}' of type {found}, which the source does not "
-            f"have. It has {_NAMES}.",
-            advice=f"{suggestion}Decode values after the read, for example with "
-            "from_json(CAST(value AS STRING), ...).",
+            f"have. The columns of the source are {_NAMES}.",
+            advice=f"{suggestion}To read fields of the record value, decode the 'value' column "
+            "after the read, for example with from_json(CAST(value AS STRING), ...).",
             column=name,
         )
     if name == "headers" and not include_headers:
         raise SchemaError(
-            "The schema contains column 'headers', and the option 'includeHeaders' is 'false'.",
+            "The schema contains column 'headers', but option 'includeHeaders' is 'false'.",
             advice="Set 'includeHeaders' to 'true'.",
             column=name,
             option="includeHeaders",
         )
     if field.dataType != expected:
         raise SchemaError(
-            f"The schema contains column '{name}' with type {found}, and its type is "
-            f"{expected.simpleString()}.",
-            advice="Use that type, and cast the column after the read.",
+            f"The schema contains column '{name}' with type {found}, but the type of this column "
+            f"is {expected.simpleString()}.",
+            advice="Correct the type in the schema, and cast the column after the read.",
             column=name,
         )
     if not field.nullable:
         raise SchemaError(
-            f"The schema contains column '{name}' as NOT NULL, and it is nullable.",
+            f"The schema declares column '{name}' as NOT NULL, but this column is nullable.",
             advice="Declare the column as nullable.",
             column=name,
         )

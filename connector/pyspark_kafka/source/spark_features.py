@@ -1,7 +1,7 @@
-"""The features of the installed Spark, detected without its version number.
+"""The features of the installed Spark version, detected from its classes and modules.
 
-Spark 4.2 added `pyspark.sql.streaming.datasource`, with read limits, `latestOffset` with a start
-offset, `SupportsTriggerAvailableNow` and `reportLatestOffset`.
+Spark 4.2 added `pyspark.sql.streaming.datasource`, which provides read limits, a start offset for
+`latestOffset`, `SupportsTriggerAvailableNow` and `reportLatestOffset`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Final
 from pyspark.sql.datasource import DataSourceReader
 
 ADMISSION_CONTROL: Final = find_spec("pyspark.sql.streaming.datasource") is not None
-"""Spark 4.2: micro-batches of Python sources can be limited."""
+"""Since Spark 4.2, a Python source can limit the size of micro-batches."""
 
 FILTER_PUSHDOWN: Final = hasattr(DataSourceReader, "pushFilters")
-"""Spark 4.1: Spark passes the filters of a query to Python sources."""
+"""Since Spark 4.1, Spark passes the filters of a query to Python sources."""
 
 FILTERS_PER_SCAN: Final = hasattr(DataSourceReader, "pushLimit")
-"""Spark 5.0 plans each scan of one `load()` with its own filters (SPARK-58551).
+"""Since Spark 5.0, each scan of the result of one `load()` has its own filters (SPARK-58551).
 
-Earlier versions plan all of them with the filters of the last one, and return wrong rows.
-`pushLimit` was added in the same version.
+Earlier versions plan all scans with the filters of the last scan, and return wrong rows.
+`pushLimit` was also added in Spark 5.0.
 """

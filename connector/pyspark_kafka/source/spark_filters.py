@@ -1,8 +1,8 @@
-"""Conversion of Spark's filters to conditions.
+"""Converts Spark's filters to conditions.
 
-Purpose: the only module that uses the filters of `pyspark.sql.datasource` (Spark 4.1 and later). It
-uses their class names, so that it can be imported with earlier versions. Invariant: Spark
-evaluates unknown filters itself. Must not know: which conditions can be pruned.
+Only this module uses the filters of `pyspark.sql.datasource` (Spark 4.1 and later). It compares
+class names, so that it can be imported with earlier Spark versions. Invariant: Spark evaluates
+unknown filters itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OPERATORS: Final[Mapping[str, Operator]] = MappingProxyType(
 
 
 def condition_of(spark_filter: Filter) -> Condition | None:
-    """Return the filter as a condition on a column of the source, or None if it is not one."""
+    """Return the condition for a filter, or None if it is not a known filter on one column."""
     name = type(spark_filter).__name__
     child = getattr(spark_filter, "child", None) if name == "Not" else spark_filter
     operator = OPERATORS.get(type(child).__name__)

@@ -1,16 +1,17 @@
-"""Planning of a streaming read on the driver: start and end of micro-batches, and their tasks.
+"""Plans a streaming read on the driver.
 
-Purpose: the state of a running query (`KafkaMicroBatchStream` in Spark's connector). Invariants:
-returned offsets contain all partitions that exist; with `Trigger.AvailableNow` they do not exceed
-the target; a micro-batch that is planned again has the same tasks, unless its topics have changed.
-Must not know: Spark, JSON.
+The planner determines the offsets and the tasks of micro-batches. It keeps the state of a running
+query (`KafkaMicroBatchStream` in Spark's connector). Invariants: returned offsets contain all
+partitions that exist. With `Trigger.AvailableNow`, they do not exceed the target. If a micro-batch
+is planned again, it has the same tasks, unless its topics have changed.
 
-The start of a new query: Spark writes the end of a micro-batch into the checkpoint before it runs
-it, but not the start of the first one. It calls for the start several times, and again after a
-crash. Within a process the planner returns the same start. If the start may differ in the next
-process (`latest`, `committed`, a timestamp without a record yet), the first micro-batch is empty:
-its end, which is in the checkpoint, is the start. Therefore a first micro-batch of an earlier
-process is known to be empty, and no record between start and end is lost.
+Start of a new query: Spark writes the end offsets of a micro-batch to the checkpoint before it runs
+the micro-batch, but it does not write the start offsets of the first micro-batch. It requests the
+start offsets several times, and again after a crash. In one process, the planner always returns the
+same start offsets. The next process may resolve different start offsets (`latest`, `committed`, or
+a timestamp for which no record exists yet). In this case the planner makes the first micro-batch
+empty, so that its end offsets in the checkpoint are the start offsets. If a later process replays
+the first micro-batch, the planner knows that it is empty, and no records are lost.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Callable, Set
 from pyspark_kafka.errors import CheckpointError, OffsetError, UnknownTopicOrPartitionError
 from pyspark_kafka.kafka.offsets import LATEST, FetchRange, IsolationLevel, PartitionOffsets
 from pyspark_kafka.kafka.topics import TopicPartition, format_partitions
-from pyspark_kafka.options.values import Limit, SourceOptions, SpecificOffsets
+from pyspark_kafka.options.values import OffsetLimitName, SourceOptions, SpecificOffsets
 from pyspark_kafka.source.batch_planner import plan_tasks
 from pyspark_kafka.source.data_loss import DataLossPolicy
 from pyspark_kafka.source.offset_reader import Assignment, OffsetReader
@@ -64,15 +65,15 @@ class StreamPlanner:
 
     @property
     def latest_known(self) -> PartitionOffsets:
-        """The latest offsets of the last request, regardless of how far the query has read."""
+        """The latest offsets that the last request returned, regardless of the query's position."""
         return self._latest
 
     def is_initial(self, offsets: PartitionOffsets) -> bool:
-        """Return whether these are the initial offsets that this run has returned."""
+        """Return whether these are the initial offsets that this planner has returned."""
         return offsets == self._initial
 
     def initial_offsets(self) -> Offsets:
-        """Return the start of a new query; the same at every call."""
+        """Return the start offsets of a new query. Every call returns the same offsets."""
         if self._initial is None:
             assignment = self._reader.complete_assignment()
             self._remember(assignment)
@@ -85,16 +86,20 @@ class StreamPlanner:
         return dict(self._initial)
 
     def prepare_available_now(self) -> None:
-        """Limit this run to the offsets that exist when its first micro-batch is planned."""
+        """Limit this run to the offsets that exist when its first micro-batch is planned.
+
+        Spark calls this for `Trigger.AvailableNow`.
+        """
         self._available_now = True
 
     def latest_offsets(
         self, start: PartitionOffsets | None, *, max_rows: int | None = None, delay: bool = False
     ) -> Offsets:
-        """Return the end of the micro-batch that starts at `start`, or `start` to wait.
+        """Return the end offsets of the micro-batch that starts at `start`.
 
-        Spark before 4.2 does not pass `start`; the end of the last planned micro-batch replaces it.
-        `max_rows` limits the micro-batch, `delay` applies `minOffsetsPerTrigger`.
+        Returns `start` if the query should wait for more records. Spark before 4.2 does not pass
+        `start`; the planner then uses the end of the last planned micro-batch. `max_rows` limits
+        the size of the micro-batch, and `delay` applies `minOffsetsPerTrigger`.
         """
         is_first, self._has_planned_an_end = not self._has_planned_an_end, True
         is_new_query = is_first and self._last_plan is None and start in (None, self._initial)
@@ -114,9 +119,10 @@ class StreamPlanner:
         return dict(latest) if max_rows is None else rate_limit(max_rows, known, latest)
 
     def plan(self, start: PartitionOffsets, end: PartitionOffsets) -> list[PlannedRange]:
-        """Return the tasks that read from `start` to `end`, which may be from a checkpoint.
+        """Return the tasks that read from `start` to `end`. Both may come from a checkpoint.
 
-        Raises `CheckpointError` for offsets of another query, and `DataLossError`.
+        Raises `CheckpointError` if the offsets belong to another query, `OffsetError` and
+        `DataLossError`.
         """
         if self._last_plan is not None and self._last_plan[:2] == (start, end):
             return self._last_plan[2]
@@ -131,9 +137,10 @@ class StreamPlanner:
         deleted = selected - readable_end.keys()
         if deleted:
             self._on_loss.report(
-                f"{format_partitions(deleted)} no longer exist while the query reads them."
+                f"The partitions {format_partitions(deleted)}, which the query reads, no longer "
+                "exist."
                 if len(deleted) > 1
-                else f"{min(deleted)} no longer exists while the query reads it.",
+                else f"Partition {min(deleted)}, which the query reads, no longer exists.",
                 min(deleted),
             )
         known = self._known_start(start, readable_end, report=True)
@@ -149,33 +156,35 @@ class StreamPlanner:
     def _start_of_replayed_first_batch(
         self, start: PartitionOffsets, end: PartitionOffsets
     ) -> PartitionOffsets:
-        """Return the start of a first micro-batch that an earlier process planned."""
+        """Return the start offsets of a first micro-batch that an earlier process planned."""
         if _may_resolve_later(self._options):
             return end
         log.warning(
-            "The first micro-batch is replayed, and its start was resolved again from "
-            "'startingOffsets': %s.",
+            "The first micro-batch is replayed. Its start offsets were resolved again from option "
+            "'startingOffsets' for %s.",
             format_partitions(start),
         )
         return start
 
     def _within_log(self, offsets: Offsets) -> Offsets:
-        log_end = self._reader.latest(offsets, isolation_level=IsolationLevel.READ_UNCOMMITTED)
+        high_watermarks = self._reader.latest(
+            offsets, isolation_level=IsolationLevel.READ_UNCOMMITTED
+        )
         for partition in sorted(offsets):
-            if offsets[partition] > log_end[partition]:
+            if offsets[partition] > high_watermarks[partition]:
                 self._on_loss.report(
                     f"Option 'startingOffsets' has offset {offsets[partition]} for {partition}, "
-                    f"and its log ends at offset {log_end[partition]}.",
+                    f"but the log ends at offset {high_watermarks[partition]}.",
                     partition,
                     offset=offsets[partition],
                 )
-        return {p: min(offset, log_end[p]) for p, offset in offsets.items()}
+        return {p: min(offset, high_watermarks[p]) for p, offset in offsets.items()}
 
     def _fetch_latest(self, position: PartitionOffsets) -> Offsets:
         try:
             return self._request_latest(position)
         except UnknownTopicOrPartitionError:
-            # The topic may have been deleted after the request for partitions.
+            # The topic may have been deleted between the requests for partitions and for offsets.
             return self._request_latest(position)
 
     def _request_latest(self, position: PartitionOffsets) -> Offsets:
@@ -195,20 +204,21 @@ class StreamPlanner:
     def _latest_of_backwards(
         self, backwards: PartitionOffsets, latest: PartitionOffsets
     ) -> Offsets:
-        """Return latest offsets of partitions whose latest offset is less than the query's.
+        """Return the end offsets for partitions whose latest offset is lower than their position.
 
-        If the log end offset is not less, the query waits: it has read beyond the last stable
-        offset, with another isolation level. Other partitions went backwards.
+        If the log end offset is not lower than the position, an earlier run with read_uncommitted
+        has read beyond the last stable offset. The query then waits at its position. Otherwise the
+        log was truncated or recreated, and its actual latest offset is returned.
         """
-        log_end = self._reader.latest(
+        high_watermarks = self._reader.latest(
             backwards, expected=backwards, isolation_level=IsolationLevel.READ_UNCOMMITTED
         )
         if self._options.isolation_level is IsolationLevel.READ_UNCOMMITTED:
-            return log_end
-        return {p: o if log_end[p] >= o else latest[p] for p, o in backwards.items()}
+            return high_watermarks
+        return {p: o if high_watermarks[p] >= o else latest[p] for p, o in backwards.items()}
 
     def _detect_changed_topics(self, assignment: Assignment, known: Set[TopicPartition]) -> None:
-        """Detect recreated topics, and raise an error for missing topics that were never read."""
+        """Report recreated topics as data loss. Raises an error for missing new topics."""
         read_before = self._known_topics | {partition.topic for partition in known}
         self._reader.require_topics(assignment.missing_topics - read_before)
         for topic, topic_id in assignment.topic_ids.items():
@@ -216,7 +226,7 @@ class StreamPlanner:
             if remembered is not None and topic_id is not None and topic_id != remembered:
                 self._on_loss.report(
                     f"Topic '{topic}' was deleted and recreated while the query was reading it "
-                    f"(its id was {remembered} and is {topic_id}).",
+                    f"(its topic id changed from {remembered} to {topic_id}).",
                     topic=topic,
                 )
                 self._recreated.add(topic)
@@ -233,7 +243,11 @@ class StreamPlanner:
                 self._topic_ids[topic] = topic_id
 
     def _selected(self, partitions: Set[TopicPartition]) -> set[TopicPartition]:
-        """Return the partitions that the options select; others are of another query."""
+        """Return the partitions that the options select.
+
+        Raises `CheckpointError` for partitions of another query, or ignores them with
+        `failOnDataLoss=false`.
+        """
         selected = {p for p in partitions if self._options.selection.selects(p)}
         foreign = partitions - selected
         if foreign:
@@ -245,19 +259,20 @@ class StreamPlanner:
                 raise CheckpointError(
                     what,
                     advice="Read the same topics as before, use a new checkpointLocation, or set "
-                    "'failOnDataLoss' to 'false' to continue without these partitions.",
+                    "'failOnDataLoss' to 'false' to ignore the offsets of these partitions.",
                     topic=min(foreign).topic,
                     partition=min(foreign).partition,
                 )
-            log.warning("%s They are ignored, because 'failOnDataLoss' is 'false'.", what)
+            log.warning("%s These offsets are ignored, because 'failOnDataLoss' is 'false'.", what)
         return selected
 
     def _known_start(
         self, start: PartitionOffsets, end: PartitionOffsets, *, report: bool = False
     ) -> Offsets:
-        """Return a start for every partition of `end`: new and recreated ones start at earliest.
+        """Return a start offset for every partition of `end`.
 
-        A partition that was missing for some time continues at its last offset.
+        New partitions and partitions of recreated topics start at the log start offset. A partition
+        that was temporarily missing continues at its last offset.
         """
         last_offsets = {**self._last_offsets, **start}
         kept = {
@@ -268,7 +283,7 @@ class StreamPlanner:
         for partition in sorted(new):
             if report and earliest[partition] > 0 and partition not in start:
                 self._on_loss.report(
-                    f"{partition} was discovered while the query was running, and its log starts "
+                    f"{partition} was discovered while the query was running, but its log starts "
                     f"at offset {earliest[partition]} instead of 0.",
                     partition,
                     offset=0,
@@ -276,27 +291,32 @@ class StreamPlanner:
         return {**kept, **earliest}
 
     def _check_direction(self, start: Offsets, end: PartitionOffsets) -> list[FetchRange]:
-        """Return the ranges, after errors for those that end before their start."""
+        """Return the ranges to read. Reports an end offset that is before the start offset.
+
+        Raises `OffsetError` if another isolation level caused it, and otherwise reports data loss.
+        """
         committed = self._options.isolation_level is IsolationLevel.READ_COMMITTED
         backwards = {p: start[p] for p in end if end[p] < start[p]}
-        log_end = self._reader.latest(backwards, isolation_level=IsolationLevel.READ_UNCOMMITTED)
+        high_watermarks = self._reader.latest(
+            backwards, isolation_level=IsolationLevel.READ_UNCOMMITTED
+        )
         for partition in sorted(backwards):
-            if committed and log_end[partition] >= start[partition]:
+            if committed and high_watermarks[partition] >= start[partition]:
                 raise OffsetError(
-                    f"The query has read {partition} up to offset {start[partition]}, with "
-                    "kafka.isolation.level=read_uncommitted, and this micro-batch ends at offset "
-                    f"{end[partition]}, the last stable offset when it was planned.",
-                    advice="Remove the newest file of the directory 'offsets' of the checkpoint, "
-                    "which has no counterpart in 'commits'. Then continue with read_uncommitted, "
-                    "or when no transaction is open.",
+                    f"The query has read {partition} up to offset {start[partition]} with "
+                    "'kafka.isolation.level' read_uncommitted, but this micro-batch ends at offset "
+                    f"{end[partition]}, which was the last stable offset when it was planned.",
+                    advice="Remove the newest file in the checkpoint's 'offsets' directory; the "
+                    "'commits' directory has no file with the same name. Then continue with "
+                    "read_uncommitted, or wait until no transaction is open.",
                     option="kafka.isolation.level",
                     topic=partition.topic,
                     partition=partition.partition,
                     offset=end[partition],
                 )
             self._on_loss.report(
-                f"The query has read {partition} up to offset {start[partition]}, and its log "
-                f"ends at offset {log_end[partition]}.",
+                f"The query has read {partition} up to offset {start[partition]}, but the log now "
+                f"ends at offset {high_watermarks[partition]}.",
                 partition,
                 offset=start[partition],
             )
@@ -320,13 +340,13 @@ class StreamPlanner:
 
 
 def _may_resolve_later(options: SourceOptions) -> bool:
-    """Return whether the start may be resolved to later offsets the next time."""
+    """Return whether a later process may resolve the start to later offsets."""
     match options.starting:
-        case Limit.LATEST | Limit.COMMITTED:
+        case OffsetLimitName.LATEST | OffsetLimitName.COMMITTED:
             return True
         case SpecificOffsets(offsets=offsets):
             return LATEST in offsets.values()
-        case Limit.EARLIEST:
-            return False  # retention may move it, which also applies to a new query
+        case OffsetLimitName.EARLIEST:
+            return False  # Retention may raise the log start offset, as for any new query.
         case _:
             return options.latest_without_match

@@ -1,8 +1,9 @@
-"""The reader that Spark calls for `spark.readStream`: it converts offsets from and to JSON.
+"""The reader that Spark calls for `spark.readStream`. It converts offsets from and to JSON.
 
-Spark keeps one reader in a long-lived process of the driver, and calls it for offsets and
-partitions until `stop()`. Another instance is pickled to the executors, and only reads. Therefore
-the client is opened at the first request for offsets, and `read` depends on no state.
+Spark keeps one reader in a long-lived process on the driver, and calls it for offsets and
+partitions until it calls `stop()`. Spark pickles another instance for the executors, which only
+calls `read`. The client is therefore opened when offsets are first requested, and `read` does not
+depend on the state of the reader.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_kafka.client.port import KafkaReads
+from pyspark_kafka.client.port import KafkaReadClient
 from pyspark_kafka.errors import CheckpointError
 from pyspark_kafka.kafka.offsets import PartitionOffsets
 from pyspark_kafka.options.offsets_json import (
@@ -56,7 +57,7 @@ class KafkaStreamReader(_StreamReader):
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._columns = projection(schema, include_headers=options.include_headers)
         self._options = options
-        self._client: KafkaReads | None = None
+        self._client: KafkaReadClient | None = None
         self._planner: StreamPlanner | None = None
         self._group: GroupCommitter | None = None
 
@@ -66,9 +67,10 @@ class KafkaStreamReader(_StreamReader):
     def latestOffset(
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> OffsetJson:
-        """Return the end offset of the next micro-batch. Spark before 4.2 passes no arguments.
+        """Return the end offset of the next micro-batch.
 
-        A micro-batch starts at the end of the previous one, which is complete.
+        `start` is the end of the previous micro-batch, which is complete. Spark before 4.2 passes
+        no arguments.
         """
         begin = None if start is None else _from_checkpoint(start)
         if begin is not None and not self._open().is_initial(begin):
@@ -83,7 +85,7 @@ class KafkaStreamReader(_StreamReader):
         )
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return one limit: if there is also a maximum, the planner applies the minimum."""
+        """Return the read limit. If both options are set, the planner applies the minimum."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
@@ -91,7 +93,7 @@ class KafkaStreamReader(_StreamReader):
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> OffsetJson | None:
-        """Return the latest offsets, from which the query's progress shows the lag."""
+        """Return the latest offsets, which Spark uses to show the lag in the query's progress."""
         latest = self._planner.latest_known if self._planner is not None else None
         return to_json_object(latest) if latest else None
 
@@ -106,7 +108,7 @@ class KafkaStreamReader(_StreamReader):
         return read_partition(partition, self._columns, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark calls this for a completed micro-batch when the next one begins."""
+        """Commit offsets to the group. Spark calls this when the next micro-batch starts."""
         if self._options.commit_offsets:
             self._commit_to_group(_from_checkpoint(end))
 
@@ -140,7 +142,7 @@ def _from_checkpoint(offset: dict[str, Any]) -> PartitionOffsets:
         return from_json_object(offset)
     except OffsetFormatError as error:
         raise CheckpointError(
-            f"The checkpoint contains the offset {offset!r}, which is not valid: {error.problem}.",
+            f"The checkpoint contains invalid offsets {offset!r}: {error.problem}.",
             topic=error.topic,
             partition=error.partition,
         ) from None

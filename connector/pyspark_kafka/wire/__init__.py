@@ -1,24 +1,23 @@
 """A small synchronous Kafka client: connections, versions, metadata, routing and retries.
 
-Purpose: the requests of the native engine, as blocking calls that end at a deadline; one thread
-can wait for many brokers at once (`connection.wait_any`). Invariant: bytes from the network become
-values, or an error that names the broker and the request. They never cause a crash, a hang, or
-more memory than their number justifies. Only `transport` uses sockets. What it must not know:
-Spark, Arrow rows, and the contents of record batches.
+The native engine uses this package for all its requests. Every call returns by its deadline, and
+one thread can wait for several brokers at the same time (`connection.wait_any`). Malformed
+responses raise an error that names the broker and the request. They cannot cause a crash, a hang,
+or an allocation that is much larger than the response. Only `transport` uses sockets.
 
-    cluster_queries       topics, offsets and groups, with retries
-    transaction_requests  requests of transactions, one try each
-    admin_requests        requests of an administrator, one try each
-    group_offsets         committed offsets of groups, one try each
+    cluster_queries       queries for topics, offsets and groups, with retries
+    transaction_requests  requests for transactions, without retries
+    admin_requests        administrative requests, without retries
+    group_offsets         committed offsets of groups, without retries
     producer_id           InitProducerId without a transactional id
-    router                the broker for a request; one connection to each
+    router                the choice of the broker for a request, and the connection pool
     coordinators          FindCoordinator
-    metadata              brokers, topics, leaders and their epochs
+    metadata              brokers, topics, leaders and leader epochs
     fetch, produce        Fetch and Produce; records are not copied
-    dialer                new connections: connect and negotiate versions
-    connection            pipelined requests and responses of one broker
-    transport             bytes to and from one address
-    entities              kio's schemas to and from bytes
-    reader, writer        Kafka's primitive types, for messages without kio
-    versions, error_codes, retry   tables: API versions, error codes, pauses
+    dialer                connection setup and version negotiation
+    connection            pipelined requests to one broker
+    transport             TCP connections
+    entities              serialization with kio's schemas
+    reader, writer        Kafka's primitive types
+    versions, error_codes, retry   API versions, error codes, backoff
 """

@@ -1,9 +1,9 @@
-"""Requests of an administrator about topics and brokers, one try each.
+"""Administrative requests for topics and brokers, without retries.
 
-Purpose: CreateTopics with kio, DescribeConfigs without, and replicas and brokers from Metadata.
-Invariant: a response has exactly the requested resources; errors contain the broker's message. What
-it must not know: which errors are retriable, and the purpose of the topics. Sources:
-CreateTopicsRequest.json and DescribeConfigsRequest.json of Kafka; KIP-226, KIP-569.
+CreateTopics requests use kio, and DescribeConfigs requests do not. Replicas and brokers are read
+from Metadata responses. A response that does not contain exactly the requested resources raises an
+error. Errors contain the broker's message. Sources: CreateTopicsRequest.json and
+DescribeConfigsRequest.json of Kafka; KIP-226, KIP-569.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def create_topic(
     config: Mapping[str, str],
     deadline: float,
 ) -> bool:
-    """Send CreateTopics; return False if the topic exists. Raises `ApiError` or `KafkaError`."""
+    """Create a topic. Return False if it already exists. Raises `ApiError` or `KafkaError`."""
     metadata = router.refresh([], deadline=deadline)
     controller = metadata.brokers.get(metadata.controller_id)
     if controller is None:
@@ -62,8 +62,8 @@ def create_topic(
     operation = f"creating topic {topic!r}"
     if [result.name for result in response.topics] != [topic]:
         raise ProtocolError(
-            f"{sentence(operation)} failed: the response of {connection.broker} is for other "
-            "topics.",
+            f"{sentence(operation)} failed: the response of {connection.broker} does not contain "
+            "exactly this topic.",
             topic=topic,
         )
     (result,) = response.topics
@@ -74,9 +74,9 @@ def create_topic(
 
 
 def check_leaders(router: Router, topic: str, *, deadline: float) -> None:
-    """Raise `ApiError` unless every partition of the topic, which exists, has a leader.
+    """Raise `ApiError` unless every partition of an existing topic has a leader.
 
-    A broker that does not know the topic yet counts as one without leaders.
+    A topic that the metadata does not contain yet is treated as a topic without leaders.
     """
     metadata = router.refresh([topic], deadline=deadline)
     found = metadata.topics.get(topic)
@@ -91,7 +91,7 @@ def check_leaders(router: Router, topic: str, *, deadline: float) -> None:
 
 
 def replication_of(router: Router, topic: str, *, deadline: float) -> int:
-    """Return the smallest replica count of the topic's partitions. Raises `ApiError`."""
+    """Return the lowest replica count among the topic's partitions. Raises `ApiError`."""
 
     def make_request(connection: Connection) -> Request[Any]:
         return metadata_request(connection.versions.choose(Api.METADATA), [topic])
@@ -111,7 +111,7 @@ def replication_of(router: Router, topic: str, *, deadline: float) -> int:
 
 
 def brokers(router: Router, *, deadline: float) -> Sequence[Broker]:
-    """Return the live brokers, at least one. Raises `ApiError`."""
+    """Return the live brokers. Raises `ApiError` if there are none."""
     found = router.refresh([], deadline=deadline).brokers
     if not found:
         raise ApiError(ErrorCode.broker_not_available, "finding the brokers")
@@ -119,13 +119,13 @@ def brokers(router: Router, *, deadline: float) -> Sequence[Broker]:
 
 
 def topic_config(router: Router, topic: str, *, deadline: float) -> Mapping[str, str]:
-    """Return the topic's effective settings without sensitive ones. Raises `ApiError`."""
+    """Return the effective configs of a topic, without sensitive values. Raises `ApiError`."""
     connection = router.any_connection(deadline=deadline)
     return _config(router, connection, _TOPIC, topic, deadline)
 
 
 def broker_config(router: Router, broker: Broker, *, deadline: float) -> Mapping[str, str]:
-    """Return the settings of a broker, which only it knows. Raises `ApiError`."""
+    """Return the configs of a broker, requested from the broker itself. Raises `ApiError`."""
     connection = router.connection(broker, deadline=deadline)
     return _config(router, connection, _BROKER, str(broker.broker_id), deadline)
 
@@ -140,14 +140,18 @@ def _config(
     if kind == _TOPIC:
         router.invalidate(response.error_code, topic=name)
     fields = {"topic": name} if kind == _TOPIC else {}
-    operation = f"describing the settings of {what}"
+    operation = f"describing the configs of {what}"
     _check(response.error_code, response.error_message, operation, **fields)
     found: Mapping[str, str] = response.config
     return found
 
 
 def _check(code: ErrorCode, message: str | None, operation: str, **fields: Any) -> None:
-    """Raise `ApiError`, or `KafkaError` with the broker's message if the code is permanent."""
+    """Raise an error unless the code is NONE.
+
+    A permanent code with a message from the broker raises `KafkaError`. Other codes raise
+    `ApiError`.
+    """
     if code is ErrorCode.none:
         return
     kind = error_class(code)
@@ -167,7 +171,7 @@ class _Config(NamedTuple):
 
 
 def describe_configs_request(version: int, kind: int, name: str) -> Request[_Config]:
-    """Build a request for all settings of one resource."""
+    """Build a DescribeConfigs request for all configs of one resource."""
     flexible = version >= _FIRST_FLEXIBLE_CONFIGS
     end = NO_TAGGED_FIELDS if flexible else b""
     body = length(1, flexible=flexible) + int8(kind) + string(name, flexible=flexible)
@@ -185,7 +189,7 @@ def describe_configs_request(version: int, kind: int, name: str) -> Request[_Con
         )
         if len(results) != 1:
             raise MalformedResponseError(
-                f"the response has {len(results)} resources instead of one"
+                f"the response contains {len(results)} resources instead of one"
             )
         if flexible:
             reader.skip_tagged_fields("the response")
@@ -207,7 +211,7 @@ def _read_config(version: int, kind: int, name: str, throttle_ms: int, reader: R
     resource = (reader.int8("resource_type"), reader.string("resource_name", flexible=flexible))
     if resource != (kind, name):
         raise MalformedResponseError(
-            f"the response has resource {resource} instead of {(kind, name)}"
+            f"the response contains resource {resource} instead of {(kind, name)}"
         )
     settings = reader.array(lambda: _read_setting(version, reader), "configs", flexible=flexible)
     if flexible:

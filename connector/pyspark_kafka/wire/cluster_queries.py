@@ -1,14 +1,13 @@
-"""Queries of topics, offsets and groups, with retries.
+"""Queries for topics, offsets and consumer groups, with retries.
 
-Purpose: `list_topics`, `describe_topics`, `list_offsets`, `committed_offsets` and `commit_offsets`
-of `KafkaReads` over the router. While leaders and coordinators move, or a broker is down, the
-request is sent again to the broker that the refreshed metadata names. Invariant: every query ends
-within `api_timeout_s`, with a result or an error of `pyspark_kafka.errors`. What it must not know:
-sockets, and the callers.
+`ClusterQueries` implements `list_topics`, `describe_topics`, `list_offsets`, `committed_offsets`
+and `commit_offsets` of `KafkaReadClient`. If a leader or coordinator moves or a broker fails, it
+refreshes the metadata and sends the request to the new broker. Every query ends within
+`api_timeout_s` with a result or an error of `pyspark_kafka.errors`.
 
-Retriable errors are retried after short, growing pauses until the timeout. Errors that are mostly
-permanent (an unknown topic, a server error, a malformed response) are tried `retries` times,
-`retry_interval_s` apart.
+Retriable errors are retried with exponential backoff until the timeout. After errors that are
+usually permanent (an unknown topic, a server error, a malformed response) there are at most
+`retries` attempts, with a pause of `retry_interval_s` between them.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from pyspark_kafka.errors import (
 )
 from pyspark_kafka.kafka.offsets import AtTimestamp, IsolationLevel, OffsetQuery
 from pyspark_kafka.kafka.topics import TopicDescription, TopicPartition
-from pyspark_kafka.wire.connection import Connection, Pending, entity_request
+from pyspark_kafka.wire.connection import Connection, InFlightRequest, entity_request
 from pyspark_kafka.wire.error_codes import REACTIONS, Reaction, error_class, format_code
 from pyspark_kafka.wire.group_offsets import (
     commit_offsets,
     committed_offsets,
-    committing,
+    offset_commit_operation,
+    offset_fetch_operation,
     partition_mismatch,
-    reading_commits,
 )
 from pyspark_kafka.wire.metadata import Broker, ClusterMetadata, TopicMetadata, topic_id_text
 from pyspark_kafka.wire.retry import Backoff
@@ -49,10 +48,11 @@ from pyspark_kafka.wire.versions import Api
 T = TypeVar("T")
 
 LOG: Final = logging.getLogger("pyspark_kafka.wire")
-LOG.addHandler(logging.NullHandler())  # else warnings without a configured handler go to stderr
+LOG.addHandler(logging.NullHandler())  # without a handler, Python prints warnings to stderr
 _FIRST_TRY_S: Final = 2.0
 _TRY_GROWTH: Final = 1.5
-"""Each try is longer, for slow clusters; the default timeout has room for eight."""
+"""Each attempt has a longer timeout than the previous attempt, because a cluster may be slow."""
+_MISCONFIGURED_TIMEOUT_S: Final = 10.0
 _TIMEOUT_OPTION: Final = "kafka.default.api.timeout.ms"
 _CONSUMER: Final = -1
 _HAS_MEMBERS: Final = frozenset(
@@ -68,7 +68,10 @@ _UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unk
 
 @dataclass(slots=True, kw_only=True)
 class ClusterQueries:
-    """The first five methods are those of `KafkaReads`. `bootstrap_servers` is for errors."""
+    """Queries with retries. The first five methods implement `KafkaReadClient`.
+
+    `bootstrap_servers` is used in error messages.
+    """
 
     router: Router
     bootstrap_servers: str
@@ -117,7 +120,7 @@ class ClusterQueries:
             lambda deadline: committed_offsets(
                 self.router, group_id, partitions, deadline=deadline
             ),
-            reading_commits(group_id),
+            offset_fetch_operation(group_id),
             partitions=partitions,
         )
 
@@ -132,13 +135,13 @@ class ClusterQueries:
                 if error.code in _HAS_MEMBERS:
                     raise KafkaError(
                         f"{sentence(error.operation)} failed: {format_code(error.code)}. The group "
-                        "has members, and only they can commit its offsets.",
+                        "has members, and only its members can commit offsets.",
                         advice="Use another group id, or stop the members of the group.",
                         group_id=group_id,
                     ) from None
                 raise
 
-        self.retry(commit, committing(group_id), partitions=offsets)
+        self.retry(commit, offset_commit_operation(group_id), partitions=offsets)
 
     def retry(
         self,
@@ -148,20 +151,22 @@ class ClusterQueries:
         partitions: Collection[TopicPartition] = (),
         timeout_s: float | None = None,
     ) -> T:
-        """Call `call` with the deadline of each try until it succeeds or its error is permanent.
+        """Call `call` repeatedly until it succeeds or its error is permanent. Raises `KafkaError`.
 
-        All tries together take at most `timeout_s`, by default `api_timeout_s`. `partitions` must
-        exist: if one is unknown after `retries` tries, the metadata decides whether to continue.
-        Raises `KafkaError`.
+        `call` receives the deadline of the attempt. All attempts together take at most `timeout_s`
+        (default: `api_timeout_s`). If a broker reports after `retries` attempts that one of
+        `partitions` is unknown, the method raises an error unless the metadata contains all of
+        them.
         """
         clock = self.router.clock
         timeout_s = self.api_timeout_s if timeout_s is None else timeout_s
-        deadline = clock.now() + timeout_s
+        started = clock.now()
+        deadline = started + timeout_s
         try_s = _FIRST_TRY_S
-        tries = permanent_failures = 0
+        attempts = permanent_failures = 0
         last_failure: ApiError | KafkaError | None = None
         while True:
-            tries += 1
+            attempts += 1
             failed: ApiError | KafkaError
             try:
                 return call(min(deadline, clock.now() + try_s))
@@ -169,14 +174,19 @@ class ClusterQueries:
                 raise
             except (ApiError, BrokerUnreachableError, ProtocolError) as error:
                 failed = error
-            LOG.warning("%s failed (try %d): %s.", sentence(operation), tries, reason_of(failed))
-            # The last try is cut short by the timeout: keep the previous error.
+            if self._is_misconfigured(failed):
+                timeout_s = min(timeout_s, _MISCONFIGURED_TIMEOUT_S)
+                deadline = min(deadline, started + timeout_s)
+            LOG.warning(
+                "%s failed (attempt %d): %s.", sentence(operation), attempts, reason_of(failed)
+            )
+            # The timeout shortens the last attempt, so the previous error is more informative.
             if last_failure is None or clock.now() < deadline:
                 last_failure = failed
             if is_retriable(failed):
                 unreachable = isinstance(failed, BrokerUnreachableError)
                 backoff = self.reconnect_backoff if unreachable else self.backoff
-                go_on = backoff.pause(tries, clock=clock, deadline=deadline)
+                go_on = backoff.pause(attempts, clock=clock, deadline=deadline)
             else:
                 permanent_failures += 1
                 if permanent_failures >= self.retries or _is_access_error(failed):
@@ -188,13 +198,25 @@ class ClusterQueries:
                 raise self._timeout_error(last_failure, operation, timeout_s)
             try_s *= _TRY_GROWTH
 
+    def _is_misconfigured(self, failed: ApiError | KafkaError) -> bool:
+        """Return whether the brokers closed all connections, as they do if an option is wrong.
+
+        This can be temporary, for example if a load balancer has no broker. After the first
+        response with metadata, it is.
+        """
+        return (
+            isinstance(failed, BrokerUnreachableError)
+            and failed.option is not None
+            and not self.router.metadata.brokers
+        )
+
     def _raise_permanent(
         self,
         failed: ApiError | KafkaError,
         partitions: Collection[TopicPartition],
         deadline: float,
     ) -> None:
-        """Raise, unless unknown partitions are in the metadata of a broker."""
+        """Raise the error unless it reports unknown partitions that the metadata contains."""
         if isinstance(failed, KafkaError):
             raise failed
         if failed.code in _UNKNOWN and partitions:
@@ -220,12 +242,13 @@ class ClusterQueries:
             return BrokerUnreachableError(
                 f"{sentence(operation)} failed: {self.bootstrap_servers} did not respond within "
                 f"{timeout_s:g} s ({reason_of(failed)}).",
-                advice=f"{failed.advice} {longer}",
+                advice=f"{failed.advice} {longer}" if failed.option is None else failed.advice,
+                option=failed.option,
             )
         if isinstance(failed, KafkaError):
             return failed
         kind = error_class(failed.code)
-        # The brokers answer, so the remedy of an unreachable broker would mislead.
+        # The brokers responded, so the advice for an unreachable broker would be misleading.
         remedy = KafkaError.remedy if kind is BrokerUnreachableError else kind.remedy
         return kind(
             f"{sentence(failed.operation)} failed: {self.bootstrap_servers} returned "
@@ -238,20 +261,20 @@ class ClusterQueries:
 def raise_if_missing(
     metadata: ClusterMetadata, partitions: Collection[TopicPartition], bootstrap_servers: str
 ) -> None:
-    """Raise `UnknownTopicOrPartitionError` if `metadata` does not have one of the partitions."""
+    """Raise `UnknownTopicOrPartitionError` if the metadata does not contain all partitions."""
     for partition in sorted(partitions):
         topic = metadata.topics.get(partition.topic)
         if topic is None:
             raise UnknownTopicOrPartitionError(
-                f"Topic {partition.topic!r} does not exist at {bootstrap_servers}, or the "
-                "principal may not describe it.",
+                f"Topic {partition.topic!r} does not exist on {bootstrap_servers}, or the "
+                "principal lacks the ACL DESCRIBE.",
                 topic=partition.topic,
                 partition=partition.partition,
             )
         if partition.partition not in topic.partitions:
             raise UnknownTopicOrPartitionError(
-                f"Topic {partition.topic!r} has {len(topic.partitions)} partitions, and no "
-                f"partition {partition.partition}.",
+                f"Topic {partition.topic!r} has {len(topic.partitions)} partitions, but "
+                f"partition {partition.partition} does not exist.",
                 advice="Correct the partition, or add partitions to the topic.",
                 topic=partition.topic,
                 partition=partition.partition,
@@ -268,7 +291,10 @@ def _description(topic: TopicMetadata) -> TopicDescription:
 
 
 def is_retriable(failed: ApiError | KafkaError) -> bool:
-    """Return whether the error is retriable; "unknown" errors are not, though they may pass."""
+    """Return whether the error is retriable.
+
+    Errors about unknown topics are not retriable, although they can be temporary.
+    """
     if isinstance(failed, ApiError):
         return REACTIONS[failed.code] is not Reaction.FAIL and failed.code not in _UNKNOWN
     return isinstance(failed, BrokerUnreachableError)
@@ -279,7 +305,10 @@ def _is_access_error(failed: ApiError | KafkaError) -> bool:
 
 
 class _ListOffsets:
-    """One `list_offsets`: each try sends requests to all leaders of the partitions still open."""
+    """One call of `list_offsets`.
+
+    Each attempt sends requests to the leaders of all partitions that have no result yet.
+    """
 
     def __init__(
         self,
@@ -300,20 +329,20 @@ class _ListOffsets:
 
     def __call__(self, deadline: float) -> None:
         failures: list[ApiError | KafkaError] = []
-        sent: list[tuple[list[TopicPartition], Connection, Pending[Any]]] = []
+        sent: list[tuple[list[TopicPartition], Connection, InFlightRequest[Any]]] = []
         for leader, epochs in self._by_leader(failures, deadline).items():
             partitions = list(epochs)
             try:
                 sent.append((partitions, *self._send(leader, epochs, deadline)))
             except (BrokerUnreachableError, ProtocolError) as error:
-                self._forget(partitions)
+                self._invalidate(partitions)
                 failures.append(error)
         for partitions, connection, pending in sent:
             try:
                 response = connection.receive(pending, deadline=deadline)
             except (BrokerUnreachableError, ProtocolError) as error:
                 self._router.discard(connection)
-                self._forget(partitions)
+                self._invalidate(partitions)
                 failures.append(error)
             else:
                 self._take(response, partitions, failures, connection.broker)
@@ -323,7 +352,7 @@ class _ListOffsets:
     def _by_leader(
         self, failures: list[ApiError | KafkaError], deadline: float
     ) -> dict[Broker, dict[TopicPartition, int]]:
-        """Return the partitions with a known leader, by leader, with their leader epochs."""
+        """Return, by leader, the leader epochs of the partitions that have a known leader."""
         partitions = sorted(self._queries.keys() - self.offsets.keys())
         self._router.topics({partition.topic for partition in partitions}, deadline=deadline)
         found: dict[Broker, dict[TopicPartition, int]] = {}
@@ -338,7 +367,7 @@ class _ListOffsets:
 
     def _send(
         self, leader: Broker, epochs: Mapping[TopicPartition, int], deadline: float
-    ) -> tuple[Connection, Pending[Any]]:
+    ) -> tuple[Connection, InFlightRequest[Any]]:
         connection = self._router.connection(leader, deadline=deadline)
         topics: dict[str, list[dict[str, int]]] = {}
         for partition, leader_epoch in epochs.items():
@@ -367,20 +396,20 @@ class _ListOffsets:
         failures: list[ApiError | KafkaError],
         broker: str,
     ) -> None:
-        answers = [
-            (TopicPartition(topic.name, answer.partition_index), answer)
+        results = [
+            (TopicPartition(topic.name, result.partition_index), result)
             for topic in response.topics
-            for answer in topic.partitions
+            for result in topic.partitions
         ]
-        if wrong := partition_mismatch([partition for partition, _ in answers], partitions):
+        if wrong := partition_mismatch([partition for partition, _ in results], partitions):
             failures.append(ProtocolError(f"{Api.LIST_OFFSETS.title} to {broker} failed: {wrong}."))
             return
-        for partition, answer in answers:
-            if answer.error_code is not ErrorCode.none:
-                self._router.invalidate(answer.error_code, topic=partition.topic)
-                failures.append(self._error(answer.error_code, partition))
+        for partition, result in results:
+            if result.error_code is not ErrorCode.none:
+                self._router.invalidate(result.error_code, topic=partition.topic)
+                failures.append(self._error(result.error_code, partition))
             else:
-                self.offsets[partition] = answer.offset if answer.offset >= 0 else None
+                self.offsets[partition] = result.offset if result.offset >= 0 else None
 
     def _error(self, code: ErrorCode, partition: TopicPartition) -> ApiError:
         return ApiError(
@@ -390,6 +419,6 @@ class _ListOffsets:
             partition=partition.partition,
         )
 
-    def _forget(self, partitions: list[TopicPartition]) -> None:
+    def _invalidate(self, partitions: list[TopicPartition]) -> None:
         for partition in partitions:
-            self._router.forget_topic(partition.topic)
+            self._router.invalidate_topic(partition.topic)

@@ -1,27 +1,37 @@
-"""One connection to one broker: requests out, responses in, in Kafka's order.
+"""A connection to one broker, with pipelined requests.
 
-Purpose: pipelining. Requests are sent without waiting for the responses to earlier ones; a broker
-responds in the order of the requests, and the correlation id confirms it. Invariant: whatever the
-broker sends or omits, a wait ends at its deadline with a response, or with an error that names the
-broker and the request. After such an error the connection is closed, all its requests have failed,
-and it is never used again: the next bytes could belong to any response. What it must not know:
-which broker to use, and how to handle a failure.
+A request can be sent before the responses to earlier requests arrive. The broker responds in the
+order of the requests, and the client verifies the order with the correlation ids. Every wait ends
+by its deadline with a response, or with an error that names the broker and the request. After an
+error the connection is closed and all its requests fail. The connection is not used again, because
+the next bytes could belong to any response. The callers choose the broker and handle failures.
 
-A response may have up to `response_bytes_max` bytes. Its memory comes from Arrow's pool, which does
-not clear it and takes it back with the last view of the frame.
+With SASL, the connection authenticates again before its session ends (KIP-368). The broker accepts
+no other request between the first and the last request of an authentication. Requests that are
+posted in the meantime are held back, and are sent when the authentication is complete.
+
+A response can be up to `response_bytes_max` bytes long. Its memory comes from Arrow's memory pool,
+is not cleared first, and is released with the last view of the frame.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 import pyarrow as pa
 
-from pyspark_kafka.errors import BrokerUnreachableError, KafkaError, ProtocolError
+from pyspark_kafka.errors import (
+    AuthenticationError,
+    BrokerUnreachableError,
+    KafkaError,
+    ProtocolError,
+    reason_of,
+)
 from pyspark_kafka.wire.entities import (
     has_flexible_header,
     read_entity,
@@ -37,20 +47,31 @@ from pyspark_kafka.wire.versions import SUPPORTED_VERSIONS, Api, BrokerVersions
 T = TypeVar("T")
 
 RESPONSE_BYTES_MAX: Final = 100 * 1024 * 1024
-"""The default of librdkafka's `receive.message.max.bytes`; a longer response is an error."""
+"""The maximum size of a response: librdkafka's default for `receive.message.max.bytes`."""
 _FRAME_BYTES_MIN: Final = 4
 _CORRELATION_IDS: Final = 2**31
 _LENGTH: Final = struct.Struct(">i")
+_PROTOCOL_OPTION: Final = "kafka.security.protocol"
 _TLS_ADVICE: Final = (
-    "Set 'kafka.security.protocol' to 'SSL' or 'SASL_SSL', or use a listener without TLS."
+    f"Set '{_PROTOCOL_OPTION}' to 'SSL' or 'SASL_SSL', or use a listener without TLS."
 )
+_FIRST_REQUEST_ADVICE: Final = (
+    f"Check '{_PROTOCOL_OPTION}': a listener with SASL closes the connection of a client that does "
+    "not authenticate."
+)
+_REAUTHENTICATE_AFTER: Final = 0.85
+_REAUTHENTICATE_JITTER: Final = 0.10
+"""The part of a session after which a client authenticates again, as in Kafka's clients."""
+_AUTHENTICATING: Final = frozenset({Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
+_WITHOUT_SASL: Final = _AUTHENTICATING | {Api.API_VERSIONS}
+"""Requests that a broker answers before the client has authenticated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(Generic[T]):
-    """A request of one version: its body, and how to read the body of the response.
+    """A request in one API version: its body, and the function that reads the response body.
 
-    `read` raises `MalformedResponseError`. `throttle_ms` is the response's throttle time.
+    `read` raises `MalformedResponseError`. `throttle_ms` returns the throttle time of a response.
     """
 
     api: Api
@@ -64,7 +85,7 @@ class Request(Generic[T]):
 
 
 def entity_request(api: Api, version: int, **fields: Any) -> Request[Any]:
-    """A request whose response is kio's entity; see `entities.request_bytes` for `fields`."""
+    """Build a request with kio's schema. `entities.request_bytes` describes `fields`."""
     schema = response_schema(api, version)
     return Request(
         api=api,
@@ -80,27 +101,35 @@ def _entity_throttle_ms(response: Any) -> int:
     return 0 if throttle_time is None else round(throttle_time.total_seconds() * 1000)
 
 
+Authentication = Generator[Request[Any], Any, float]
+"""Yields the requests of an authentication, and receives their responses.
+
+Returns the lifetime of the session in seconds, or 0 if the session does not end. Raises
+`KafkaError`.
+"""
+
+
 @dataclass(slots=True, eq=False)
-class Pending(Generic[T]):
-    """A request that was sent, and later its response or error."""
+class InFlightRequest(Generic[T]):
+    """A request that was sent and, after it is done, its response or error."""
 
     connection: Connection
     request: Request[T]
-    correlation_id: int
+    correlation_id: int = -1
     done: bool = field(default=False)
     _response: T | None = field(default=None, repr=False)
     _error: KafkaError | None = field(default=None)
     _abandoned: bool = field(default=False)
 
     def result(self) -> T:
-        """Return the response, or raise the error; only when `done`."""
+        """Return the response or raise the error. The request must be `done`."""
         assert self.done, self.request
         if self._error is not None:
             raise self._error
         return self._response  # type: ignore[return-value]
 
     def abandon(self) -> None:
-        """Drop the response when it arrives."""
+        """Discard the response when it arrives."""
         self._abandoned = True
         self._response = None
 
@@ -114,10 +143,10 @@ class Pending(Generic[T]):
 
 
 class Connection:
-    """Requests to one broker over one transport, which it owns.
+    """A connection to one broker. It owns its transport.
 
-    `broker` is its name in errors, such as `broker 2 at 10.0.0.2:9092`. Deadlines are times of
-    `clock`.
+    `broker` names the broker in errors, for example `broker 2 at 10.0.0.2:9092`. Deadlines are
+    times of `clock` in seconds.
     """
 
     def __init__(
@@ -138,8 +167,14 @@ class Connection:
         self._clock = clock
         self._response_bytes_max = response_bytes_max
         self._next_correlation_id = 0
-        self._in_flight: deque[Pending[Any]] = deque()
-        self._failure: tuple[type[KafkaError], str, str | None] | None = None
+        self._in_flight: deque[InFlightRequest[Any]] = deque()
+        self._begin_authentication: Callable[[], Authentication] | None = None
+        self._authentication: Authentication | None = None
+        self._held: deque[InFlightRequest[Any]] = deque()
+        self._authenticate_at = math.inf
+        self._session_ends_at = math.inf
+        self._has_responded = False
+        self._failure: tuple[type[KafkaError], str, str | None, str | None] | None = None
         self._length = memoryview(bytearray(_LENGTH.size))
         self._body: memoryview | None = None
         self._unfilled = self._length
@@ -147,31 +182,49 @@ class Connection:
 
     @property
     def is_usable(self) -> bool:
-        """Whether requests can be sent, as far as known without waiting."""
+        """Whether requests can be sent.
+
+        Detects that the broker has closed an idle connection, or that its session has ended.
+        """
         if self.is_idle:
             while self._read_available():  # brokers close idle connections
                 pass
+            if self._clock.now() >= self._session_ends_at:
+                return False
         return self._failure is None
 
     @property
     def is_idle(self) -> bool:
-        """Whether no response is awaited."""
-        return all(pending._abandoned for pending in self._in_flight)
+        """Whether no caller is waiting for a response."""
+        return all(
+            pending._abandoned for requests in (self._in_flight, self._held) for pending in requests
+        )
 
     @property
     def is_open(self) -> bool:
-        """Whether it is not known to have failed or closed."""
+        """Whether the connection has neither failed nor been closed."""
         return self._failure is None
 
     @property
     def in_flight(self) -> int:
         """The number of requests without a response."""
-        return len(self._in_flight)
+        return len(self._in_flight) + len(self._held)
 
-    def send(self, request: Request[T], *, deadline: float) -> Pending[T]:
-        """Send a request when the broker's throttling is over, without waiting for the response.
+    def authenticate(
+        self, begin_authentication: Callable[[], Authentication], *, deadline: float
+    ) -> None:
+        """Authenticate now, and again whenever the session is about to end.
 
-        Raises `BrokerUnreachableError` if that is not possible until the deadline.
+        Raises `AuthenticationError`, or `BrokerUnreachableError` at the deadline.
+        """
+        self._begin_authentication = begin_authentication
+        self._start_authentication()
+        self._write_all("Authenticating", deadline)
+
+    def send(self, request: Request[T], *, deadline: float) -> InFlightRequest[T]:
+        """Send a request after the throttle time, without waiting for the response.
+
+        Raises `BrokerUnreachableError` if the request cannot be sent before the deadline.
         """
         self._raise_if_failed(request)
         self._wait_for_throttling(request, deadline)
@@ -183,72 +236,122 @@ class Connection:
             raise
         return pending
 
-    def post(self, request: Request[T]) -> Pending[T]:
-        """Send as much of a request as possible without waiting; `wait_any` sends the rest.
+    def post(self, request: Request[T]) -> InFlightRequest[T]:
+        """Send as many bytes of a request as possible without waiting.
 
-        The caller respects `throttled_until` and does not change the request's buffers until it is
-        done. Raises `BrokerUnreachableError` if the connection has failed.
+        `wait_any` sends the remaining bytes. The caller must respect `throttled_until`, and must
+        not change the buffers of the request until it is done. Raises `BrokerUnreachableError` if
+        the connection has failed.
         """
         self._raise_if_failed(request)
         self.used_at = self._clock.now()
-        correlation_id = self._next_correlation_id
-        self._next_correlation_id = (correlation_id + 1) % _CORRELATION_IDS
-        header = request_header(
-            request.api,
-            request.version,
-            correlation_id=correlation_id,
-            client_id=self._client_id,
-        )
-        size = len(header) + sum(len(part) for part in request.body)
-        pending = Pending(self, request, correlation_id)
-        self._in_flight.append(pending)
-        parts = [_LENGTH.pack(size) + header, *request.body]
-        self._outgoing.extend(view for part in parts if (view := memoryview(part).cast("B")))
+        if self._authentication is None and self.used_at >= self._authenticate_at:
+            self._start_authentication()
+            self._raise_if_failed(request)
+        pending = InFlightRequest(self, request)
+        if self._authentication is None:
+            self._enqueue(pending)
+        else:
+            self._held.append(pending)
         self._write_available()
         return pending
 
-    def receive(self, pending: Pending[T], *, deadline: float) -> T:
-        """Wait for a response; responses to earlier requests are kept for their `Pending`s.
+    def receive(self, pending: InFlightRequest[T], *, deadline: float) -> T:
+        """Wait for the response to a request. Raises `BrokerUnreachableError` or `ProtocolError`.
 
-        Raises `BrokerUnreachableError` or `ProtocolError`; at the deadline the connection closes.
+        Responses to earlier requests are stored in their `InFlightRequest` objects. If the
+        response does not arrive before the deadline, the connection is closed.
         """
         if not wait_any([pending], deadline=deadline, clock=self._clock):
             first = self._in_flight[0].request
-            before = "" if first is pending.request else f" (nor to the earlier {first})"
+            before = "" if first is pending.request else f" or to the earlier request {first}"
             self.fail(
                 BrokerUnreachableError, f"no response to {pending.request}{before} arrived in time"
             )
         return pending.result()
 
     def call(self, request: Request[T], *, deadline: float) -> T:
-        """`send` and `receive`."""
+        """Send a request and wait for its response."""
         return self.receive(self.send(request, deadline=deadline), deadline=deadline)
 
-    def fail(self, kind: type[KafkaError], reason: str, advice: str | None = None) -> None:
-        """Close the connection; all requests in flight fail with this error."""
+    def fail(
+        self,
+        kind: type[KafkaError],
+        reason: str,
+        advice: str | None = None,
+        option: str | None = None,
+    ) -> None:
+        """Close the connection and fail all requests in flight with this error."""
         if self._failure is not None:
             return
-        self._failure = (kind, reason, advice)
+        self._failure = (kind, reason, advice, option)
         self._transport.close()
         self._begin_frame()
-        for pending in self._in_flight:
+        self._authentication = None
+        for pending in [*self._in_flight, *self._held]:
             pending._fail(self._error(pending.request))
         self._in_flight.clear()
+        self._held.clear()
         self._outgoing.clear()
 
     def close(self) -> None:
         """Close the connection."""
         self.fail(BrokerUnreachableError, "this client closed the connection")
 
+    # --- authentication ---
+
+    def _start_authentication(self) -> None:
+        assert self._begin_authentication is not None
+        self._authentication = self._begin_authentication()
+        self._continue_authentication(None)
+
+    def _continue_authentication(self, response: Any) -> None:
+        """Send the next request of the authentication, or the requests that were held back."""
+        assert self._authentication is not None
+        try:
+            request = self._authentication.send(response)
+        except StopIteration as complete:
+            self._authentication = None
+            self._begin_session(complete.value)
+            while self._held:
+                self._enqueue(self._held.popleft())
+        except KafkaError as error:
+            self.fail(type(error), reason_of(error), error.advice, error.option)
+        else:
+            self._enqueue(InFlightRequest(self, request))
+
+    def _begin_session(self, lifetime_s: float) -> None:
+        self._authenticate_at = self._session_ends_at = math.inf
+        if lifetime_s > 0:
+            now = self._clock.now()
+            part = _REAUTHENTICATE_AFTER + _REAUTHENTICATE_JITTER * self._clock.random()
+            self._authenticate_at = now + lifetime_s * part
+            self._session_ends_at = now + lifetime_s
+
     # --- sending ---
+
+    def _enqueue(self, pending: InFlightRequest[Any]) -> None:
+        request = pending.request
+        pending.correlation_id = self._next_correlation_id
+        self._next_correlation_id = (pending.correlation_id + 1) % _CORRELATION_IDS
+        header = request_header(
+            request.api,
+            request.version,
+            correlation_id=pending.correlation_id,
+            client_id=self._client_id,
+        )
+        size = len(header) + sum(len(part) for part in request.body)
+        self._in_flight.append(pending)
+        parts = [_LENGTH.pack(size) + header, *request.body]
+        self._outgoing.extend(view for part in parts if (view := memoryview(part).cast("B")))
 
     def _wait_for_throttling(self, request: Request[Any], deadline: float) -> None:
         if self.throttled_until > deadline:
             waiting_s = self.throttled_until - self._clock.now()
             raise BrokerUnreachableError(
                 f"{request} to {self.broker} was not sent: a quota of the broker throttles this "
-                f"client for another {waiting_s:.3g} s, which is longer than the timeout.",
-                advice="Raise the quota of this client id, or the timeout.",
+                f"client for another {waiting_s:.3g} s, which exceeds the timeout.",
+                advice="Raise the quota of this client id or the timeout.",
             )
         pause_s = self._clock.left_s(self.throttled_until)
         if pause_s:
@@ -265,24 +368,34 @@ class Connection:
                 return
             _drop(self._outgoing, sent)
 
-    def _write_all(self, request: Request[Any], deadline: float) -> None:
-        while self._outgoing and self._failure is None:
-            # A broker whose responses are not read stops reading requests.
-            self._read_available()
+    def _is_sending(self) -> bool:
+        """Whether bytes are not sent yet, or requests are held back by an authentication."""
+        return self._failure is None and (bool(self._outgoing) or self._authentication is not None)
+
+    def _write_all(self, request: Request[Any] | str, deadline: float) -> None:
+        """Send all bytes, also of requests that are held back. `request` is used in errors."""
+        self._write_available()
+        while self._is_sending():
+            # A broker stops reading requests if the client does not read the responses.
+            while self._read_available():
+                pass
+            self._write_available()
             left_s = self._clock.left_s(deadline)
             if not left_s:
-                self.fail(BrokerUnreachableError, f"{request} could not be sent in time")
-            elif self._failure is None:
-                wait([self._transport], [self._transport], left_s)
-                self._write_available()
+                reason = f"{request} could not be sent in time"
+                if self._authentication is not None:
+                    reason = "the authentication did not complete in time"
+                self.fail(BrokerUnreachableError, reason)
+            elif self._is_sending():
+                wait([self._transport], [self._transport] if self._outgoing else [], left_s)
         self._raise_if_failed(request)
 
     # --- receiving ---
 
     def _read_available(self) -> bool:
-        """Read without waiting until a frame is complete or no bytes are left.
+        """Read available bytes without waiting, up to the end of a frame.
 
-        Return whether a frame is complete, so that there may be another.
+        Return True if a frame is complete. Another frame may then be available.
         """
         while self._failure is None:
             try:
@@ -311,21 +424,24 @@ class Connection:
     def _begin_body(self) -> None:
         (length,) = _LENGTH.unpack(self._length)
         if not _FRAME_BYTES_MIN <= length <= self._response_bytes_max:
+            is_alert = _is_tls_alert(length)
             self.fail(
-                ProtocolError,
-                f"the broker announced a response of {length} bytes, but a response has "
-                f"{_FRAME_BYTES_MIN} to {self._response_bytes_max} bytes{_tls_alert(length)}",
-                _TLS_ADVICE if _tls_alert(length) else None,
+                AuthenticationError if is_alert else ProtocolError,
+                f"the broker announced a response of {length} bytes, but a response must have "
+                f"{_FRAME_BYTES_MIN} to {self._response_bytes_max} bytes"
+                f"{' (the bytes are a TLS alert)' if is_alert else ''}",
+                _TLS_ADVICE if is_alert else None,
+                _PROTOCOL_OPTION if is_alert else None,
             )
         elif not self._in_flight:
-            self.fail(ProtocolError, "the broker sent a response without a request")
+            self.fail(ProtocolError, "the broker sent a response although no request is in flight")
         else:
             try:
                 self._body = memoryview(pa.allocate_buffer(length)).cast("B")
             except MemoryError:
                 self.fail(
                     KafkaError,
-                    f"there is no memory for a response of {length} bytes",
+                    f"there is not enough memory for a response of {length} bytes",
                     "Give the process more memory, or lower 'kafka.fetch.max.bytes'.",
                 )
             else:
@@ -350,8 +466,11 @@ class Connection:
         self._in_flight.popleft()
         self._note_throttling(request, response)
         pending._succeed(response)
+        self._has_responded = self._has_responded or request.api not in _WITHOUT_SASL
+        if request.api in _AUTHENTICATING:
+            self._continue_authentication(response)
 
-    def _wrong_correlation_id(self, pending: Pending[Any], correlation_id: int) -> str:
+    def _wrong_correlation_id(self, pending: InFlightRequest[Any], correlation_id: int) -> str:
         expected = f"instead of {pending.correlation_id} ({pending.request})"
         for other in self._in_flight:
             if other.correlation_id == correlation_id:
@@ -371,34 +490,42 @@ class Connection:
     def _fail_transport(self, error: TransportError) -> None:
         is_partial = self._body is not None or len(self._unfilled) < _LENGTH.size
         where = ", in the middle of a response" if is_partial else ""
-        self.fail(BrokerUnreachableError, f"{error}{where}")
+        kind = AuthenticationError if error.is_rejection else BrokerUnreachableError
+        advice, option = error.advice, error.option
+        is_first_request = bool(self.versions.ranges) and not self._has_responded
+        if is_first_request and self._begin_authentication is None:
+            # The broker responded to ApiVersions, and not to the next request.
+            advice = advice or _FIRST_REQUEST_ADVICE
+            option = option or _PROTOCOL_OPTION
+        self.fail(kind, f"{error}{where}", advice, option)
 
-    def _raise_if_failed(self, request: Request[Any]) -> None:
+    def _raise_if_failed(self, request: Request[Any] | str) -> None:
         if self._failure is not None:
             raise self._error(request)
 
-    def _error(self, request: Request[Any]) -> KafkaError:
+    def _error(self, request: Request[Any] | str) -> KafkaError:
         assert self._failure is not None
-        kind, reason, advice = self._failure
-        return kind(f"{request} to {self.broker} failed: {reason}.", advice=advice)
+        kind, reason, advice, option = self._failure
+        return kind(f"{request} to {self.broker} failed: {reason}.", advice=advice, option=option)
 
 
 def wait_any(
-    pendings: Collection[Pending[Any]], *, deadline: float, clock: Clock
-) -> list[Pending[Any]]:
-    """Wait until one is done; return all that are done, none at the deadline.
+    in_flight_requests: Collection[InFlightRequest[Any]], *, deadline: float, clock: Clock
+) -> list[InFlightRequest[Any]]:
+    """Wait until at least one request is done, and return all requests that are done.
 
-    The pendings may be of several brokers. Posted requests of their connections are sent meanwhile.
-    A failed pending is done. Reading stops at a completed response.
+    Returns an empty list at the deadline. The requests can belong to several brokers. Unsent bytes
+    of their connections are sent during the wait. A failed request counts as done. Nothing more is
+    read from a connection once one of its requests is done.
     """
     while True:
-        connections = {id(p.connection): p.connection for p in pendings if not p.done}
+        connections = {id(p.connection): p.connection for p in in_flight_requests if not p.done}
         for connection in connections.values():
             connection._write_available()
-            waiting = [p for p in pendings if p.connection is connection]
+            waiting = [p for p in in_flight_requests if p.connection is connection]
             while connection._read_available() and not any(p.done for p in waiting):
                 pass
-        done = [pending for pending in pendings if pending.done]
+        done = [pending for pending in in_flight_requests if pending.done]
         left_s = clock.left_s(deadline)
         if done or not left_s or not connections:
             return done
@@ -409,13 +536,13 @@ def wait_any(
         )
 
 
-def _tls_alert(length: int) -> str:
-    """Return a note if the length is the start of a TLS alert: 0x15 and version 3."""
-    return " (the bytes are a TLS alert)" if length >> 16 == 0x1503 else ""
+def _is_tls_alert(length: int) -> bool:
+    """Return whether the length field contains the start of a TLS alert (0x15, version 3)."""
+    return length >> 16 == 0x1503
 
 
 def _drop(parts: deque[memoryview], count: int) -> None:
-    """Remove `count` bytes from the front."""
+    """Remove the first `count` bytes of the buffers."""
     while count:
         part = parts[0]
         if count < len(part):

@@ -1,8 +1,7 @@
-"""FindCoordinator, versions 1 to 5: the coordinators of groups and transactional ids.
+"""FindCoordinator requests and responses, versions 1 to 5, without kio.
 
-Purpose: the request and its response, without kio's schema, whose load time every micro-batch would
-wait for. Invariant: a response has exactly the requested keys, each once. What it must not know:
-the callers. Source: FindCoordinatorRequest.json of Kafka; KIP-699 (several keys).
+Loading kio's schema would delay every micro-batch. A valid response contains each requested key
+exactly once. Source: FindCoordinatorRequest.json of Kafka; KIP-699 (several keys).
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from pyspark_kafka.wire.versions import Api
 from pyspark_kafka.wire.writer import NO_TAGGED_FIELDS, int8, length, string
 
 FIRST_OF_MANY: Final = 4
-"""Earlier versions have one key."""
+"""The first version that can contain several keys."""
 _FIRST_FLEXIBLE: Final = 3
 
 
 class CoordinatorKind(IntEnum):
-    """`key_type` of the request."""
+    """The values of the `key_type` field in a FindCoordinator request."""
 
     GROUP = 0
     TRANSACTION = 1
 
 
 class CoordinatorKey(NamedTuple):
-    """A group or a transactional id."""
+    """A consumer group or a transactional id."""
 
     kind: CoordinatorKind
     name: str
@@ -49,7 +48,7 @@ class CoordinatorKey(NamedTuple):
 
     @property
     def error_fields(self) -> dict[str, Any]:
-        """The field of an error that names this key."""
+        """The field of `PysparkKafkaError` that identifies this key, as a keyword argument."""
         field = "group_id" if self.kind is CoordinatorKind.GROUP else "transactional_id"
         return {field: self.name}
 
@@ -59,14 +58,14 @@ class CoordinatorKey(NamedTuple):
 
 
 class FoundCoordinator(NamedTuple):
-    """`broker` is None if there is an error."""
+    """The coordinator of a key. `broker` is None if `error_code` is not NONE."""
 
     error_code: ErrorCode
     broker: Broker | None
 
 
 Found = Mapping[str, FoundCoordinator]
-"""Coordinators by the name of the key."""
+"""The coordinators by group id or transactional id."""
 
 
 class FindResponse(NamedTuple):
@@ -77,7 +76,10 @@ class FindResponse(NamedTuple):
 def find_coordinators_request(
     version: int, kind: CoordinatorKind, names: Sequence[str]
 ) -> Request[FindResponse]:
-    """Build a request for distinct names; for one name before version `FIRST_OF_MANY`."""
+    """Build a FindCoordinator request for distinct group ids or transactional ids.
+
+    Versions before `FIRST_OF_MANY` support only one id.
+    """
     assert len(names) == 1 or version >= FIRST_OF_MANY, version
     return Request(
         api=Api.FIND_COORDINATOR,
@@ -109,7 +111,7 @@ def _read(version: int, names: frozenset[str], reader: Reader) -> FindResponse:
     else:
         for name, one in reader.array(lambda: _read_one(reader), "coordinators", flexible=True):
             if name not in names or name in found:
-                raise MalformedResponseError(f"key {name!r} was not requested, or is repeated")
+                raise MalformedResponseError(f"key {name!r} was not requested or occurs twice")
             found[name] = one
         if len(found) < len(names):
             raise MalformedResponseError(f"key {min(names - found.keys())!r} is missing")

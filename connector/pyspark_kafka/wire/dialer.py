@@ -1,24 +1,26 @@
-"""From an address to a connection with negotiated API versions.
+"""Open connections, negotiate API versions and authenticate.
 
-Purpose: connect and send ApiVersions, the first request of every connection (KIP-511: in version 3,
-and again in version 0 if the broker does not support that). Invariant: bounded by its deadline;
-nothing stays open after a failure. What it must not know: which broker to connect to.
+ApiVersions is the first request on every connection. It is sent in version 3, and again in version
+0 if the broker does not support version 3 (KIP-511). SASL follows. Each attempt to open a
+connection ends by its deadline, and no socket remains open after a failure.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.errors import BrokerUnreachableError, KafkaError
+from pyspark_kafka.errors import AuthenticationError, BrokerUnreachableError, KafkaError
 from pyspark_kafka.version import VERSION
 from pyspark_kafka.wire.connection import RESPONSE_BYTES_MAX, Connection, Request, entity_request
 from pyspark_kafka.wire.entities import read_entity, response_schema
 from pyspark_kafka.wire.error_codes import error_class, format_code
 from pyspark_kafka.wire.reader import Reader
 from pyspark_kafka.wire.retry import Clock
+from pyspark_kafka.wire.sasl import SaslCredentials, authentication
 from pyspark_kafka.wire.transport import Address, Connect, TransportError, connect
 from pyspark_kafka.wire.versions import SUPPORTED_VERSIONS, Api, BrokerVersions
 
@@ -27,25 +29,34 @@ _SOFTWARE_NAME: Final = "pyspark-kafka"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialer:
-    """Opens connections; TLS and SASL will be other `connect` functions.
+    """A factory of connections. With `credentials`, each connection authenticates with SASL.
 
-    `connect_timeout_s` is `socket.connection.setup.timeout.ms`: the limit for connecting to one
-    broker and for its ApiVersions response.
+    `connect_timeout_s` (`socket.connection.setup.timeout.ms`) limits the time to connect to a
+    broker, to receive its ApiVersions response and to authenticate. It does not include the time
+    to obtain a token.
     """
 
     client_id: str
     clock: Clock
     connect: Connect = connect
+    credentials: SaslCredentials | None = None
     connect_timeout_s: float = 10.0
     response_bytes_max: int = RESPONSE_BYTES_MAX
 
     def open(self, address: Address, *, broker: str, deadline: float) -> Connection:
-        """Connect and negotiate; raises `BrokerUnreachableError`, `ProtocolError`, ..."""
+        """Open a connection and negotiate API versions. Raises `KafkaError`."""
+        if self.credentials is not None:
+            self.credentials.prepare()
         until = min(deadline, self.clock.now() + self.connect_timeout_s)
         try:
             transport = self.connect(address, self.clock.left_s(until))
         except TransportError as error:
-            raise BrokerUnreachableError(f"Connecting to {broker} failed: {error}.") from None
+            kind = AuthenticationError if error.is_rejection else BrokerUnreachableError
+            raise kind(
+                f"Connecting to {broker} failed: {error}.",
+                advice=error.advice,
+                option=error.option,
+            ) from None
         connection = Connection(
             transport,
             broker=broker,
@@ -55,6 +66,10 @@ class Dialer:
         )
         try:
             connection.versions = _negotiate(connection, until)
+            if self.credentials is not None:
+                connection.authenticate(
+                    partial(authentication, self.credentials, connection.versions), deadline=until
+                )
         except BaseException:
             connection.close()
             raise
@@ -79,7 +94,10 @@ def _negotiate(connection: Connection, deadline: float) -> BrokerVersions:
 
 
 def _api_versions(version: int) -> Request[Any]:
-    """Build a request; a broker that does not support the version responds in version 0."""
+    """Build an ApiVersions request.
+
+    A broker that does not support the version responds with version 0.
+    """
     request = entity_request(
         Api.API_VERSIONS,
         version,

@@ -1,10 +1,9 @@
-"""kio's schemas: requests to bytes, and bytes to responses.
+"""Serialize requests and deserialize responses with kio's schemas.
 
-Purpose: write requests of any version from plain values, and read responses into kio's classes.
-kio's own reader and writer are not used. The reader allocates as much as an array's length claims
-and rejects unknown tags (ADR 2); the writer imports asyncio, for which every process of a streaming
-query would wait. Invariant: `read_entity` returns entities of kio's classes or raises
-`MalformedResponseError`. What it must not know: what a message means.
+Requests of any version are written from plain values, and responses are read into kio's classes.
+kio's own reader and writer are not used. Its reader allocates as many elements as an array declares
+and rejects unknown tagged fields (ADR 2). Its writer imports asyncio, which would delay every
+process of a streaming query.
 """
 
 from __future__ import annotations
@@ -24,21 +23,23 @@ from pyspark_kafka.wire.reader import Reader
 from pyspark_kafka.wire.versions import SUPPORTED_VERSIONS, Api
 
 Plain = Any
-"""int, str, bool, None, uuid.UUID, a sequence, or a mapping of field names to Plain."""
+"""An int, str, bool, None, uuid.UUID, sequence of `Plain`, or mapping of field names to `Plain`."""
 
+_LONGEST_MS: Final = 100 * 365 * 86_400_000
+"""A century. A longer duration could exceed the range of a timedelta."""
 _HEADER_START: Final = struct.Struct(">hhi")
-"""API key, version and correlation id: the start of every version of the header."""
+"""API key, API version and correlation id. Every version of the request header starts with them."""
 
 _ReadField = Callable[[Reader, bool], Any]
-"""Reads a field; the flag is whether the version is flexible."""
+"""A function that reads a field. The flag is True if the version is flexible."""
 _WriteField = Callable[[Any], bytes]
 
 
 def request_bytes(api: Api, version: int, fields: Mapping[str, Plain]) -> bytes:
-    """Return the body of a request of this version; durations are milliseconds.
+    """Return the body of a request. Durations are in milliseconds.
 
-    Fields that the version does not have are ignored. Raises `TypeError` for a missing field
-    without a default.
+    Fields that do not exist in this version are ignored. Raises `TypeError` if a field without a
+    default is missing.
     """
     return _struct_writer(load_request_schema(api, version))(fields)
 
@@ -50,27 +51,28 @@ def request_header(api: Api, version: int, *, correlation_id: int, client_id: st
 
 @cache
 def _header_end(api: Api, version: int, client_id: str) -> bytes:
-    """Return the part after the correlation id, which is constant for a client."""
-    end = writer.string(client_id, flexible=False)  # not flexible in any version
+    """Return the part of the header after the correlation id. It is constant for a client."""
+    end = writer.string(client_id, flexible=False)  # also in flexible versions
     return end + writer.NO_TAGGED_FIELDS if SUPPORTED_VERSIONS[api].is_flexible(version) else end
 
 
 @cache
 def response_schema(api: Api, version: int) -> Any:
-    """Return kio's class of the response to this request."""
+    """Return kio's class for the responses of this API and version."""
     return load_response_schema(api, version)
 
 
 def has_flexible_header(api: Api, version: int) -> bool:
-    """Return whether tagged fields follow the correlation id of this response.
+    """Return whether the header of the response contains tagged fields.
 
-    Never in ApiVersions, which is read before the broker's versions are known (KIP-511).
+    The header of an ApiVersions response never does, because the client reads it before it knows
+    which versions the broker supports (KIP-511).
     """
     return api is not Api.API_VERSIONS and SUPPORTED_VERSIONS[api].is_flexible(version)
 
 
 def read_entity(schema: Any, reader: Reader) -> Any:
-    """Read an entity of kio's class `schema`; raises `MalformedResponseError`."""
+    """Read an instance of kio's class `schema`. Raises `MalformedResponseError`."""
     return _entity_reader(schema)(reader)
 
 
@@ -92,7 +94,7 @@ def _struct_writer(schema: Any) -> Callable[[Mapping[str, Plain]], bytes]:
         for name, default, write_field in plain:
             value = values.get(name, default)
             if value is dataclasses.MISSING:
-                raise TypeError(f"{schema.__name__} v{schema.__version__} needs {name!r}")
+                raise TypeError(f"{schema.__name__} v{schema.__version__} requires field {name!r}")
             out += write_field(value)
         if flexible:
             given = [
@@ -134,6 +136,7 @@ def _field_writer(field: dataclasses.Field[Any], what: str, flexible: bool) -> _
 
 _WRITERS: Final[Mapping[str, Callable[[Any, bool], bytes]]] = {
     "bool": lambda value, _: writer.int8(value),
+    "bytes": lambda value, flexible: writer.length(len(value), flexible=flexible) + value,
     "int8": lambda value, _: writer.int8(value),
     "int16": lambda value, _: writer.int16(value),
     "int32": lambda value, _: writer.int32(value),
@@ -146,7 +149,7 @@ _WRITERS: Final[Mapping[str, Callable[[Any, bool], bytes]]] = {
 
 
 def _whole_milliseconds(value: int | datetime.timedelta) -> int:
-    """Return milliseconds as given, or from kio's default."""
+    """Return a duration in milliseconds. The defaults of kio's schemas are timedeltas."""
     if isinstance(value, datetime.timedelta):
         return value // datetime.timedelta(milliseconds=1)
     return value
@@ -212,8 +215,14 @@ def _milliseconds(reader: Reader, _flexible: bool, what: str) -> datetime.timede
     return datetime.timedelta(milliseconds=reader.int32(what))
 
 
+def _long_milliseconds(reader: Reader, _flexible: bool, what: str) -> datetime.timedelta:
+    milliseconds = reader.int64(what)
+    return datetime.timedelta(milliseconds=min(max(milliseconds, 0), _LONGEST_MS))
+
+
 _PRIMITIVES: Final[Mapping[str, Callable[[Reader, bool, str], Any]]] = {
     "bool": lambda reader, _, what: reader.boolean(what),
+    "bytes": lambda reader, flexible, what: bytes(reader.data(what, flexible=flexible)),
     "error_code": lambda reader, _, what: reader.error_code(what),
     "int8": lambda reader, _, what: reader.int8(what),
     "int16": lambda reader, _, what: reader.int16(what),
@@ -221,6 +230,7 @@ _PRIMITIVES: Final[Mapping[str, Callable[[Reader, bool, str], Any]]] = {
     "int64": lambda reader, _, what: reader.int64(what),
     "string": lambda reader, flexible, what: reader.string(what, flexible=flexible),
     "timedelta_i32": _milliseconds,
+    "timedelta_i64": _long_milliseconds,
     "uuid": lambda reader, _, what: reader.uuid(what),
 }
 _NULLABLE_PRIMITIVES: Final[Mapping[str, Callable[[Reader, bool, str], Any]]] = {
@@ -229,7 +239,7 @@ _NULLABLE_PRIMITIVES: Final[Mapping[str, Callable[[Reader, bool, str], Any]]] = 
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
-    """Return a type without `| None`, and whether it had that."""
+    """Return a type without `| None`, and whether it contained `| None`."""
     if get_origin(hint) not in (UnionType, Union):
         return hint, False
     (inner,) = [member for member in get_args(hint) if member is not NoneType]

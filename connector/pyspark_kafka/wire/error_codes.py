@@ -1,11 +1,10 @@
-"""Kafka's error codes as tables: whether to retry, and which error a code becomes.
+"""The client's reactions to Kafka's error codes, and the error class for each code.
 
-Purpose: for each code the reaction to it, and the class of error after the last retry. Invariant:
-every code has a reaction; kio maps unknown codes to UNKNOWN_SERVER_ERROR, which is final. What it
-must not know: requests.
+The error class is used after the last retry. Every code has a reaction. `Reader.error_code` maps
+unknown codes to UNKNOWN_SERVER_ERROR, which is not retried.
 
-Sources: `RetriableException`, `InvalidMetadataException` and their subclasses of Kafka's clients;
-kio carries the first of the two with each code.
+Sources: `RetriableException`, `InvalidMetadataException` and their subclasses in Kafka's clients.
+kio's `ErrorCode.retriable` corresponds to `RetriableException`.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from pyspark_kafka.errors import (
 
 
 class Reaction(Enum):
-    """The reaction to a code."""
+    """The client's reaction to an error code."""
 
     SUCCEED = auto()
     RETRY = auto()
     """Send the request to the same broker again after a pause."""
     REFRESH_METADATA = auto()
-    """Refresh the metadata and send the request to the broker that it names."""
+    """Refresh the metadata and send the request to the broker in the new metadata."""
     FIND_COORDINATOR = auto()
     """Look up the coordinator again and send the request to it."""
     FAIL = auto()
@@ -53,7 +52,7 @@ _METADATA: Final = frozenset(
         ErrorCode.leader_not_available,
         ErrorCode.listener_not_found,
         ErrorCode.network_exception,
-        ErrorCode.not_controller,  # the metadata names the controller
+        ErrorCode.not_controller,  # the metadata contains the controller
         ErrorCode.not_leader_or_follower,
         ErrorCode.preferred_leader_not_available,
         ErrorCode.replica_not_available,
@@ -117,10 +116,10 @@ _CLASS_BY_CODE: Final = {code: kind for kind, codes in _CODES_BY_CLASS.items() f
 
 
 def error_class(code: ErrorCode) -> type[KafkaError]:
-    """Return the class of error for a code that retries do not resolve."""
+    """Return the error class for a code that retries did not resolve."""
     return _CLASS_BY_CODE.get(code, KafkaError)
 
 
 def format_code(code: ErrorCode) -> str:
-    """Return a code as Kafka's documentation writes it: `NOT_COORDINATOR (16)`."""
+    """Return the name and number of a code, for example `NOT_COORDINATOR (16)`."""
     return f"{code.name.upper()} ({int(code)})"

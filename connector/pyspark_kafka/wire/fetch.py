@@ -1,12 +1,11 @@
-"""Fetch, versions 4 to 17, written and read without kio.
+"""Fetch requests and responses, versions 4 to 17, without kio.
 
-Purpose: the most frequent request of reading. Records are views of the frame; kio would copy them.
-Invariant: a response has only requested partitions, each once. What it must not know: record
-batches, and when to fetch what.
+Fetch is the most frequent request of a read. The records are views of the response frame; kio would
+copy them. A valid response contains only requested partitions, each at most once.
 
-There are no fetch sessions: session id 0, epoch -1. Source: FetchRequest.json and
-FetchResponse.json of Kafka; KIP-320 (leader epochs), 392 (preferred replica), 516 (topic ids),
-951 (new leaders in the response).
+Fetch sessions are not used: the session id is 0 and the session epoch -1. Source: FetchRequest.json
+and FetchResponse.json of Kafka; KIP-320 (leader epochs), KIP-392 (preferred replica), KIP-516
+(topic ids), KIP-951 (new leaders in the response).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from pyspark_kafka.wire.versions import Api
 from pyspark_kafka.wire.writer import int8, int32, int64, length, string
 
 LAST_VERSION_BY_NAME: Final = 12
-"""Later versions have topic ids instead of names."""
+"""The last version with topic names. Later versions have topic ids."""
 _FIRST_FLEXIBLE: Final = 12
 _CONSUMER: Final = -1
 _NO_SESSION: Final = (0, -1)
@@ -38,7 +37,10 @@ _UNKNOWN: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPartition:
-    """A partition of a request; -1 is an unknown epoch. `topic_id` is used from version 13 on."""
+    """A partition in a request. Versions 13 and later require `topic_id`.
+
+    A leader epoch of -1 means that it is unknown.
+    """
 
     topic_partition: TopicPartition
     topic_id: UUID | None
@@ -50,7 +52,11 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """Limits of the whole response. The broker waits up to `wait_ms_max` for `bytes_min`."""
+    """The settings that apply to all partitions of a request.
+
+    The broker waits up to `wait_ms_max` until it has `bytes_min` bytes. `rack` is the rack of the
+    client, for reads from the nearest replica.
+    """
 
     isolation_level: IsolationLevel
     wait_ms_max: int = 500
@@ -60,7 +66,7 @@ class FetchLimits:
 
 
 class EpochEnd(NamedTuple):
-    """The end of the last common epoch: the log after it was truncated (KIP-595)."""
+    """The end of the last leader epoch before the log diverges from the fetched log (KIP-595)."""
 
     epoch: int
     end_offset: int
@@ -68,9 +74,10 @@ class EpochEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedPartition:
-    """A partition of a response. `records` is a view: whole batches, the last one maybe incomplete.
+    """A partition in a response.
 
-    `aborted` is None under read_uncommitted. Missing offsets are -1, other missing fields None.
+    `records` is a view of the record batches; the last batch can be incomplete. `aborted` is None
+    for `read_uncommitted`. Missing offsets are -1, and other missing fields are None.
     """
 
     topic_partition: TopicPartition
@@ -87,7 +94,7 @@ class FetchedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResponse:
-    """`endpoints` are the brokers of the `current_leader`s (version 16)."""
+    """A Fetch response. `endpoints` are the brokers of all `current_leader`s (version 16)."""
 
     throttle_ms: int
     error_code: ErrorCode
@@ -96,7 +103,7 @@ class FetchResponse:
 
 
 def fetch_version(negotiated: int, partitions: Sequence[FetchPartition]) -> int:
-    """Return the version to use: one with topic names if a topic id is unknown."""
+    """Return the negotiated version, or a version with topic names if a topic id is unknown."""
     if all(partition.topic_id is not None for partition in partitions):
         return negotiated
     return min(negotiated, LAST_VERSION_BY_NAME)
@@ -105,7 +112,7 @@ def fetch_version(negotiated: int, partitions: Sequence[FetchPartition]) -> int:
 def fetch_request(
     version: int, limits: FetchLimits, partitions: Sequence[FetchPartition]
 ) -> Request[FetchResponse]:
-    """Build a Fetch of distinct partitions."""
+    """Build a Fetch request for distinct partitions."""
     requested = {_key(version, one): one.topic_partition for one in partitions}
     assert len(requested) == len(partitions), "each partition once"
     return Request(
@@ -118,7 +125,7 @@ def fetch_request(
 
 
 _PartitionKey = tuple[str | UUID | None, int]
-"""A partition in the encoding of the version: topic name or id, and index."""
+"""The topic name or topic id, depending on the version, and the partition index."""
 
 
 def _key(version: int, partition: FetchPartition) -> _PartitionKey:
@@ -131,7 +138,7 @@ def _key(version: int, partition: FetchPartition) -> _PartitionKey:
 def _write(version: int, limits: FetchLimits, partitions: Sequence[FetchPartition]) -> bytes:
     flexible = version >= _FIRST_FLEXIBLE
     out = bytearray()
-    if version <= 14:  # later a tagged field, whose default is for consumers
+    if version <= 14:  # later versions have a tagged field, whose default means a consumer
         out += int32(_CONSUMER)
     out += int32(limits.wait_ms_max)
     out += int32(limits.bytes_min)
@@ -235,7 +242,7 @@ def _read_partition(
     topic_partition = pending.pop((topic, index), None)
     if topic_partition is None:
         raise MalformedResponseError(
-            f"partition {index} of topic {topic} was not requested, or is repeated"
+            f"partition {index} of topic {topic} was not requested or occurs twice"
         )
     error_code = reader.error_code("error_code")
     high_watermark = reader.int64("high_watermark")

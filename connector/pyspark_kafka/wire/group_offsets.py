@@ -1,9 +1,8 @@
-"""The committed offsets of a group, one try each.
+"""OffsetFetch and OffsetCommit requests for one consumer group, without retries.
 
-Purpose: OffsetFetch and OffsetCommit. Invariant: a response has exactly the requested partitions. A
-coordinator that does not respond, or is not the coordinator, is looked up again by the next try.
-What it must not know: which errors are retriable. Sources: OffsetFetchRequest.json and
-OffsetCommitRequest.json of Kafka; KIP-447 (stable offsets).
+A response that does not contain exactly the requested partitions raises an error. If a coordinator
+does not respond or is no longer the coordinator, the next attempt looks up the coordinator again.
+Sources: OffsetFetchRequest.json and OffsetCommitRequest.json of Kafka; KIP-447 (stable offsets).
 """
 
 from __future__ import annotations
@@ -23,24 +22,27 @@ from pyspark_kafka.wire.versions import Api
 _FIRST_OF_MANY_GROUPS: Final = 8
 _NO_MEMBER: Final = ""
 _NO_GENERATION: Final = -1
-"""The generation of a commit to a group without members, by a client that is not a member."""
+"""The generation id in a commit from a client that is not a member of the group."""
 
 
-def reading_commits(group_id: str) -> str:
-    """Return the operation of `committed_offsets`, for errors."""
+def offset_fetch_operation(group_id: str) -> str:
+    """Return the description of `committed_offsets` for error messages."""
     return f"reading the committed offsets of {CoordinatorKey.group(group_id)}"
 
 
-def committing(group_id: str) -> str:
-    """Return the operation of `commit_offsets`, for errors."""
+def offset_commit_operation(group_id: str) -> str:
+    """Return the description of `commit_offsets` for error messages."""
     return f"committing offsets of {CoordinatorKey.group(group_id)}"
 
 
 def committed_offsets(
     router: Router, group_id: str, partitions: Collection[TopicPartition], *, deadline: float
 ) -> dict[TopicPartition, int | None]:
-    """Send OffsetFetch; None is a partition without a committed offset. Raises `ApiError`."""
-    operation = reading_commits(group_id)
+    """Send OffsetFetch and return the committed offsets. Raises `ApiError`.
+
+    The value is None for a partition without a committed offset.
+    """
+    operation = offset_fetch_operation(group_id)
     key = CoordinatorKey.group(group_id)
     coordinator = router.coordinator(key, deadline=deadline)
     try:
@@ -49,14 +51,14 @@ def committed_offsets(
             connection, _offset_fetch(connection, group_id, partitions), deadline=deadline
         )
     except (BrokerUnreachableError, ProtocolError):
-        router.forget_coordinator(key)
+        router.invalidate_coordinator(key)
         raise
     found = response
     if response.__version__ >= _FIRST_OF_MANY_GROUPS:
         if [group.group_id for group in response.groups] != [group_id]:
             raise ProtocolError(
-                f"{sentence(operation)} failed: the response of {connection.broker} is for another "
-                "group.",
+                f"{sentence(operation)} failed: the response of {connection.broker} does not "
+                "contain exactly this group.",
                 group_id=group_id,
             )
         (found,) = response.groups
@@ -66,19 +68,19 @@ def committed_offsets(
     offsets: dict[TopicPartition, int | None] = {}
     received: list[TopicPartition] = []
     for topic in found.topics:
-        for answer in topic.partitions:
-            partition = TopicPartition(topic.name, answer.partition_index)
+        for result in topic.partitions:
+            partition = TopicPartition(topic.name, result.partition_index)
             received.append(partition)
-            if answer.error_code is not ErrorCode.none:
-                router.invalidate(answer.error_code, topic=topic.name, key=key)
+            if result.error_code is not ErrorCode.none:
+                router.invalidate(result.error_code, topic=topic.name, key=key)
                 raise ApiError(
-                    answer.error_code,
+                    result.error_code,
                     f"{operation} for {partition}",
                     topic=topic.name,
                     partition=partition.partition,
                     group_id=group_id,
                 )
-            committed = answer.committed_offset
+            committed = result.committed_offset
             offsets[partition] = committed if committed >= 0 else None
     if wrong := partition_mismatch(received, partitions):
         raise ProtocolError(
@@ -98,13 +100,13 @@ def commit_offsets(
         request = _offset_commit(connection, group_id, offsets)
         response = router.call(connection, request, deadline=deadline)
     except (BrokerUnreachableError, ProtocolError):
-        router.forget_coordinator(key)
+        router.invalidate_coordinator(key)
         raise
-    check_commits(router, response, offsets, key=key, operation=committing(group_id))
+    check_commits(router, response, offsets, key=key, operation=offset_commit_operation(group_id))
 
 
 def committed_topics(offsets: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:
-    """Return the field `topics` of OffsetCommit and TxnOffsetCommit."""
+    """Return the field `topics` of an OffsetCommit or TxnOffsetCommit request."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for partition, offset in sorted(offsets.items()):
         topics.setdefault(partition.topic, []).append(
@@ -125,15 +127,15 @@ def check_commits(
     key: CoordinatorKey,
     operation: str,
 ) -> None:
-    """Check an OffsetCommit or TxnOffsetCommit response; raise `ApiError` or `ProtocolError`."""
-    answers = [
-        (TopicPartition(topic.name, answer.partition_index), answer.error_code)
+    """Check an OffsetCommit or TxnOffsetCommit response. Raises `ApiError` or `ProtocolError`."""
+    results = [
+        (TopicPartition(topic.name, result.partition_index), result.error_code)
         for topic in response.topics
-        for answer in topic.partitions
+        for result in topic.partitions
     ]
-    if wrong := partition_mismatch([partition for partition, _ in answers], offsets):
+    if wrong := partition_mismatch([partition for partition, _ in results], offsets):
         raise ProtocolError(f"{sentence(operation)} failed: {wrong}.", **key.error_fields)
-    for partition, code in answers:
+    for partition, code in results:
         if code is not ErrorCode.none:
             router.invalidate(code, topic=partition.topic, key=key)
             raise ApiError(
@@ -148,11 +150,11 @@ def check_commits(
 def partition_mismatch(
     received: Collection[TopicPartition], requested: Collection[TopicPartition]
 ) -> str | None:
-    """Return how a response differs from the requested partitions, None if it does not."""
+    """Return how the received partitions differ from the requested partitions, or None."""
     if missing := set(requested) - set(received):
-        return f"{min(missing)} is missing in the response"
+        return f"{min(missing)} is missing from the response"
     if len(received) > len(requested):
-        return "the response has partitions that were not requested"
+        return "the response contains partitions that were not requested"
     return None
 
 
@@ -169,7 +171,7 @@ def _offset_fetch(
         group_id=group_id,
         topics=topics,
         groups=[{"group_id": group_id, "topics": topics}],
-        require_stable=True,  # no offsets of an open transaction, as in Kafka's client
+        require_stable=True,  # an error for offsets in open transactions, as in Kafka's consumer
     )
 
 

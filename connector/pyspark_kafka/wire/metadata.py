@@ -1,9 +1,9 @@
-"""Metadata of a cluster: brokers, topics by name and id, leaders and their epochs.
+"""Cluster metadata: brokers, topics, leaders and leader epochs.
 
-Purpose: the Metadata request, and the merge of its responses. Invariant: a leader with an older
-epoch does not replace a newer one, unless the topic was created again (KIP-320, as
-`Metadata.updateLatestMetadata` of Kafka's client). A request creates no topic unless `create` is
-set. What it must not know: connections, time.
+This module builds Metadata requests and merges their responses. A leader with an older leader epoch
+does not replace a newer leader, unless the topic was recreated (KIP-320;
+`Metadata.updateLatestMetadata` in Kafka's client). A request creates topics only if `create` is
+set.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyspark_kafka.wire.versions import Api
 
 NO_LEADER: Final = -1
 _FIRST_RELIABLE_EPOCHS: Final = 9
-"""Before Kafka 2.4 epochs could be wrong while partitions were reassigned."""
+"""Before Kafka 2.4, leader epochs could be wrong during a partition reassignment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Broker:
 
 
 class LeaderEpoch(NamedTuple):
-    """A partition's leader and epoch, as reported by a broker that is not the leader (KIP-951)."""
+    """A leader and its leader epoch, reported by a broker that is not the leader (KIP-951)."""
 
     leader_id: int
     leader_epoch: int
@@ -46,7 +46,10 @@ class LeaderEpoch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMetadata:
-    """`leader_id` is `NO_LEADER` if there is none; `leader_epoch` is -1 if it is unknown."""
+    """The leader of a partition.
+
+    `leader_id` is `NO_LEADER` if there is no leader. `leader_epoch` is -1 if it is unknown.
+    """
 
     partition: int
     leader_id: int
@@ -55,7 +58,7 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicMetadata:
-    """`topic_id` is None if the broker has no topic ids (before Kafka 2.8)."""
+    """A topic and its partitions. `topic_id` is None if the broker is older than Kafka 2.8."""
 
     name: str
     topic_id: UUID | None
@@ -65,9 +68,10 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMetadata:
-    """`failed` are requested topics with an error code: unknown, or not authorized.
+    """The brokers and topics of a cluster.
 
-    `controller_id` is the broker that changes the cluster.
+    `failed` contains the error codes of requested topics, which are unknown or not authorized.
+    `controller_id` is the broker for administrative requests such as CreateTopics.
     """
 
     brokers: Mapping[int, Broker] = field(default_factory=dict)
@@ -80,7 +84,7 @@ class ClusterMetadata:
         return None if topic is None else topic.partitions.get(topic_partition.partition)
 
     def merged(self, update: ClusterMetadata) -> ClusterMetadata:
-        """Return this with the topics of a newer response, and with its brokers."""
+        """Return this metadata with the topics and brokers of a newer response."""
         topics = {name: topic for name, topic in self.topics.items() if name not in update.failed}
         for name, topic in update.topics.items():
             topics[name] = _newer(topics.get(name), topic)
@@ -90,7 +94,10 @@ class ClusterMetadata:
     def with_leader(
         self, topic_partition: TopicPartition, leader_id: int, leader_epoch: int
     ) -> ClusterMetadata:
-        """Return this with the leader of an error response, if its epoch is newer (KIP-951)."""
+        """Return this metadata with the leader from an error response (KIP-951).
+
+        The leader is ignored if its leader epoch is not newer than the known one.
+        """
         known = self.partition(topic_partition)
         if known is None or leader_epoch <= known.leader_epoch or leader_id not in self.brokers:
             return self
@@ -103,7 +110,7 @@ class ClusterMetadata:
 
 
 def _newer(old: TopicMetadata | None, new: TopicMetadata) -> TopicMetadata:
-    """Return `new`, with the partitions of `old` that have a later epoch."""
+    """Return `new` with those partitions of `old` that have a newer leader epoch."""
     if old is None or (new.topic_id is not None and new.topic_id != old.topic_id):
         return new
     partitions = {
@@ -117,17 +124,17 @@ def _newer(old: TopicMetadata | None, new: TopicMetadata) -> TopicMetadata:
 
 
 def topic_id_text(topic_id: UUID) -> str:
-    """Return a topic id in Kafka's base64 form."""
+    """Return a topic id in Kafka's base64 encoding."""
     return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
 
 
 def topic_id_of(text: str) -> UUID:
-    """Return the topic id of a text in Kafka's base64 form."""
+    """Parse a topic id in Kafka's base64 encoding."""
     return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
 
 def read_endpoint(reader: Reader) -> Broker:
-    """Read a broker of the `node_endpoints` of a Fetch or Produce response (KIP-951)."""
+    """Read an element of `node_endpoints` in a Fetch or Produce response (KIP-951)."""
     broker_id = reader.int32("node_id")
     host = reader.string("host", flexible=True)
     port = reader.int32("port")
@@ -137,7 +144,7 @@ def read_endpoint(reader: Reader) -> Broker:
 
 
 def read_leader(reader: Reader) -> LeaderEpoch | None:
-    """Read `current_leader` of a Fetch or Produce response; None if it has none."""
+    """Read `current_leader` in a Fetch or Produce response. Return None if there is no leader."""
     leader = LeaderEpoch(reader.int32("leader_id"), reader.int32("leader_epoch"))
     return leader if leader.leader_id >= 0 else None
 
@@ -145,10 +152,11 @@ def read_leader(reader: Reader) -> LeaderEpoch | None:
 def metadata_request(
     version: int, topics: Collection[str] | None, *, create: bool = False
 ) -> Request[Any]:
-    """Build a request for these topics; None is all topics, and no topic is the brokers alone.
+    """Build a Metadata request for these topics, or for all topics if `topics` is None.
 
-    With `create`, which only producers set, a broker creates missing topics if its
-    `auto.create.topics.enable` is true.
+    If `topics` is empty, the response contains only the brokers. With `create`, which only
+    producers set, the broker creates missing topics if its config `auto.create.topics.enable` is
+    true.
     """
     named = None if topics is None else [{"name": name, "topic_id": None} for name in topics]
     return entity_request(
@@ -162,13 +170,13 @@ def metadata_request(
 
 
 def cluster_metadata(response: Any) -> ClusterMetadata:
-    """Convert a Metadata response (kio's entity of any version)."""
+    """Convert a Metadata response, given as an instance of kio's class for any version."""
     topics = {}
     failed = {}
     for topic in response.topics:
         if topic.name is None:
             continue
-        # With LEADER_NOT_AVAILABLE Kafka still returns the partitions.
+        # Kafka returns the partitions of a topic even with LEADER_NOT_AVAILABLE.
         if topic.error_code in (ErrorCode.none, ErrorCode.leader_not_available):
             topics[topic.name] = _topic(topic)
         else:

@@ -1,13 +1,12 @@
-"""Produce, versions 3 to 13, written and read without kio.
+"""Produce requests and responses, versions 3 to 13, without kio.
 
-Purpose: the most frequent request of writing. A request is a list of buffers, with the record
-batches among them: they are not copied on their way to the socket. Invariant: a response has each
-sent batch once and nothing else. What it must not know: the contents of record batches, and when to
-send which.
+Produce is the most frequent request of a write. The body of a request is a list of buffers, so that
+record batches are sent without a copy. A valid response contains each partition of the request
+exactly once.
 
-acks is always "all". Source: ProduceRequest.json and ProduceResponse.json of Kafka; KIP-98
-(transactions), 467 (record errors), 516 (topic ids), 890 (implicit addition to a transaction),
-951 (new leaders in the response).
+`acks` is always "all". Source: ProduceRequest.json and ProduceResponse.json of Kafka; KIP-98
+(transactions), KIP-467 (record errors), KIP-516 (topic ids), KIP-890 (implicit addition to a
+transaction), KIP-951 (new leaders in the response).
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ from pyspark_kafka.wire.writer import (
 )
 
 LAST_VERSION_BY_NAME: Final = 12
-"""Later versions have topic ids instead of names."""
+"""The last version with topic names. Later versions have topic ids."""
 FIRST_VERSION_ADDING_PARTITIONS: Final = 12
-"""From this version on the leader adds its partitions to the transaction (KIP-890)."""
+"""The first version in which the leader adds the partitions to the transaction (KIP-890)."""
 _FIRST_FLEXIBLE: Final = 9
 _ACKS_ALL: Final = -1
 _UNKNOWN: Final = -1
@@ -45,7 +44,7 @@ _UNKNOWN: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducePartition:
-    """One record batch for a partition. `topic_id` is used from version 13 on."""
+    """One record batch for a partition. Versions 13 and later require `topic_id`."""
 
     topic_partition: TopicPartition
     topic_id: UUID | None
@@ -53,7 +52,7 @@ class ProducePartition:
 
 
 class RecordError(NamedTuple):
-    """An invalid record of the batch; `batch_index` counts from 0."""
+    """An error for one record. `batch_index` is the index of the record in the batch."""
 
     batch_index: int
     message: str | None
@@ -61,7 +60,7 @@ class RecordError(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducedPartition:
-    """A partition of a response. Missing offsets and times are -1."""
+    """A partition in a response. Missing offsets and timestamps are -1."""
 
     topic_partition: TopicPartition
     error_code: ErrorCode
@@ -75,7 +74,7 @@ class ProducedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceResponse:
-    """`endpoints` are the brokers of the `current_leader`s (version 10)."""
+    """A Produce response. `endpoints` are the brokers of all `current_leader`s (version 10)."""
 
     throttle_ms: int
     partitions: tuple[ProducedPartition, ...]
@@ -83,7 +82,7 @@ class ProduceResponse:
 
 
 def produce_version(negotiated: int, partitions: Sequence[ProducePartition]) -> int:
-    """Return the version to use: one with topic names if a topic id is unknown."""
+    """Return the negotiated version, or one with topic names if any topic id is unknown."""
     if all(partition.topic_id is not None for partition in partitions):
         return negotiated
     return min(negotiated, LAST_VERSION_BY_NAME)
@@ -96,10 +95,10 @@ def produce_request(
     timeout_ms: int,
     transactional_id: str | None = None,
 ) -> Request[ProduceResponse]:
-    """Build a Produce of these batches, one for each partition.
+    """Build a Produce request with one batch for each partition.
 
-    The broker waits up to `timeout_ms` for its in-sync replicas. From version 12 on it also adds
-    the partitions to the transaction of `transactional_id` (KIP-890).
+    The broker waits up to `timeout_ms` for the in-sync replicas. In version 12 and later, the
+    broker also adds the partitions to the transaction of `transactional_id` (KIP-890).
     """
     sent = {_key(version, one): one.topic_partition for one in partitions}
     assert len(sent) == len(partitions), "each partition once"
@@ -113,7 +112,7 @@ def produce_request(
 
 
 _PartitionKey = tuple[str | UUID | None, int]
-"""A partition in the encoding of the version: topic name or id, and index."""
+"""The topic name or topic id, depending on the version, and the partition index."""
 
 
 def _key(version: int, partition: ProducePartition) -> _PartitionKey:
@@ -167,7 +166,7 @@ def _read(
     )
     if pending:
         missing = ", ".join(str(partition) for partition in pending.values())
-        raise MalformedResponseError(f"the response has no entry for {missing}")
+        raise MalformedResponseError(f"the response does not contain {missing}")
     throttle_ms = reader.int32("throttle_time_ms")
     endpoints: tuple[Broker, ...] = ()
 
@@ -217,7 +216,7 @@ def _read_partition(
     topic_partition = pending.pop((topic, index), None)
     if topic_partition is None:
         raise MalformedResponseError(
-            f"partition {index} of topic {topic} was not in the request, or is repeated"
+            f"partition {index} of topic {topic} was not in the request or occurs twice"
         )
     error_code = reader.error_code("error_code")
     base_offset = reader.int64("base_offset")

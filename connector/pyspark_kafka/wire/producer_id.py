@@ -1,8 +1,6 @@
-"""InitProducerId of an idempotent producer.
+"""InitProducerId for an idempotent producer without a transactional id.
 
-Purpose: one request for a producer id without a transactional id. Invariant: the id is new. What it
-must not know: what is written with it. Source: InitProducerIdRequest.json of Kafka; KIP-98,
-KIP-360.
+Source: InitProducerIdRequest.json of Kafka; KIP-98, KIP-360.
 """
 
 from __future__ import annotations
@@ -17,13 +15,13 @@ from pyspark_kafka.wire.router import ApiError, Router
 from pyspark_kafka.wire.versions import Api
 
 _LAST_VERSION: Final = 5
-"""Version 6 is for two-phase commit."""
+"""The last version without fields for two-phase commit."""
 _TRANSACTION_TIMEOUT_MS: Final = 60_000
-"""Ignored without a transactional id."""
+"""The broker ignores this field if there is no transactional id."""
 
 
 def request_producer_id(router: Router, *, deadline: float) -> ProducerIdAndEpoch:
-    """Request a producer id from any broker. Raises `ApiError`, and the errors of `call_any`."""
+    """Request a new producer id from any broker. Raises `ApiError` and the errors of `call_any`."""
 
     def make_request(connection: Connection) -> Request[Any]:
         version = connection.versions.choose(Api.INIT_PRODUCER_ID, at_most=_LAST_VERSION)

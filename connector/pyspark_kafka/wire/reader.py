@@ -1,9 +1,8 @@
-"""Kafka's primitive types from one frame, with every length checked before it is used.
+"""A reader of Kafka's primitive types.
 
-Purpose: turn bytes of a broker into numbers, strings and slices. Invariant: malformed bytes raise
-`MalformedResponseError` and nothing else. Memory is bounded by the frame's size: bytes fields are
-views of it, and an array has at most as many elements as bytes are left. What it must not know: any
-message.
+Every length is checked before it is used. Malformed bytes raise `MalformedResponseError` and no
+other error. The size of the frame limits the allocated memory: bytes fields are views of the frame,
+and an array has at most one element for each remaining byte.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from kio.schema.errors import ErrorCode
 T = TypeVar("T")
 
 ELEMENTS_MAX: Final = 5_000_000
-"""The limit of array elements in a frame: 500,000 partitions with three replicas each."""
+"""The maximum number of array elements in a frame: 500,000 partitions with three replicas each."""
 
 _INT8: Final = struct.Struct(">b")
 _INT16: Final = struct.Struct(">h")
@@ -30,11 +29,11 @@ _ERROR_CODES: Final = {int(code): code for code in ErrorCode}
 
 
 class MalformedResponseError(Exception):
-    """The bytes are not a valid response; the text names the field, its position and the reason."""
+    """The bytes are not a valid response. The text names the field and the reason."""
 
 
 class Reader:
-    """A position in a frame. `what` names the field in errors."""
+    """A reader that starts at `position` in a frame. `what` names the field in errors."""
 
     __slots__ = ("_data", "_elements_left", "_size", "position")
 
@@ -65,16 +64,16 @@ class Reader:
         return self._fixed(_INT8, what) != 0
 
     def uuid(self, what: str) -> UUID | None:
-        """Read an id; None for the zero id, which in Kafka means no id."""
+        """Read a UUID. Return None for the zero UUID, which means that there is no id."""
         data = bytes(self.view(16, what))
         return UUID(bytes=data) if any(data) else None
 
     def error_code(self, what: str) -> ErrorCode:
-        """Read a code; an unknown one is UNKNOWN_SERVER_ERROR, as in Kafka's clients."""
+        """Read an error code. Unknown codes become UNKNOWN_SERVER_ERROR, as in Kafka's clients."""
         return _ERROR_CODES.get(self.int16(what), ErrorCode.unknown_server_error)
 
     def unsigned_varint(self, what: str) -> int:
-        """Read at most 32 bits in at most five bytes."""
+        """Read an unsigned varint of at most 32 bits and at most five bytes."""
         value = 0
         start = self.position
         end = min(start + _VARINT_BYTES_MAX, self._size)
@@ -84,15 +83,15 @@ class Reader:
             if byte < 0x80 and value <= _UINT32_MAX:
                 self.position = position + 1
                 return value
-        raise MalformedResponseError(f"{what} at byte {start} is not a varint of 32 bits")
+        raise MalformedResponseError(f"{what} at byte {start} is not a valid 32-bit varint")
 
     def view(self, length: int, what: str) -> memoryview:
-        """Return the next `length` bytes without a copy."""
+        """Return a view of the next `length` bytes."""
         start = self.position
         if length < 0 or length > self._size - start:
             raise MalformedResponseError(
-                f"{what} has length {length} at byte {start}, but {self._size - start} bytes "
-                "are left"
+                f"{what} at byte {start} has length {length}, but only {self._size - start} bytes "
+                "of the response are left"
             )
         self.position = start + length
         return self._data[start : self.position]
@@ -107,12 +106,15 @@ class Reader:
         try:
             return str(self.view(length, what), "utf-8")
         except UnicodeDecodeError as error:
-            raise MalformedResponseError(f"{what} is not UTF-8: {error.reason}") from None
+            raise MalformedResponseError(f"{what} is not valid UTF-8: {error.reason}") from None
 
     def nullable_data(self, what: str, *, flexible: bool) -> memoryview | None:
-        """Read a field of bytes or records."""
+        """Read a nullable field of type bytes or records."""
         length = self.unsigned_varint(what) - 1 if flexible else self.int32(what)
         return None if length == -1 else self.view(length, what)
+
+    def data(self, what: str, *, flexible: bool) -> memoryview:
+        return _not_null(self.nullable_data(what, flexible=flexible), what)
 
     def array(self, element: Callable[[], T], what: str, *, flexible: bool) -> tuple[T, ...]:
         return _not_null(self.nullable_array(element, what, flexible=flexible), what)
@@ -126,16 +128,17 @@ class Reader:
         possible = min(self.left, self._elements_left)
         if length < 0 or length > possible:
             raise MalformedResponseError(
-                f"{what} declares {length} elements at byte {self.position}, but at most "
-                f"{possible} can follow"
+                f"{what} declares {length} elements, but at most {possible} elements can follow "
+                f"byte {self.position}"
             )
         self._elements_left -= length
         return tuple([element() for _ in range(length)])
 
     def tagged_fields(self, known: Callable[[int], bool], what: str) -> None:
-        """Read a section of tagged fields; `known(tag)` reads a field or returns False.
+        """Read a section of tagged fields.
 
-        Unknown fields are skipped. A known field must have its declared size.
+        `known(tag)` reads a field, or returns False if the tag is unknown. Unknown fields are
+        skipped. A known field must have exactly its declared size.
         """
         for _ in range(self.unsigned_varint(f"the number of tagged fields of {what}")):
             tag = self.unsigned_varint(f"a tag of {what}")
@@ -144,27 +147,27 @@ class Reader:
             start = self.position
             if size > self.left:
                 raise MalformedResponseError(
-                    f"{field} has size {size}, but {self.left} bytes are left"
+                    f"{field} has size {size}, but only {self.left} bytes of the response are left"
                 )
             if not known(tag):
                 self.position = start + size
             elif self.position != start + size:
                 raise MalformedResponseError(
-                    f"{field} has size {size}, but takes {self.position - start} bytes"
+                    f"{field} has size {size}, but its content is {self.position - start} bytes"
                 )
 
     def skip_tagged_fields(self, what: str) -> None:
         self.tagged_fields(lambda _tag: False, what)
 
     def end(self, what: str) -> None:
-        """Check that no bytes are left."""
+        """Raise `MalformedResponseError` if there are unread bytes."""
         if self.left:
-            raise MalformedResponseError(f"{self.left} bytes follow {what}")
+            raise MalformedResponseError(f"{self.left} unexpected bytes follow {what}")
 
     def _fixed(self, layout: struct.Struct, what: str) -> int:
         position = self.position
         if layout.size > self._size - position:
-            raise MalformedResponseError(f"the frame of {self._size} bytes ends within {what}")
+            raise MalformedResponseError(f"the response of {self._size} bytes ends within {what}")
         self.position = position + layout.size
         (value,) = layout.unpack_from(self._data, position)
         return int(value)
@@ -172,5 +175,5 @@ class Reader:
 
 def _not_null(value: T | None, what: str) -> T:
     if value is None:
-        raise MalformedResponseError(f"{what} is null, but is not nullable")
+        raise MalformedResponseError(f"{what} is null, but the field is not nullable")
     return value

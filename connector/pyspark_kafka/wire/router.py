@@ -1,11 +1,11 @@
-"""The broker for each request, and one connection to each broker.
+"""Choose the broker for each request, and keep one connection to each broker in a pool.
 
-Purpose: a pool of connections, the cached metadata, and the leaders and coordinators in it.
-Invariant: every call is one try that ends at its deadline with a response or an error. A failed
-connection is not used again, and invalidated metadata is refreshed before its next use. What it
-must not know: which errors are retriable (`cluster_queries`), and what requests mean.
+The router caches the coordinators and the metadata, including the leaders. Every call is one
+attempt, which ends by its deadline with a response or an error; `cluster_queries` retries. A failed
+connection is not used again. Invalidated metadata is refreshed before its next use.
 
-Brokers that failed most recently are tried last: a hanging broker does not use up every try.
+Brokers that failed most recently are tried last, so that an unresponsive broker does not use up the
+time of every attempt.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.errors import BrokerUnreachableError, KafkaError, ProtocolError, reason_of
 from pyspark_kafka.kafka.topics import TopicPartition
-from pyspark_kafka.wire.connection import Connection, Pending, Request
+from pyspark_kafka.wire.connection import Connection, InFlightRequest, Request
 from pyspark_kafka.wire.coordinators import (
     FIRST_OF_MANY,
     CoordinatorKey,
@@ -45,14 +45,15 @@ T = TypeVar("T")
 METADATA_AGE_S_MAX: Final = 300.0
 """`metadata.max.age.ms`."""
 IDLE_S_MAX: Final = 540.0
-"""`connections.max.idle.ms`: brokers may close connections that were idle for longer."""
+"""`connections.max.idle.ms`. Brokers can close connections that have been idle for longer."""
 
 
 class ApiError(Exception):
-    """An error code in a response or in the metadata; the native engine turns it into a KafkaError.
+    """An error code in a response or in the metadata.
 
-    `operation` is such as "listing offsets of t-0". `fields` are those of `PysparkKafkaError` that
-    name the object.
+    The native engine converts it to a `KafkaError`. `operation` describes the request, for example
+    "listing offsets of t-0". `fields` are the fields of `PysparkKafkaError` that identify the
+    affected object.
     """
 
     def __init__(self, code: ErrorCode, operation: str, **fields: Any) -> None:
@@ -67,21 +68,21 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leader:
-    """The leader of a partition and its leader epoch (-1: unknown)."""
+    """The leader of a partition, and its leader epoch or -1."""
 
     broker: Broker
     leader_epoch: int
 
 
 class BrokerRequest(NamedTuple, Generic[T]):
-    """A request to a broker; `make_request` builds it in the version of the connection."""
+    """A request to a broker. `make_request` builds it in a version that the broker supports."""
 
     broker: Broker
     make_request: Callable[[Connection], Request[T]]
 
 
 class Router:
-    """Connections to one cluster, found by its `bootstrap` servers. Not thread-safe."""
+    """The connections to one cluster, starting from its `bootstrap` servers. Not thread-safe."""
 
     def __init__(
         self,
@@ -105,19 +106,19 @@ class Router:
     # --- connections ---
 
     def connection(self, broker: Broker, *, deadline: float) -> Connection:
-        """Return the connection to this broker; open one if none is usable."""
+        """Return the connection to this broker. Opens a new connection if necessary."""
         found = self._connection(broker.address, str(broker), deadline)
-        found.broker = str(broker)  # it may have been opened as a bootstrap server
+        found.broker = str(broker)  # the connection may have the name of a bootstrap server
         return found
 
     def dedicated_connection(self, broker: Broker, *, deadline: float) -> Connection:
-        """Open another connection to this broker, outside of the pool; the caller closes it."""
+        """Open a connection to this broker outside of the pool. The caller must close it."""
         return self._open(broker.address, str(broker), deadline)
 
     def any_connection(self, *, deadline: float) -> Connection:
-        """Return a connection to any broker: an open one, a known broker, a bootstrap server.
+        """Return an open connection, or connect to a known broker or to a bootstrap server.
 
-        Raises `BrokerUnreachableError` with the failure of each.
+        Raises `BrokerUnreachableError` with the failures of all these brokers.
         """
         usable = [c for c in self._pool.values() if self._is_usable(c)]
         if usable:
@@ -126,6 +127,7 @@ class Router:
         candidates = dict.fromkeys([*names, *self._bootstrap])
         failures: list[str] = []
         advice: dict[str, None] = {}
+        options: set[str | None] = set()
         left = sorted(candidates, key=lambda address: self._failed_at.get(address, 0.0))
         for index, address in enumerate(left):
             share_s = self.clock.left_s(deadline) / (len(left) - index)
@@ -135,8 +137,11 @@ class Router:
             except (BrokerUnreachableError, ProtocolError) as error:
                 failures.append(reason_of(error))
                 advice[error.advice] = None
+                options.add(error.option)
         raise BrokerUnreachableError(
-            f"No broker is reachable ({'; '.join(failures)}).", advice=" ".join(advice) or None
+            f"No broker is reachable ({'; '.join(failures)}).",
+            advice=" ".join(advice) or None,
+            option=options.pop() if len(options) == 1 else None,
         )
 
     def _connection(self, address: Address, name: str, deadline: float) -> Connection:
@@ -164,7 +169,7 @@ class Router:
         return connection.is_usable and idle_s <= self.idle_s_max
 
     def discard(self, connection: Connection) -> None:
-        """Close a connection that failed in use, and try its broker last from now on."""
+        """Close a failed connection. From then on, its broker is tried last."""
         for address, pooled in list(self._pool.items()):
             if pooled is connection:
                 self._failed_at[address] = self.clock.now()
@@ -183,7 +188,7 @@ class Router:
         return self.call(connection, make_request(connection), deadline=deadline)
 
     def call(self, connection: Connection, request: Request[Any], *, deadline: float) -> Any:
-        """Call `connection.call`, and discard the connection if it failed."""
+        """Send a request and wait for its response. Discards the connection if it has failed."""
         try:
             return connection.call(request, deadline=deadline)
         except (BrokerUnreachableError, ProtocolError):
@@ -196,13 +201,13 @@ class Router:
     ) -> Mapping[K, T | KafkaError]:
         """Send all requests before waiting for the first response.
 
-        A request without a response has the error instead.
+        Returns the responses by key. The value of a failed request is its error.
         """
         by_broker: dict[Broker, list[K]] = {}
         for key, broker_request in requests.items():
             by_broker.setdefault(broker_request.broker, []).append(key)
         responses: dict[K, T | KafkaError] = {}
-        sent: list[tuple[K, Pending[T]]] = []
+        sent: list[tuple[K, InFlightRequest[T]]] = []
         left = sorted(by_broker, key=lambda broker: self._failed_at.get(broker.address, 0.0))
         for index, broker in enumerate(left):
             share_s = self.clock.left_s(deadline) / (len(left) - index)
@@ -227,9 +232,10 @@ class Router:
     def refresh(
         self, topics: Collection[str] | None, *, deadline: float, create: bool = False
     ) -> ClusterMetadata:
-        """Request the metadata of these topics, or of all for None, and return the response's.
+        """Request the metadata of these topics, or of all topics if `topics` is None.
 
-        `create` is for `metadata_request`.
+        Returns the metadata of the response and merges it into `metadata`. See `metadata_request`
+        for `create`.
         """
 
         def make_request(connection: Connection) -> Request[Any]:
@@ -250,33 +256,32 @@ class Router:
     def topics(
         self, names: Collection[str], *, deadline: float, create: bool = False
     ) -> ClusterMetadata:
-        """Return metadata with these topics; refresh those that are missing, old or invalidated."""
+        """Refresh those topics that are missing, old or invalidated, and return the metadata."""
         stale = self.stale(names)
         if stale:
             self.refresh(stale, deadline=deadline, create=create)
         return self.metadata
 
     def stale(self, names: Collection[str]) -> list[str]:
-        """Return the topics whose metadata must be refreshed before it is used."""
+        """Return those topics whose metadata must be refreshed before it is used."""
         oldest = self.clock.now() - self._metadata_age_s_max
         return sorted(name for name in names if self._refreshed_at.get(name, oldest) <= oldest)
 
-    def forget_topic(self, topic: str) -> None:
-        """Refresh the metadata of this topic before its next use."""
+    def invalidate_topic(self, topic: str) -> None:
+        """Invalidate the metadata of this topic, so that it is refreshed before its next use."""
         self._refreshed_at.pop(topic, None)
 
     def leader(self, topic_partition: TopicPartition) -> Leader:
-        """Return the leader of a partition from the metadata; call `topics` before.
+        """Return the leader of a partition from the metadata. Call `topics` first.
 
-        Raises `ApiError` if no leader is known; the topic's metadata is then refreshed before its
-        next use.
+        Raises `ApiError` if no leader is known, and invalidates the metadata of the topic.
         """
         metadata = self.metadata
         operation = f"finding the leader of {topic_partition}"
         partition = metadata.partition(topic_partition)
         code = _leader_error(metadata, topic_partition, partition)
         if partition is None or code is not ErrorCode.none:
-            self.forget_topic(topic_partition.topic)
+            self.invalidate_topic(topic_partition.topic)
             raise ApiError(
                 code,
                 operation,
@@ -294,15 +299,16 @@ class Router:
         leader_epoch: int,
         endpoints: Sequence[Broker] = (),
     ) -> None:
-        """Use the leader that an error response contains (KIP-951), without a Metadata request.
+        """Set the leader of a partition from an error response, without a Metadata request.
 
-        If the leader is not newer than the known one, the topic's metadata is invalidated.
+        If the leader epoch is not newer than the known one, the metadata of the topic is
+        invalidated (KIP-951).
         """
         brokers = {**self.metadata.brokers, **{b.broker_id: b for b in endpoints}}
         known = replace(self.metadata, brokers=brokers)
         moved = known.with_leader(topic_partition, leader_id, leader_epoch)
         if moved is known:
-            self.forget_topic(topic_partition.topic)
+            self.invalidate_topic(topic_partition.topic)
         self.metadata = moved
 
     def _merge(self, update: ClusterMetadata, *, is_all: bool) -> None:
@@ -314,7 +320,7 @@ class Router:
         self.metadata = self.metadata.merged(update)
         now = self.clock.now()
         self._refreshed_at.update(dict.fromkeys(update.topics, now))
-        for name in update.failed:  # maybe only for now: refresh before the next use
+        for name in update.failed:  # the failure may be temporary: refresh before the next use
             self._refreshed_at.pop(name, None)
         self._drop_unknown_brokers()
 
@@ -329,7 +335,7 @@ class Router:
     # --- coordinators ---
 
     def coordinator(self, key: CoordinatorKey, *, deadline: float) -> Broker:
-        """Return the coordinator of a group or a transactional id; raises `ApiError`."""
+        """Return the coordinator of a group or of a transactional id. Raises `ApiError`."""
         found = self.coordinators(key.kind, [key.name], deadline=deadline)[key.name]
         if isinstance(found, ApiError):
             raise found
@@ -338,7 +344,10 @@ class Router:
     def coordinators(
         self, kind: CoordinatorKind, names: Collection[str], *, deadline: float
     ) -> Mapping[str, Broker | ApiError]:
-        """Return the coordinators of many keys; look up the unknown ones in one request."""
+        """Return the coordinators of group ids or transactional ids, or the errors.
+
+        Coordinators that are not cached are looked up in one request, if the broker supports it.
+        """
         keys = {name: CoordinatorKey(kind, name) for name in names}
         found: dict[str, Broker | ApiError] = {
             name: self._coordinators[key] for name, key in keys.items() if key in self._coordinators
@@ -363,19 +372,19 @@ class Router:
                     found[name] = self._coordinators[keys[name]] = broker
         return found
 
-    def forget_coordinator(self, key: CoordinatorKey) -> None:
-        """Look up the coordinator again before its next use: it moved, or did not answer."""
+    def invalidate_coordinator(self, key: CoordinatorKey) -> None:
+        """Invalidate the coordinator, so that it is looked up again before its next use."""
         self._coordinators.pop(key, None)
 
     def invalidate(
         self, code: ErrorCode, *, topic: str | None = None, key: CoordinatorKey | None = None
     ) -> None:
-        """Invalidate the metadata or the coordinator that this error code shows to be stale."""
+        """Invalidate the metadata or the coordinator if the error code means that it is stale."""
         reaction = REACTIONS[code]
         if reaction is Reaction.REFRESH_METADATA and topic is not None:
-            self.forget_topic(topic)
+            self.invalidate_topic(topic)
         elif reaction is Reaction.FIND_COORDINATOR and key is not None:
-            self.forget_coordinator(key)
+            self.invalidate_coordinator(key)
 
 
 def _leader_error(
@@ -389,6 +398,6 @@ def _leader_error(
 
 
 def _rotated(bootstrap: Sequence[Address], random_number: float) -> tuple[Address, ...]:
-    """Rotate the servers by a random number, so that clients do not all try the first one."""
+    """Rotate the servers by a random number, so that not all clients try the first one first."""
     start = int(random_number * len(bootstrap))
     return (*bootstrap[start:], *bootstrap[:start])

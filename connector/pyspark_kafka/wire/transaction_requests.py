@@ -1,12 +1,12 @@
-"""Requests of transactions, one try each.
+"""Requests for transactions, without retries.
 
-Purpose: InitProducerId, EndTxn, DescribeTransactions and ListTransactions without kio, whose
-schemas take milliseconds to load in every new process of a micro-batch; AddPartitionsToTxn,
-AddOffsetsToTxn and TxnOffsetCommit with kio. Invariant: a response has exactly the requested ids,
-each once. A coordinator that does not respond, or is not the coordinator, is looked up again by the
-next try. What it must not know: which errors are retriable, and the purpose of the transactions.
-Sources: KIP-98, KIP-360 (expected epochs), KIP-664 (describe, list), KIP-890 (version 2), KIP-939
-(two-phase commit), KIP-1152 (list by pattern).
+InitProducerId, EndTxn, DescribeTransactions and ListTransactions do not use kio, because loading
+kio's schemas takes milliseconds in every process that Spark starts for a micro-batch.
+AddPartitionsToTxn, AddOffsetsToTxn and TxnOffsetCommit use kio. A response that does not contain
+each requested id exactly once raises an error. If a coordinator does not respond or is no longer
+the coordinator, the next attempt looks up the coordinator again. Sources: KIP-98, KIP-360 (expected
+epochs), KIP-664 (describe, list), KIP-890 (version 2), KIP-939 (two-phase commit), KIP-1152 (list
+by pattern).
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _NO_PRODUCER: Final = ProducerIdAndEpoch(producer_id=-1, producer_epoch=-1)
 _NOT_STARTED: Final = -1
 _FIRST_WITH_EXPECTED_EPOCH: Final = 3
 FIRST_TWO_PHASE: Final = 6
-"""A version of InitProducerId that brokers with `unstable.api.versions.enable` have."""
+"""The InitProducerId version for two-phase commit. Requires `unstable.api.versions.enable`."""
 _FIRST_OF_VERSION_2: Final = 5
-"""The first version of EndTxn and TxnOffsetCommit for transactions of version 2."""
+"""The first version of EndTxn and TxnOffsetCommit for `transaction.version` 2."""
 _FIRST_FLEXIBLE_INIT: Final = 2
 _FIRST_FLEXIBLE_END: Final = 3
 _FIRST_WITH_DURATION: Final = 1
@@ -62,7 +62,7 @@ _FIRST_WITH_PATTERN: Final = 2
 
 
 class _ProducerResponse(NamedTuple):
-    """A response with an error code and maybe a producer id and epoch."""
+    """A response with an error code and, in some versions, a producer id and epoch."""
 
     throttle_ms: int
     error_code: ErrorCode
@@ -89,7 +89,7 @@ def init_producer_id(
     two_phase_commit: bool = False,
     deadline: float,
 ) -> ProducerIdAndEpoch:
-    """Send InitProducerId. Raises `ApiError` with any error code of the response."""
+    """Send InitProducerId and return the producer id and epoch. Raises `ApiError`."""
     at_least = (
         FIRST_TWO_PHASE if two_phase_commit else _FIRST_WITH_EXPECTED_EPOCH if expected else None
     )
@@ -112,8 +112,8 @@ def end_transactions(
 ) -> Mapping[str, ErrorCode | ApiError | KafkaError]:
     """Send EndTxn for distinct transactional ids in parallel.
 
-    Return by transactional id the error code of the response, or the error if there is none
-    (`ApiError` if no coordinator was found).
+    Returns for each transactional id the error code in the response, or an error if there is no
+    response. The error is an `ApiError` if no coordinator was found.
     """
 
     def make_request(end: EndTransaction) -> Callable[[Connection], Request[_ProducerResponse]]:
@@ -123,22 +123,25 @@ def end_transactions(
     assert len(by_id) == len(ends), "each id once"
     errors, brokers = _coordinators(router, by_id, deadline)
     requests = {name: BrokerRequest(brokers[name], make_request(by_id[name])) for name in brokers}
-    answers: dict[str, ErrorCode | ApiError | KafkaError] = dict(errors)
-    for name, answer in router.call_each(requests, deadline=deadline).items():
+    results: dict[str, ErrorCode | ApiError | KafkaError] = dict(errors)
+    for name, result in router.call_each(requests, deadline=deadline).items():
         key = CoordinatorKey.transaction(name)
-        if isinstance(answer, KafkaError):
-            router.forget_coordinator(key)
-            answers[name] = answer
+        if isinstance(result, KafkaError):
+            router.invalidate_coordinator(key)
+            results[name] = result
         else:
-            router.invalidate(answer.error_code, key=key)
-            answers[name] = answer.error_code
-    return answers
+            router.invalidate(result.error_code, key=key)
+            results[name] = result.error_code
+    return results
 
 
 def describe_transactions(
     router: Router, transactional_ids: Collection[str], *, deadline: float
 ) -> Mapping[str, TransactionDescription | ApiError | KafkaError | None]:
-    """Send DescribeTransactions: a description of each id, None if it is unknown, or an error."""
+    """Send DescribeTransactions to the coordinators of these transactional ids.
+
+    Returns for each id its description, None if the id is unknown, or an error.
+    """
     errors, brokers = _coordinators(router, transactional_ids, deadline)
     by_broker: dict[Broker, list[str]] = {}
     for name, broker in brokers.items():
@@ -147,31 +150,34 @@ def describe_transactions(
         broker: BrokerRequest(broker, partial(_describe, names))
         for broker, names in by_broker.items()
     }
-    answers: dict[str, TransactionDescription | ApiError | KafkaError | None] = dict(errors)
-    for broker, answer in router.call_each(requests, deadline=deadline).items():
+    results: dict[str, TransactionDescription | ApiError | KafkaError | None] = dict(errors)
+    for broker, result in router.call_each(requests, deadline=deadline).items():
         for name in by_broker[broker]:
-            if isinstance(answer, KafkaError):
-                router.forget_coordinator(CoordinatorKey.transaction(name))
-                answers[name] = answer
+            if isinstance(result, KafkaError):
+                router.invalidate_coordinator(CoordinatorKey.transaction(name))
+                results[name] = result
             else:
-                answers[name] = _description_of(router, name, answer.states[name])
-    return answers
+                results[name] = _description_of(router, name, result.states[name])
+    return results
 
 
 def list_transactions(
     router: Router, id_prefix: str, brokers: Collection[Broker], *, deadline: float
 ) -> Mapping[Broker, Sequence[TransactionListing] | ApiError | KafkaError]:
-    """Send ListTransactions to brokers: their transactional ids with this prefix, or an error."""
+    """Send ListTransactions to these brokers.
+
+    Returns for each broker the transactional ids with this prefix, or an error.
+    """
     requests = {broker: BrokerRequest(broker, partial(_list, id_prefix)) for broker in brokers}
-    answers: dict[Broker, Sequence[TransactionListing] | ApiError | KafkaError] = {}
-    for broker, answer in router.call_each(requests, deadline=deadline).items():
-        if isinstance(answer, KafkaError):
-            answers[broker] = answer
-        elif answer.error_code is not ErrorCode.none:
-            answers[broker] = ApiError(answer.error_code, f"listing the transactions of {broker}")
+    results: dict[Broker, Sequence[TransactionListing] | ApiError | KafkaError] = {}
+    for broker, result in router.call_each(requests, deadline=deadline).items():
+        if isinstance(result, KafkaError):
+            results[broker] = result
+        elif result.error_code is not ErrorCode.none:
+            results[broker] = ApiError(result.error_code, f"listing the transactions of {broker}")
         else:
-            answers[broker] = answer.transactions
-    return answers
+            results[broker] = result.transactions
+    return results
 
 
 def add_partitions_to_txn(
@@ -182,10 +188,11 @@ def add_partitions_to_txn(
     *,
     deadline: float,
 ) -> Mapping[TopicPartition, ErrorCode]:
-    """Send AddPartitionsToTxn, which precedes the first write in transactions of version 1.
+    """Send AddPartitionsToTxn, which transactions of version 1 require before the first write.
 
-    Return the error codes by partition, empty if all were added. Brokers add all or none; valid
-    partitions then have OPERATION_NOT_ATTEMPTED. Raises `ApiError` if no coordinator is found.
+    Returns the error codes of the partitions that were not added. The broker adds either all
+    partitions or none. If it adds none, valid partitions have the code OPERATION_NOT_ATTEMPTED.
+    Raises `ApiError` if no coordinator is found.
     """
     by_topic: dict[str, list[int]] = {}
     for partition in sorted(partitions):
@@ -205,17 +212,17 @@ def add_partitions_to_txn(
 
     key = CoordinatorKey.transaction(transactional_id)
     response = _call_coordinator(router, key, make_request, deadline)
-    answers = [
-        (TopicPartition(topic.name, answer.partition_index), answer.partition_error_code)
+    results = [
+        (TopicPartition(topic.name, result.partition_index), result.partition_error_code)
         for topic in response.results_by_topic_v3_and_below
-        for answer in topic.results_by_partition
+        for result in topic.results_by_partition
     ]
     operation = f"adding partitions to the transaction of {key}"
-    if wrong := partition_mismatch([partition for partition, _ in answers], partitions):
+    if wrong := partition_mismatch([partition for partition, _ in results], partitions):
         raise ProtocolError(
             f"{sentence(operation)} failed: {wrong}.", transactional_id=transactional_id
         )
-    errors = {partition: code for partition, code in answers if code is not ErrorCode.none}
+    errors = {partition: code for partition, code in results if code is not ErrorCode.none}
     for partition, code in errors.items():
         router.invalidate(code, topic=partition.topic, key=key)
     return errors
@@ -231,9 +238,10 @@ def send_offsets_to_transaction(
     version: TransactionVersion,
     deadline: float,
 ) -> None:
-    """Add a group's offsets to a transaction, whose commit commits them.
+    """Add offsets of a group to a transaction, which commits them together with its records.
 
-    Sends AddOffsetsToTxn (version 1 only) and TxnOffsetCommit. Raises `ApiError`.
+    Sends AddOffsetsToTxn (only for transactions of version 1) and TxnOffsetCommit. Raises
+    `ApiError`.
     """
     if version == 1:
         _add_offsets(router, transactional_id, producer, group_id, deadline)
@@ -279,7 +287,7 @@ def _add_offsets(
     _check(router, response.error_code, operation, key)
 
 
-# --- one try ---
+# --- one attempt ---
 
 
 def _call_coordinator(
@@ -291,11 +299,11 @@ def _call_coordinator(
     broker = router.coordinator(key, deadline=deadline)
     try:
         connection = router.connection(broker, deadline=deadline)
-        answer: T = router.call(connection, make_request(connection), deadline=deadline)
+        result: T = router.call(connection, make_request(connection), deadline=deadline)
     except (BrokerUnreachableError, ProtocolError):
-        router.forget_coordinator(key)
+        router.invalidate_coordinator(key)
         raise
-    return answer
+    return result
 
 
 def _check(router: Router, code: ErrorCode, operation: str, key: CoordinatorKey) -> None:
@@ -307,14 +315,14 @@ def _check(router: Router, code: ErrorCode, operation: str, key: CoordinatorKey)
 def _coordinators(
     router: Router, transactional_ids: Collection[str], deadline: float
 ) -> tuple[dict[str, ApiError], dict[str, Broker]]:
-    """Return the errors of ids without a coordinator, and the coordinators of the others."""
+    """Return the errors of ids without a coordinator, and the coordinators of all other ids."""
     found = router.coordinators(CoordinatorKind.TRANSACTION, transactional_ids, deadline=deadline)
     errors = {name: one for name, one in found.items() if isinstance(one, ApiError)}
     return errors, {name: one for name, one in found.items() if not isinstance(one, ApiError)}
 
 
 def _version_of(connection: Connection, api: Api, version: TransactionVersion) -> int:
-    """Choose the version of EndTxn or TxnOffsetCommit for a transaction version."""
+    """Choose the API version of EndTxn or TxnOffsetCommit for a transaction version."""
     if version == 1:
         return connection.versions.choose(api, at_most=_FIRST_OF_VERSION_2 - 1)
     return connection.versions.choose(api, at_least=_FIRST_OF_VERSION_2)
@@ -355,7 +363,7 @@ def init_producer_id_request(
     timeout_ms: int,
     expected: ProducerIdAndEpoch | None = None,
 ) -> Request[_ProducerResponse]:
-    """Build a request; version `FIRST_TWO_PHASE` is for two-phase commit."""
+    """Build an InitProducerId request. Version `FIRST_TWO_PHASE` enables two-phase commit."""
     flexible = version >= _FIRST_FLEXIBLE_INIT
     body = string(transactional_id, flexible=flexible) + int32(timeout_ms)
     if version >= _FIRST_WITH_EXPECTED_EPOCH:
@@ -381,7 +389,7 @@ def init_producer_id_request(
 
 
 def end_txn_request(version: int, end: EndTransaction) -> Request[_ProducerResponse]:
-    """Build a request in a version that suits the transaction's version."""
+    """Build an EndTxn request. `version` must match the version of the transaction."""
     flexible = version >= _FIRST_FLEXIBLE_END
     body = string(end.transactional_id, flexible=flexible)
     body += int64(end.producer.producer_id) + int16(end.producer.producer_epoch)
@@ -401,7 +409,7 @@ def end_txn_request(version: int, end: EndTransaction) -> Request[_ProducerRespo
 
 
 def describe_transactions_request(transactional_ids: Sequence[str]) -> Request[_DescribeResponse]:
-    """Build a request of version 0, the only one."""
+    """Build a DescribeTransactions request of version 0, which is the only version."""
     names = b"".join(string(name, flexible=True) for name in transactional_ids)
     body = length(len(transactional_ids), flexible=True) + names + NO_TAGGED_FIELDS
 
@@ -413,11 +421,11 @@ def describe_transactions_request(transactional_ids: Sequence[str]) -> Request[_
             lambda: _read_state(reader), "transaction_states", flexible=True
         ):
             if name not in pending:
-                raise MalformedResponseError(f"id {name!r} was not requested, or is repeated")
+                raise MalformedResponseError(f"id {name!r} was not requested or occurs twice")
             pending.remove(name)
             states[name] = state
         if pending:
-            raise MalformedResponseError(f"id {min(pending)!r} is missing")
+            raise MalformedResponseError(f"id {min(pending)!r} is missing from the response")
         reader.skip_tagged_fields("the response")
         return _DescribeResponse(throttle_ms, states)
 
@@ -425,7 +433,10 @@ def describe_transactions_request(transactional_ids: Sequence[str]) -> Request[_
 
 
 def list_transactions_request(version: int, id_prefix: str) -> Request[_ListResponse]:
-    """Build a request; the responses of brokers without version 2 are filtered by the prefix."""
+    """Build a ListTransactions request for the ids with this prefix.
+
+    Before version 2, brokers return all ids. The request's `read` function filters them.
+    """
     body = length(0, flexible=True)  # any state
     body += length(0, flexible=True)  # any producer id
     if version >= _FIRST_WITH_DURATION:

@@ -1,11 +1,10 @@
-"""Bytes to and from one address, and waiting for several at once.
+"""TCP connections, and waiting for several connections at the same time.
 
-Purpose: the only module with sockets. TLS will be another `Connect` with another `Transport`.
-Invariant: `send` and `receive_into` never wait; `connect` and `wait` end within their timeouts.
-What it must not know: Kafka.
+This module and `tls` are the only ones that use sockets. `send` and `receive_into` never block.
+`connect` and `wait` return within their timeouts.
 
-A TLS transport may buffer bytes that its file descriptor does not show. Callers therefore wait for
-a transport only after `receive_into` has returned None.
+A TLS transport can hold buffered bytes even when its file descriptor is not readable. Callers
+therefore wait for a transport only after `receive_into` has returned None.
 """
 
 from __future__ import annotations
@@ -22,14 +21,37 @@ from itertools import islice
 from typing import Final, Literal, Protocol
 
 _PARTS_MAX: Final = 64
-"""Buffers of one `sendmsg`; POSIX guarantees 16, Linux and macOS allow 1024."""
+"""The maximum number of buffers in one `sendmsg` call; Linux and macOS allow 1024."""
 
+CLOSED: Final = "the broker closed the connection"
 _UNUSABLE: Final = (OSError, ValueError, OverflowError)
-"""Errors of looking up an invalid address: a broker may advertise anything."""
+"""The errors of looking up an invalid address. A broker can advertise any text as its host."""
 
 
 class TransportError(Exception):
-    """The connection failed or could not be opened; the text is the reason."""
+    """The connection failed or could not be opened. The text contains the reason.
+
+    `option` is the option that is probably wrong, and `advice` says what to check. If
+    `is_rejection` is True, one side rejected the certificate or the protocol of the other, and a
+    retry would fail too.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        advice: str | None = None,
+        option: str | None = None,
+        is_rejection: bool = False,
+    ) -> None:
+        super().__init__(reason)
+        self.advice = advice
+        self.option = option
+        self.is_rejection = is_rejection
+
+
+READABLE: Final = selectors.EVENT_READ
+WRITABLE: Final = selectors.EVENT_WRITE
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -44,28 +66,38 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Parse `host:port` or `[IPv6]:port`, which the options have validated."""
+        """Parse `host:port` or `[IPv6]:port`. The text must be valid."""
         host, _, port = text.strip().rpartition(":")
         return cls(host.removeprefix("[").removesuffix("]"), int(port))
 
 
 class Transport(Protocol):
-    """A two-way stream of bytes. After an error only `close` may be called."""
+    """A bidirectional byte stream. After an error, only `close` may be called.
+
+    `read_event` is the event to wait for after `receive_into` returned None, and `write_event`
+    after `send` returned 0: `READABLE` or `WRITABLE`. TLS can need to write before it can read.
+    """
+
+    @property
+    def read_event(self) -> int: ...
+
+    @property
+    def write_event(self) -> int: ...
 
     def send(self, parts: Iterable[memoryview]) -> int:
-        """Send without waiting and return the number of bytes sent, maybe 0.
+        """Send bytes without waiting, and return the number of sent bytes, which can be 0.
 
         Raises `TransportError`.
         """
 
     def receive_into(self, buffer: memoryview) -> int | None:
-        """Read without waiting; return the number of bytes, or None if none are there.
+        """Read without waiting. Return the number of bytes, or None if no bytes are available.
 
         Raises `TransportError`, also if the peer has closed the connection.
         """
 
     def fileno(self) -> int:
-        """Return the file descriptor to wait for."""
+        """Return the file descriptor, which `wait` uses."""
 
     def close(self) -> None: ...
 
@@ -74,16 +106,17 @@ Family = Literal["any", "v4", "v6"]
 _FAMILIES: Final = {"any": socket.AF_UNSPEC, "v4": socket.AF_INET, "v6": socket.AF_INET6}
 
 Connect = Callable[[Address, float], Transport]
-"""Opens a transport within a timeout in seconds, or raises `TransportError`."""
+"""A function that opens a transport within a timeout in seconds, or raises `TransportError`."""
 
 
 class TcpTransport:
-    """Plain TCP."""
+    """A TCP connection without TLS."""
+
+    read_event = READABLE
+    write_event = WRITABLE
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._socket = connected
 
     def send(self, parts: Iterable[memoryview]) -> int:
@@ -92,7 +125,7 @@ class TcpTransport:
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise TransportError(_reason(error)) from None
+            raise TransportError(reason_of(error)) from None
 
     def receive_into(self, buffer: memoryview) -> int | None:
         try:
@@ -100,9 +133,9 @@ class TcpTransport:
         except BlockingIOError:
             return None
         except OSError as error:
-            raise TransportError(_reason(error)) from None
+            raise TransportError(reason_of(error)) from None
         if count == 0:
-            raise TransportError("the broker closed the connection")
+            raise TransportError(CLOSED)
         return count
 
     def fileno(self) -> int:
@@ -113,7 +146,17 @@ class TcpTransport:
 
 
 def connect(address: Address, timeout_s: float, *, family: Family = "any") -> Transport:
-    """Open plain TCP to the first address of the host that accepts, sharing the timeout."""
+    """Open a TCP connection without TLS. See `connected_socket`."""
+    return TcpTransport(connected_socket(address, timeout_s, family=family))
+
+
+def connected_socket(
+    address: Address, timeout_s: float, *, family: Family = "any"
+) -> socket.socket:
+    """Connect to the first address of the host that accepts it. Raises `TransportError`.
+
+    The timeout is divided among the addresses of the host.
+    """
     deadline = time.monotonic() + timeout_s
     candidates = [
         candidate
@@ -124,12 +167,12 @@ def connect(address: Address, timeout_s: float, *, family: Family = "any") -> Tr
     for index, (found, kind, protocol, _, at) in enumerate(candidates):
         share_s = (deadline - time.monotonic()) / (len(candidates) - index)
         if share_s <= 0:
-            reasons.append("the timeout ended before all addresses were tried")
+            reasons.append("the timeout expired before all addresses were tried")
             break
         try:
-            return TcpTransport(_connected(found, kind, protocol, at, share_s))
+            return _connected(found, kind, protocol, at, share_s)
         except OSError as error:
-            reasons.append(_reason(error))
+            reasons.append(reason_of(error))
         except OverflowError as error:
             reasons.append(str(error))
     of_family = "" if family == "any" else f" of the family {family}"
@@ -141,16 +184,18 @@ def connect(address: Address, timeout_s: float, *, family: Family = "any") -> Tr
 def wait(
     reading: Collection[Transport], writing: Collection[Transport], timeout_s: float
 ) -> list[Transport]:
-    """Wait until a transport is readable or writable; return those that are, maybe none."""
+    """Wait until a transport is readable or writable, and return all such transports.
+
+    Returns an empty list after the timeout.
+    """
     events: dict[int, int] = {}
     transports: dict[int, Transport] = {}
-    for event, transports_of_event in (
-        (selectors.EVENT_READ, reading),
-        (selectors.EVENT_WRITE, writing),
-    ):
-        for transport in transports_of_event:
-            events[transport.fileno()] = events.get(transport.fileno(), 0) | event
-            transports[transport.fileno()] = transport
+    for transport in reading:
+        events[transport.fileno()] = transport.read_event
+        transports[transport.fileno()] = transport
+    for transport in writing:
+        events[transport.fileno()] = events.get(transport.fileno(), 0) | transport.write_event
+        transports[transport.fileno()] = transport
     with selectors.DefaultSelector() as selector:
         for descriptor, mask in events.items():
             selector.register(descriptor, mask, transports[descriptor])
@@ -164,6 +209,8 @@ def _connected(
     try:
         opened.settimeout(timeout_s)
         opened.connect(at)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     except BaseException:
         opened.close()
         raise
@@ -175,28 +222,28 @@ _Resolved = list[_Candidate]
 
 
 def _resolve(address: Address, timeout_s: float) -> _Resolved:
-    """Return the host's addresses. A look-up has no timeout, so it runs in a thread."""
+    """Return the addresses of the host. A lookup has no timeout, so it runs in a thread."""
     try:
         return _lookup(address, socket.AI_NUMERICHOST)
     except _UNUSABLE:
         pass
-    answers: list[_Resolved | Exception] = []
+    results: list[_Resolved | Exception] = []
 
     def look_up() -> None:
         try:
-            answers.append(_lookup(address, 0))
+            results.append(_lookup(address, 0))
         except _UNUSABLE as error:
-            answers.append(error)
+            results.append(error)
 
     thread = threading.Thread(target=look_up, name=f"resolve {address.host}", daemon=True)
     thread.start()
     thread.join(timeout_s)
-    if not answers:
+    if not results:
         raise TransportError(f"the host name was not resolved within {timeout_s:.3g} s")
-    answer = answers[0]
-    if isinstance(answer, Exception):
-        raise TransportError(f"the host name cannot be resolved ({answer})")
-    return answer
+    result = results[0]
+    if isinstance(result, Exception):
+        raise TransportError(f"the host name cannot be resolved ({result})")
+    return result
 
 
 def _lookup(address: Address, flags: int) -> _Resolved:
@@ -208,7 +255,8 @@ def _lookup(address: Address, flags: int) -> _Resolved:
     ]
 
 
-def _reason(error: OSError) -> str:
+def reason_of(error: OSError) -> str:
+    """Return the text of an operating system error."""
     if isinstance(error, TimeoutError) and error.errno is None:
         return os.strerror(errno.ETIMEDOUT)
     return error.strerror or str(error)

@@ -1,7 +1,6 @@
-"""The supported versions of each API, and the choice for a broker.
+"""The API versions that this client supports, and the choice of a version for each broker.
 
-Purpose: the table, and the highest version that both sides support. Invariant: the first version of
-an API has every field that this client relies on. What it must not know: messages.
+The first supported version of each API contains all fields that this client requires.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pyspark_kafka.errors import UnsupportedVersionError, sentence
 
 
 class Api(IntEnum):
-    """Kafka's API keys; the names are Kafka's."""
+    """Kafka's API keys, with the names that Kafka uses."""
 
     PRODUCE = 0
     FETCH = 1
@@ -24,6 +23,7 @@ class Api(IntEnum):
     OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     INIT_PRODUCER_ID = 22
@@ -32,21 +32,23 @@ class Api(IntEnum):
     END_TXN = 26
     TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
+    SASL_AUTHENTICATE = 36
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
 
     @property
     def title(self) -> str:
-        """The name in Kafka's documentation: `ListOffsets`."""
+        """The name in Kafka's documentation, for example `ListOffsets`."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupportedVersions:
-    """Versions `first` to `last`, in the flexible encoding (KIP-482) from `flexible_from` on.
+    """The versions `first` to `last` of an API.
 
-    From `throttled_from` on the broker responds at once and the client waits for the throttle time
-    (KIP-219; `shouldClientThrottle` of Kafka's response classes).
+    Versions from `flexible_from` on use the flexible encoding (KIP-482). In versions from
+    `throttled_from` on, a broker responds immediately, and the client waits for the throttle time
+    (KIP-219; `shouldClientThrottle` in Kafka's response classes).
     """
 
     first: int
@@ -59,9 +61,9 @@ class SupportedVersions:
 
 
 SUPPORTED_VERSIONS: Final[Mapping[Api, SupportedVersions]] = {
-    # 3: record batches v2. 13: topics by id. Versions 11 and 12 are for transactions.
+    # 3: record batches v2. 11 and 12: transactions. 13: topic ids instead of names.
     Api.PRODUCE: SupportedVersions(first=3, last=13, throttled_from=6, flexible_from=9),
-    # 4: isolation level and record batches v2. 13: topics by id. 18 is for replicas.
+    # 4: isolation level, record batches v2. 13: topic ids instead of names. 18 is for replicas.
     Api.FETCH: SupportedVersions(first=4, last=17, throttled_from=8, flexible_from=12),
     Api.LIST_OFFSETS: SupportedVersions(
         first=2, last=10, throttled_from=3, flexible_from=6
@@ -71,27 +73,31 @@ SUPPORTED_VERSIONS: Final[Mapping[Api, SupportedVersions]] = {
     ),  # 4: allow_auto_topic_creation
     Api.OFFSET_COMMIT: SupportedVersions(
         first=2, last=9, throttled_from=4, flexible_from=8
-    ),  # 10 has topics by id only
+    ),  # 10 has topic ids instead of names
     Api.OFFSET_FETCH: SupportedVersions(
         first=2, last=9, throttled_from=4, flexible_from=6
-    ),  # 10 has topics by id only
+    ),  # 10 has topic ids instead of names
     Api.FIND_COORDINATOR: SupportedVersions(
         first=1, last=5, throttled_from=2, flexible_from=3
     ),  # 1: key types
+    # 1: SaslAuthenticate requests follow. Neither API is throttled.
+    Api.SASL_HANDSHAKE: SupportedVersions(first=1, last=1, throttled_from=1, flexible_from=2),
     Api.API_VERSIONS: SupportedVersions(
         first=0, last=3, throttled_from=2, flexible_from=3
     ),  # 3: finalized features
     Api.CREATE_TOPICS: SupportedVersions(first=2, last=7, throttled_from=3, flexible_from=5),
-    # 3: expected epoch. 6: two-phase commit, in brokers that enable unstable versions.
+    # 3: expected producer epoch. 6: two-phase commit, an unstable version.
     Api.INIT_PRODUCER_ID: SupportedVersions(first=0, last=6, throttled_from=1, flexible_from=2),
     Api.ADD_PARTITIONS_TO_TXN: SupportedVersions(
         first=0, last=3, throttled_from=1, flexible_from=3
     ),  # 4 is for brokers
     Api.ADD_OFFSETS_TO_TXN: SupportedVersions(first=0, last=4, throttled_from=1, flexible_from=3),
-    # 5: transactions of version 2 (KIP-890), as in TxnOffsetCommit.
+    # 5: transactions of version 2 (KIP-890), also in TxnOffsetCommit.
     Api.END_TXN: SupportedVersions(first=0, last=5, throttled_from=1, flexible_from=3),
     Api.TXN_OFFSET_COMMIT: SupportedVersions(first=0, last=5, throttled_from=1, flexible_from=3),
     Api.DESCRIBE_CONFIGS: SupportedVersions(first=1, last=4, throttled_from=2, flexible_from=4),
+    # 1: session lifetime (KIP-368)
+    Api.SASL_AUTHENTICATE: SupportedVersions(first=0, last=2, throttled_from=0, flexible_from=2),
     Api.DESCRIBE_TRANSACTIONS: SupportedVersions(
         first=0, last=0, throttled_from=0, flexible_from=0
     ),
@@ -103,14 +109,15 @@ _SINCE: Final[Mapping[Api, str]] = {
     Api.DESCRIBE_TRANSACTIONS: "3.0",
     Api.LIST_TRANSACTIONS: "3.0",
 }
-"""The Kafka release that added an API, if later than record batches v2."""
+"""The Kafka release that introduced an API, if record batches v2 are older."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerVersions:
-    """The ApiVersions response of a broker: first and last version by API key.
+    """The API versions that a broker supports, from its ApiVersions response.
 
-    `features` are the finalized features of the cluster with their levels (KIP-584).
+    `ranges` contains the first and the last version of each API, by API key. `features` contains
+    the levels of the cluster's finalized features, by name (KIP-584).
     """
 
     broker: str
@@ -118,19 +125,20 @@ class BrokerVersions:
     features: Mapping[str, int] = field(default_factory=dict)
 
     def choose(self, api: Api, *, at_least: int | None = None, at_most: int | None = None) -> int:
-        """Return the highest common version between `at_least` and `at_most`.
+        """Return the highest version from `at_least` to `at_most` that both sides support.
 
-        Raises `UnsupportedVersionError` with both ranges.
+        Raises `UnsupportedVersionError` if there is no such version.
         """
         supported = SUPPORTED_VERSIONS[api]
         first = supported.first if at_least is None else max(supported.first, at_least)
         last = supported.last if at_most is None else min(supported.last, at_most)
         if api not in self.ranges:
             raise UnsupportedVersionError(
-                f"{sentence(self.broker)} does not support {api.title}; this client needs a "
+                f"{sentence(self.broker)} does not support {api.title}. This client requires a "
                 f"version from {first} to {last}.",
                 advice=(
-                    f"Check that it is a Kafka broker, release {_SINCE.get(api, '0.11')} or later."
+                    "Check that the address belongs to a Kafka broker of version "
+                    f"{_SINCE.get(api, '0.11')} or later."
                 ),
             )
         broker_first, broker_last = self.ranges[api]
@@ -138,7 +146,8 @@ class BrokerVersions:
         if chosen < max(first, broker_first):
             raise UnsupportedVersionError(
                 f"{sentence(self.broker)} supports {api.title} versions {broker_first} to "
-                f"{broker_last}, but this client needs one from {first} to {last}.",
-                advice="Upgrade the older one of both, or set 'engine' to 'librdkafka'.",
+                f"{broker_last}, but this client requires a version from {first} to {last}.",
+                advice="Upgrade the broker or this package, whichever is older, or set 'engine' to "
+                "'librdkafka'.",
             )
         return chosen

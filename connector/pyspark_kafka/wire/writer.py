@@ -1,7 +1,6 @@
-"""Kafka's primitive types as bytes, for messages that are written without kio.
+"""A writer of Kafka's primitive types.
 
-Purpose: numbers, strings and lengths in both encodings, the old and the flexible one (KIP-482).
-What it must not know: any message.
+Strings and lengths can be written in the original encoding or in the flexible encoding (KIP-482).
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def unsigned_varint(value: int) -> bytes:
 
 
 def length(count: int, *, flexible: bool) -> bytes:
-    """Return the length of an array or of a bytes field."""
+    """Encode the length of an array or of a bytes field."""
     return unsigned_varint(count + 1) if flexible else _INT32.pack(count)
 
 
@@ -60,7 +59,7 @@ def nullable_string(text: str | None, *, flexible: bool) -> bytes:
 
 
 def tagged_fields(fields: Sequence[tuple[int, bytes]]) -> bytes:
-    """Return a section of tagged fields, which are sorted by tag."""
+    """Encode a section of tagged fields. The fields must be sorted by tag."""
     out = bytearray(unsigned_varint(len(fields)))
     for tag, data in fields:
         out += unsigned_varint(tag) + unsigned_varint(len(data)) + data

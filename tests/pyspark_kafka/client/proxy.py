@@ -1,8 +1,9 @@
-"""A proxy between a client and one broker that can change, hold back or cut what the broker says.
+"""A proxy between a client and one broker that changes, delays or cuts responses.
 
-Purpose: faults that a broker cannot be asked for. It listens on a free loopback port, reads whole
-frames from the broker, and rewrites the broker's address in them to its own, so that the client
-stays on it. Replacements must keep their length. What it must not know: Kafka's messages.
+It creates failures that a broker does not produce on request. It listens on a free loopback port
+and reads complete frames from the broker. It replaces the broker's address in them with its own, so
+that the client stays connected to the proxy. A replacement must have the length of the original
+bytes.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ _LENGTH = struct.Struct(">i")
 
 
 class Proxy:
-    """`replacements` are applied to every response from then on; `silence` holds responses back.
+    """A proxy that applies `replacements` to every response.
 
-    `delay_s` is what every response comes later: a slow line.
+    `delay_s` delays every response, as a slow network does. `silence` holds all responses back.
     """
 
     def __init__(self, broker: str, replacements: Mapping[bytes, bytes]) -> None:
@@ -42,13 +43,12 @@ class Proxy:
         return f"127.0.0.1:{self.port}"
 
     def silence(self) -> None:
-        """Let requests through and hold every response back."""
         self._speaking.clear()
 
     def close(self) -> None:
         self._speaking.set()
         self._closed.set()
-        # Wakes `accept`, which closing alone does not.
+        # `shutdown` wakes up `accept`; `close` does not.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._threads[0].join()
         self._listener.close()

@@ -1,4 +1,7 @@
-"""What the tests of client and sink write and read, through confluent-kafka itself."""
+"""Clients and records for the tests of the client and the sink.
+
+The records are read and written with confluent-kafka.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from pyspark_kafka.client.factory import open_client
 from pyspark_kafka.client.native.producer_pool import ProducerPool
 from pyspark_kafka.client.native.producer_settings import ProducerSettings
 from pyspark_kafka.client.native.settings import NativeSettings
-from pyspark_kafka.client.port import KafkaReads
+from pyspark_kafka.client.port import KafkaReadClient
 from pyspark_kafka.columns import PRODUCE_SCHEMA
 from pyspark_kafka.options.values import ClientOptions, EngineOption
 from pyspark_kafka.wire.dialer import Dialer
@@ -43,7 +46,7 @@ def options(
     engine: EngineOption = "auto",
     **kafka: str,
 ) -> ClientOptions:
-    """Client options; `delivery_timeout_ms="1"` sets `kafka.delivery.timeout.ms`."""
+    """Return client options; `delivery_timeout_ms="1"` sets `kafka.delivery.timeout.ms`."""
     settings = {name.replace("_", "."): value for name, value in kafka.items()}
     return ClientOptions(
         bootstrap_servers=bootstrap_servers,
@@ -55,14 +58,16 @@ def options(
     )
 
 
-def reading(bootstrap_servers: str, *, poll_timeout_ms: int = 30_000, **kafka: str) -> KafkaReads:
-    """A client of the engine that the test is for, see the fixture `engine`."""
+def reading(
+    bootstrap_servers: str, *, poll_timeout_ms: int = 30_000, **kafka: str
+) -> KafkaReadClient:
+    """Return a client of the engine that the fixture `engine` selects."""
     wanted = options(bootstrap_servers, poll_timeout_ms=poll_timeout_ms, engine=ENGINE, **kafka)
     return open_client(wanted)
 
 
 class Writes(Protocol):
-    """The writing half of `KafkaClient`."""
+    """The write methods of `KafkaClient`."""
 
     def producer(self) -> port.Producer: ...
 
@@ -79,9 +84,9 @@ class _NativeWrites:
 def writing(
     bootstrap_servers: str, *, via: str | None = None, clock: Any = None, **kafka: Any
 ) -> Iterator[Writes]:
-    """A client for writing, of the engine that the test is for; see the fixture `engine`.
+    """Yield a client for writing, of the engine that the fixture `engine` selects.
 
-    `via` is the address that the native one connects to; `clock` is its `Clock`.
+    `via` is the address to which a native client connects, and `clock` is its `Clock`.
     """
     wanted = options(bootstrap_servers, engine=ENGINE, **kafka)
     if via is None and clock is None:
@@ -105,7 +110,7 @@ def writing(
 
 
 def rows(topic: str, values: Sequence[bytes | None], **columns: Sequence[Any]) -> pa.RecordBatch:
-    """What a producer is sent, with columns of `PRODUCE_SCHEMA`."""
+    """Return rows for a producer, with columns of `PRODUCE_SCHEMA`."""
     data = {"value": values, "topic": [topic] * len(values), **columns}
     types = {name: PRODUCE_SCHEMA.field(name).type for name in data}
     return pa.RecordBatch.from_pydict({n: pa.array(data[n], types[n]) for n in types})
@@ -123,7 +128,6 @@ def producer(bootstrap_servers: str, **properties: Any) -> Producer:
 
 
 def put(one: Producer, topic: str, records: Sequence[Record]) -> None:
-    """Send and wait until all are acknowledged."""
     failures: list[Any] = []
     for record in records:
         one.produce(
@@ -144,7 +148,6 @@ def write(bootstrap_servers: str, topic: str, records: Sequence[Record], **prope
 
 
 def read_all(bootstrap_servers: str, topic: str, *, partitions: int = 1) -> list[Record]:
-    """Every committed record of a topic, partition by partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -162,7 +165,7 @@ def read_all(bootstrap_servers: str, topic: str, *, partitions: int = 1) -> list
     try:
         while ended < partitions:
             message = consumer.poll(TIMEOUT_S)
-            assert message is not None, f"nothing came in {TIMEOUT_S} s"
+            assert message is not None, f"no message arrived within {TIMEOUT_S} s"
             error = message.error()
             if error is not None:
                 assert error.code() == KafkaError._PARTITION_EOF, error

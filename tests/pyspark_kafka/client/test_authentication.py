@@ -1,7 +1,8 @@
-"""A refused login fails at once and names the broker, without the password."""
+"""Tests of failed logins: the error is raised early, and names the broker but no password."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka.client.factory import open_client
-from pyspark_kafka.client.port import KafkaClient, KafkaReads
+from pyspark_kafka.client.port import KafkaClient, KafkaReadClient
 from pyspark_kafka.errors import AccessError, BrokerUnreachableError
 from pyspark_kafka.kafka.offsets import IsolationLevel
 from tests.pyspark_kafka.client.records import options, reading
@@ -23,13 +24,13 @@ LOGIN: dict[str, Any] = {
 }
 
 
-def fetch(client: KafkaReads) -> object:
+def fetch(client: KafkaReadClient) -> object:
     return list(client.fetch(fetch_range("t", 0, 1), ("value",), IsolationLevel.READ_COMMITTED))
 
 
 @pytest.mark.kafka_only
 @pytest.mark.parametrize(
-    "ask",
+    "call",
     [
         lambda client: client.list_topics(),
         lambda client: client.describe_topics(["t"]),
@@ -37,19 +38,19 @@ def fetch(client: KafkaReads) -> object:
         fetch,
     ],
 )
-def test_a_refused_login(bootstrap: str, ask: Callable[[KafkaReads], object]) -> None:
+def test_rejected_login(bootstrap: str, call: Callable[[KafkaReadClient], object]) -> None:
     started = time.monotonic()
     with (
         reading(bootstrap, **LOGIN) as client,
         pytest.raises(AccessError, match=rf"{bootstrap}.*'kafka.sasl") as caught,
     ):
-        ask(client)
-    assert time.monotonic() - started < 20, "not the whole timeout of 60 s"
+        call(client)
+    assert time.monotonic() - started < 20, "the client waited for the whole timeout of 60 s"
     assert "hush" not in str(caught.value)
 
 
 @pytest.mark.kafka_only
-def test_a_refused_login_when_writing(bootstrap: str) -> None:
+def test_rejected_login_when_writing(bootstrap: str) -> None:
     def write(client: KafkaClient) -> None:
         producer = client.producer()
         try:
@@ -59,12 +60,13 @@ def test_a_refused_login_when_writing(bootstrap: str) -> None:
             producer.abort()
 
     with (
-        open_client(options(bootstrap, **LOGIN), role="producer") as client,
-        pytest.raises(AccessError, match=f"(?i)writing failed at {bootstrap}"),
+        open_client(options(bootstrap, engine="librdkafka", **LOGIN), role="producer") as client,
+        pytest.raises(AccessError, match=re.escape(bootstrap)),
     ):
         write(client)
 
 
+@pytest.mark.slow
 def test_tls_to_a_plaintext_listener(bootstrap: str) -> None:
     settings: dict[str, Any] = {"security_protocol": "SSL", "default_api_timeout_ms": "2000"}
     with (

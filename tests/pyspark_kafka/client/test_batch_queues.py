@@ -1,4 +1,4 @@
-"""The queues of the idempotent producer against brokers that check sequences as Kafka does."""
+"""Tests of the idempotent producer's queues with brokers that check sequences as Kafka does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NUMBER = struct.Struct(">i")
 
 
 def encoded(partition: int, sequence: int, numbers: list[int]) -> EncodedBatch:
-    """Return a batch whose data is the numbers of its records."""
+    """Return a batch whose data are the numbers of its records."""
     data = b"".join(map(NUMBER.pack, numbers))
     return EncodedBatch(
         partition=partition,
@@ -62,7 +62,7 @@ class Log:
     remembered: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
     def append(self, batch: EncodedBatch, *, broker_id: int, records_max: int) -> ErrorCode:
-        """Append as `UnifiedLog.append` and `ProducerAppendInfo.checkSequence` do."""
+        """Append like `UnifiedLog.append` and `ProducerAppendInfo.checkSequence`."""
         if broker_id != self.leader:
             return ErrorCode.not_leader_or_follower
         if batch.record_count > records_max:
@@ -78,16 +78,16 @@ class Log:
         return ErrorCode.none
 
     def restart(self) -> None:
-        """Restart the broker: a snapshot contains only a producer's last batch."""
+        """Restart the broker, whose snapshot contains only the last batch of a producer."""
         self.remembered = deque([*self.remembered][-1:], maxlen=REMEMBERED)
 
-    def forget(self) -> None:
-        """Expire the producer (`producer.id.expiration.ms`)."""
+    def expire_producer_state(self) -> None:
+        """Expire the producer state (`producer.id.expiration.ms`)."""
         self.expected = None
         self.remembered.clear()
 
 
-class World:
+class ProducerAndBrokers:
     """A producer, its requests in flight, and the brokers."""
 
     def __init__(self, *, in_flight_max: int, records_max: int, first_sequence: int) -> None:
@@ -110,7 +110,7 @@ class World:
         self.queues.add(TOPIC, batch, bytes_max=1000, deadline=FAR)
 
     def send(self, stale_leader: int | None = None) -> None:
-        """Send as much as possible; `stale_leader` is what the producer takes for the leader."""
+        """Send as many batches as possible; with `stale_leader`, to this broker."""
         led: dict[int, list[TopicPartition]] = defaultdict(list)
         for partition in self.queues.ready(self.now):
             leader = self.logs[partition.partition].leader
@@ -134,8 +134,8 @@ class World:
         log = self.logs[batch.partition]
         return log.append(batch, broker_id=broker_id, records_max=self.records_max)
 
-    def answer(self, broker_id: int, *, error: ErrorCode | None = None) -> None:
-        """Answer the oldest request; with `error`, answer that in place of success."""
+    def respond(self, broker_id: int, *, error: ErrorCode | None = None) -> None:
+        """Answer the oldest request; `error` replaces a successful result."""
         if not self.requests[broker_id]:
             return
         for batch in self.requests[broker_id].popleft():
@@ -146,12 +146,15 @@ class World:
             self.take(batch, PRODUCE_REACTIONS[code])
 
     def take(self, batch: ProducerBatch, reaction: ProduceReaction) -> None:
-        assert self.queues.handle_answer(batch, reaction) is None, "no record was lost"
+        assert self.queues.handle_result(batch, reaction) is None, "no record was lost"
         if reaction is ProduceReaction.RETRY:
             self.queues.pause(batch.topic_partition, lambda failures: self.now + failures)
 
-    def lose(self, broker_id: int, served: int) -> None:
-        """Close the connection; `served` requests were handled, the others may be later."""
+    def drop_connection(self, broker_id: int, served: int) -> None:
+        """Close the connection after the broker has handled `served` requests.
+
+        The broker may handle the other requests later.
+        """
         requests, self.requests[broker_id] = self.requests[broker_id], deque()
         for index, batches in enumerate(requests):
             for batch in batches:
@@ -168,52 +171,51 @@ class World:
             self.append(broker_id, self.zombies[broker_id].popleft())
             count -= 1
 
-    def forget(self, partition: int) -> None:
-        """Expire the producer, if it is idle and has nothing in flight."""
+    def expire_producer_state(self, partition: int) -> None:
+        """Expire the producer state of a partition that has no unfinished batches."""
         if TopicPartition(TOPIC, partition) not in self.queues.open_partitions():
-            self.logs[partition].forget()
+            self.logs[partition].expire_producer_state()
             for broker_id, batches in self.zombies.items():
                 left = [batch for batch in batches if batch.partition != partition]
                 self.zombies[broker_id] = deque(left)
 
     def step(self, name: str, target: int, argument: int) -> None:
-        """Run one of `STEPS`."""
         match name:
             case "add":
                 self.add(target, argument)
             case "send":
                 self.now += argument
                 self.send(target)
-            case "answer":
+            case "respond":
                 for _ in range(argument):
-                    self.answer(target)
+                    self.respond(target)
             case "error":
-                self.answer(target, error=ErrorCode(argument))
-            case "lose":
-                self.lose(target, argument)
+                self.respond(target, error=ErrorCode(argument))
+            case "drop":
+                self.drop_connection(target, argument)
             case "zombies":
                 self.serve_zombies(target, argument)
             case "move":
                 self.logs[target].leader = argument
             case "restart":
                 self.logs[target].restart()
-            case "forget":
-                self.forget(target)
+            case "expire":
+                self.expire_producer_state(target)
 
     def finish(self) -> None:
-        """Let all requests succeed; everything must be confirmed soon."""
+        """Let all requests succeed, and check that all records are soon confirmed."""
         for _ in range(500):
             if self.queues.is_empty:
                 return
             self.now += 100
             self.send()
             for broker_id in list(self.requests):
-                self.answer(broker_id)
+                self.respond(broker_id)
         raise AssertionError("the producer makes no progress")
 
 
 NOT_APPENDED = (ErrorCode.not_enough_replicas, ErrorCode.kafka_storage_error)
-"""Error codes with which the broker appends nothing."""
+"""Error codes after which the broker has not appended the batch."""
 BROKERS = st.integers(0, 1)
 ERRORS = st.sampled_from(
     [
@@ -228,21 +230,21 @@ STEPS = st.one_of(
     st.tuples(st.just("add"), BROKERS, st.integers(1, 6)),
     st.tuples(st.just("send"), st.none() | BROKERS, st.integers(0, 3)),
     st.tuples(st.just("send"), st.none(), st.integers(0, 3)),
-    st.tuples(st.just("answer"), BROKERS, st.integers(1, 4)),
+    st.tuples(st.just("respond"), BROKERS, st.integers(1, 4)),
     st.tuples(st.just("error"), BROKERS, ERRORS),
-    st.tuples(st.just("lose"), BROKERS, st.integers(0, 5)),
+    st.tuples(st.just("drop"), BROKERS, st.integers(0, 5)),
     st.tuples(st.just("zombies"), BROKERS, st.integers(1, 5)),
     st.tuples(st.just("move"), BROKERS, BROKERS),
     st.tuples(st.just("restart"), BROKERS, st.just(0)),
-    st.tuples(st.just("forget"), BROKERS, st.just(0)),
+    st.tuples(st.just("expire"), BROKERS, st.just(0)),
 )
 
 
 FORGOTTEN_WHILE_IDLE = [
-    *[("add", 0, 1), ("send", None, 0), ("answer", 0, 1), ("forget", 0, 0)],
+    *[("add", 0, 1), ("send", None, 0), ("respond", 0, 1), ("expire", 0, 0)],
     *[("add", 0, 1), ("add", 0, 1), ("send", None, 0)],
     ("error", 0, ErrorCode.not_enough_replicas),
-    ("answer", 0, 1),
+    ("respond", 0, 1),
 ]
 
 
@@ -260,7 +262,7 @@ def test_every_record_is_written_once_and_in_order(
     records_max: int,
     first_sequence: int,
 ) -> None:
-    world = World(
+    world = ProducerAndBrokers(
         in_flight_max=in_flight_max, records_max=records_max, first_sequence=first_sequence
     )
     for name, target, argument in steps:
@@ -273,11 +275,11 @@ def test_every_record_is_written_once_and_in_order(
     assert world.queues.unconfirmed_bytes == 0
 
 
-# --- single answers ---
+# --- single responses ---
 
 
 def queues_with(*counts: int, in_flight_max: int = 5) -> tuple[BatchQueues, list[ProducerBatch]]:
-    """A queues that has had a first success, and these batches in flight to broker 1."""
+    """Return queues that had one successful request, and batches in flight to broker 1."""
     queues = BatchQueues(split=halves, in_flight_max=in_flight_max)
     sequence = 0
     for count in (1, *counts):
@@ -286,9 +288,9 @@ def queues_with(*counts: int, in_flight_max: int = 5) -> tuple[BatchQueues, list
         sequence += count
     (first,) = queues.take(1, queues.ready(0))
     assert queues.take(1, queues.ready(0)) == [], (
-        "one batch at a time to a leader that never answered"
+        "one batch at a time to a leader that has not responded yet"
     )
-    assert queues.handle_answer(first, ProduceReaction.SUCCEED) is None
+    assert queues.handle_result(first, ProduceReaction.SUCCEED) is None
     taken = []
     while more := queues.take(1, queues.ready(0)):
         taken += more
@@ -300,7 +302,7 @@ def is_done(queues: BatchQueues) -> bool:
 
 
 def sent(queues: BatchQueues, broker_id: int = 1) -> list[int]:
-    """Take one request; return the first sequences of its batches."""
+    """Take one request and return the first sequences of its batches."""
     return [batch.encoded.base_sequence for batch in queues.take(broker_id, queues.ready(0))]
 
 
@@ -311,102 +313,102 @@ def test_at_most_five_batches_are_in_flight() -> None:
 
 def test_failed_batches_wait_for_those_in_flight_and_are_resent_one_by_one() -> None:
     queues, (one, two, three) = queues_with(1, 1, 1)
-    queues.handle_answer(one, ProduceReaction.RETRY)
+    queues.handle_result(one, ProduceReaction.RETRY)
     assert sent(queues) == []
-    queues.handle_answer(two, ProduceReaction.OUT_OF_ORDER)
+    queues.handle_result(two, ProduceReaction.OUT_OF_ORDER)
     assert sent(queues) == []
-    queues.handle_answer(three, ProduceReaction.OUT_OF_ORDER)
+    queues.handle_result(three, ProduceReaction.OUT_OF_ORDER)
     assert sent(queues) == [1]
     assert sent(queues) == []
-    queues.handle_answer(one, ProduceReaction.SUCCEED)
+    queues.handle_result(one, ProduceReaction.SUCCEED)
     assert sent(queues) + sent(queues) == [2, 3]
 
 
-def test_a_new_leader_gets_nothing_before_the_old_one_has_handle_answer() -> None:
+def test_new_leader_gets_no_batch_before_the_old_leader_responded() -> None:
     queues, (one,) = queues_with(1)
     queues.add(TOPIC, encoded(0, 2, [2]), bytes_max=1, deadline=FAR)
     queues.add(TOPIC, encoded(0, 3, [3]), bytes_max=1, deadline=FAR)
     assert sent(queues, broker_id=2) == []
-    queues.handle_answer(one, ProduceReaction.SUCCEED)
+    queues.handle_result(one, ProduceReaction.SUCCEED)
     assert sent(queues, broker_id=2) == [2]
-    assert sent(queues, broker_id=2) == [], "it never confirmed anything"
+    assert sent(queues, broker_id=2) == [], "broker 2 has not confirmed a batch yet"
 
 
 def test_recreated_topic_gets_one_batch_at_a_time() -> None:
     queues, batches = queues_with(*[1] * 9)
     queues.reset_window("another")
-    queues.handle_answer(batches[0], ProduceReaction.SUCCEED)
+    queues.handle_result(batches[0], ProduceReaction.SUCCEED)
     assert sent(queues) == [6]
     queues, batches = queues_with(*[1] * 9)
     queues.reset_window(TOPIC)
     for batch in batches:
         assert sent(queues) == []
-        queues.handle_answer(batch, ProduceReaction.SUCCEED)
+        queues.handle_result(batch, ProduceReaction.SUCCEED)
     assert sent(queues) == [6]
     assert sent(queues) == []
 
 
 def test_paused_partition_resumes() -> None:
     queues, (one,) = queues_with(1)
-    queues.handle_answer(one, ProduceReaction.RETRY)
+    queues.handle_result(one, ProduceReaction.RETRY)
     queues.pause(one.topic_partition, lambda failures: 5.0 * failures)
     assert queues.ready(4.9) == []
     assert queues.next_retry_at(0.0) == 5.0
     assert queues.ready(5.0) == [one.topic_partition]
     queues.take(1, queues.ready(5.0))
-    queues.handle_answer(one, ProduceReaction.RETRY)
+    queues.handle_result(one, ProduceReaction.RETRY)
     queues.pause(one.topic_partition, lambda failures: 5.0 * failures)
-    assert queues.next_retry_at(6.0) == 10.0, "it failed twice in a row"
+    assert queues.next_retry_at(6.0) == 10.0, "the batch failed twice in a row"
 
 
 def test_out_of_order_without_earlier_batch_fails() -> None:
     queues, (one, two) = queues_with(1, 1)
-    assert queues.handle_answer(one, ProduceReaction.SUCCEED) is None
-    assert queues.handle_answer(two, ProduceReaction.OUT_OF_ORDER) is two
+    assert queues.handle_result(one, ProduceReaction.SUCCEED) is None
+    assert queues.handle_result(two, ProduceReaction.OUT_OF_ORDER) is two
 
 
 def test_out_of_order_after_retry_fails_if_the_later_batch_was_not_appended() -> None:
     queues, (one, two) = queues_with(1, 1)
-    queues.handle_answer(one, ProduceReaction.RETRY)
-    queues.handle_answer(two, ProduceReaction.RETRY)
+    queues.handle_result(one, ProduceReaction.RETRY)
+    queues.handle_result(two, ProduceReaction.RETRY)
     assert sent(queues) == [1]
-    assert queues.handle_answer(one, ProduceReaction.OUT_OF_ORDER) is None, "the next batch decides"
+    assert queues.handle_result(one, ProduceReaction.OUT_OF_ORDER) is None, "the next batch decides"
     assert sent(queues) == [2]
-    assert queues.handle_answer(two, ProduceReaction.OUT_OF_ORDER) is one
+    assert queues.handle_result(two, ProduceReaction.OUT_OF_ORDER) is one
 
 
 def test_out_of_order_after_retry_is_confirmed_if_the_later_batch_was_appended() -> None:
-    """The broker restarted: of the two appended batches it remembers only the last."""
+    """After a restart the broker's producer state contains only the second batch."""
     queues, (one, two) = queues_with(1, 1)
-    queues.handle_answer(one, ProduceReaction.RETRY)
-    queues.handle_answer(two, ProduceReaction.RETRY)
+    queues.handle_result(one, ProduceReaction.RETRY)
+    queues.handle_result(two, ProduceReaction.RETRY)
     assert sent(queues) == [1]
-    assert queues.handle_answer(one, ProduceReaction.OUT_OF_ORDER) is None
+    assert queues.handle_result(one, ProduceReaction.OUT_OF_ORDER) is None
     assert not is_done(queues)
     assert queues.oldest() is one
     assert sent(queues) == [2]
-    assert queues.handle_answer(two, ProduceReaction.SUCCEED) is None
+    assert queues.handle_result(two, ProduceReaction.SUCCEED) is None
     assert is_done(queues)
 
 
 @pytest.mark.parametrize("reaction", [ProduceReaction.TOO_LARGE, ProduceReaction.FAIL])
 def test_batch_that_cannot_be_sent_fails(reaction: ProduceReaction) -> None:
     queues, (one, two) = queues_with(1, 1)
-    assert queues.handle_answer(one, reaction) is one
+    assert queues.handle_result(one, reaction) is one
     assert one.topic_partition == two.topic_partition
 
 
 def test_too_large_batch_is_split_and_resent_before_later_batches() -> None:
     queues, (large, behind) = queues_with(4, 1)
-    queues.handle_answer(large, ProduceReaction.TOO_LARGE)
-    queues.handle_answer(behind, ProduceReaction.OUT_OF_ORDER)
+    queues.handle_result(large, ProduceReaction.TOO_LARGE)
+    queues.handle_result(behind, ProduceReaction.OUT_OF_ORDER)
     found = []
     while taken := queues.take(1, queues.ready(0)):
         found += [
             (one.encoded.base_sequence, one.encoded.record_count, one.first_record) for one in taken
         ]
         for one in taken:
-            queues.handle_answer(one, ProduceReaction.SUCCEED)
+            queues.handle_result(one, ProduceReaction.SUCCEED)
     assert found == [(1, 2, 1), (3, 2, 3), (5, 1, 5)]
     assert queues.is_empty
     assert queues.unconfirmed_bytes == 0
@@ -423,7 +425,7 @@ def test_request_size_is_bounded_and_partitions_take_turns() -> None:
         taken = queues.take(1, queues.ready(0))
         turns.append([batch.topic_partition.partition for batch in taken])
         for batch in taken:
-            queues.handle_answer(batch, ProduceReaction.SUCCEED)
+            queues.handle_result(batch, ProduceReaction.SUCCEED)
     assert turns == [[0, 1], [2, 3], [4, 5], [0, 1]]
 
 
@@ -442,7 +444,7 @@ def test_oldest_returns_the_batch_with_the_earliest_deadline() -> None:
     assert oldest is not None
     assert oldest.deadline == 5.0
     (batch, _) = queues.take(1, queues.ready(0))
-    queues.handle_answer(batch, ProduceReaction.RETRY)
+    queues.handle_result(batch, ProduceReaction.RETRY)
     again = queues.oldest()
     assert again is not None
     assert again.deadline == 5.0

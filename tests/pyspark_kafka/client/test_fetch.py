@@ -1,4 +1,4 @@
-"""One range of a partition comes as Arrow batches: all of it, once, in order, and nothing else."""
+"""Tests that a range is returned as Arrow batches with all its records, once and in order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka.client.librdkafka import fetch as fetch_module
-from pyspark_kafka.client.port import KafkaReads
+from pyspark_kafka.client.port import KafkaReadClient
 from pyspark_kafka.columns import SOURCE_SCHEMA
 from pyspark_kafka.errors import KafkaError
 from pyspark_kafka.kafka.offsets import FetchRange, IsolationLevel
@@ -31,7 +31,7 @@ def fetch_range(topic: str, start: int, end: int, partition: int = 0) -> FetchRa
 
 
 def rows(
-    client: KafkaReads, wanted: FetchRange, columns: tuple[str, ...] = ("offset",)
+    client: KafkaReadClient, wanted: FetchRange, columns: tuple[str, ...] = ("offset",)
 ) -> list[dict[str, Any]]:
     batches = list(client.fetch(wanted, columns, COMMITTED))
     return [row for batch in batches for row in batch.to_pylist()]
@@ -77,7 +77,7 @@ def test_log_append_time_is_type_1(bootstrap: str, topic: TopicFactory) -> None:
 @pytest.mark.parametrize(
     "columns", [("value",), ("offset", "key"), ("headers", "topic"), ALL_COLUMNS[::-1]]
 )
-def test_only_the_columns_wanted_in_their_order(
+def test_only_the_requested_columns_in_their_order(
     bootstrap: str, topic: TopicFactory, columns: tuple[str, ...]
 ) -> None:
     name = topic()
@@ -136,7 +136,7 @@ def test_batches_are_bounded_in_bytes(
         batches = list(client.fetch(fetch_range(name, 0, 51), ("value",), COMMITTED))
     sizes = [sum(len(value) for value in batch.column("value").to_pylist()) for batch in batches]
     assert sum(sizes) == 200_000
-    assert sorted(sizes)[-2] <= 10_000, "only a single record may be larger"
+    assert sorted(sizes)[-2] <= 10_000, "only a batch with a single record may be larger"
 
 
 def test_values_of_a_mebibyte(bootstrap: str, topic: TopicFactory) -> None:
@@ -148,7 +148,7 @@ def test_values_of_a_mebibyte(bootstrap: str, topic: TopicFactory) -> None:
     assert [v for b in batches for v in b.column("value").to_pylist()] == [r.value for r in records]
 
 
-def test_a_reader_may_be_left_half_way(bootstrap: str, topic: TopicFactory) -> None:
+def test_reader_may_be_closed_before_its_end(bootstrap: str, topic: TopicFactory) -> None:
     name = topic()
     write(bootstrap, name, [Record(value=b"v")] * 30_000, linger_ms=20)
     with reading(bootstrap) as client:
@@ -169,5 +169,5 @@ def test_timestamp_outside_of_sparks_range_is_an_error(bootstrap: str, topic: To
 
 
 def test_the_schema_has_no_large_types() -> None:
-    """Spark's reader takes 32-bit offsets, which is why batches are bounded."""
+    """Spark's reader supports only 32-bit offsets, so batches are bounded."""
     assert SOURCE_SCHEMA.field("value").type == pa.binary()

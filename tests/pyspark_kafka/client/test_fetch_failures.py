@@ -1,4 +1,4 @@
-"""What cannot be read is an error in bounded time that says which partition, where and why."""
+"""Tests of failed reads: the error is raised in bounded time and names partition and cause."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient
 
 from pyspark_kafka.client.librdkafka import fetch as fetch_module
-from pyspark_kafka.client.port import KafkaReads
+from pyspark_kafka.client.port import KafkaReadClient
 from pyspark_kafka.errors import (
     BrokerUnreachableError,
     CorruptBatchError,
@@ -35,7 +35,7 @@ COMMITTED = IsolationLevel.READ_COMMITTED
 MARK = b"-a-value-to-be-damaged-"
 
 
-def read(client: KafkaReads, wanted: FetchRange, *columns: str) -> int:
+def read(client: KafkaReadClient, wanted: FetchRange, *columns: str) -> int:
     batches = client.fetch(wanted, columns or ("value",), COMMITTED)
     return sum(batch.num_rows for batch in batches)
 
@@ -50,7 +50,7 @@ def test_offsets_below_the_log_start(bootstrap: str, topic: TopicFactory) -> Non
         reading(bootstrap) as client,
         pytest.raises(
             OffsetOutOfRangeError,
-            match=rf"{name}-0 .*offsets 1 to 8 .*starts at 4, .*high watermark 10",
+            match=rf"{name}-0\b.*\b1 to 8\b.*\b4\b.*\b10\b",
         ),
     ):
         read(client, fetch_range(name, 1, 8))
@@ -61,18 +61,19 @@ def test_offsets_beyond_the_end(bootstrap: str, topic: TopicFactory) -> None:
     write(bootstrap, name, [Record(value=b"v")] * 10)
     with (
         reading(bootstrap) as client,
-        pytest.raises(OffsetOutOfRangeError, match=rf"{name}-0 .*12 to 15 .* 10"),
+        pytest.raises(OffsetOutOfRangeError, match=rf"{name}-0\b.*\b12 to 15\b.*\b10\b"),
     ):
         read(client, fetch_range(name, 12, 15))
 
 
+@pytest.mark.slow
 def test_an_end_that_the_log_does_not_reach(bootstrap: str, topic: TopicFactory) -> None:
     name = topic()
     write(bootstrap, name, [Record(value=b"v")] * 10)
     with reading(bootstrap, poll_timeout_ms=3_000) as client:
         batches = client.fetch(fetch_range(name, 5, 15), ("offset",), COMMITTED)
         assert next(batches).column("offset").to_pylist() == [5, 6, 7, 8, 9]
-        with pytest.raises(OffsetOutOfRangeError, match=rf"{name}-0 .*10 to 15 .* 10"):
+        with pytest.raises(OffsetOutOfRangeError, match=rf"{name}-0\b.*\b10 to 15\b.*\b10\b"):
             next(batches)
 
 
@@ -88,19 +89,21 @@ def test_a_topic_or_partition_that_does_not_exist(
         read(client, fetch_range(name, 0, 5, partition=partition))
 
 
+@pytest.mark.slow
 def test_no_broker() -> None:
     started = time.monotonic()
     with (
         reading("127.0.0.1:1", poll_timeout_ms=500) as client,
         pytest.raises(
             BrokerUnreachableError,
-            match=r"t-0 at offset 3 .*127.0.0.1:1 did not .* within 0.5 s .*refused",
+            match=r"t-0\b.*\b3\b.*127\.0\.0\.1:1\b.*\b0\.5 s\b.*refused",
         ),
     ):
         read(client, fetch_range("t", 3, 5))
     assert time.monotonic() - started < 10
 
 
+@pytest.mark.slow
 def test_a_silent_broker(
     bootstrap: str, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +127,7 @@ def test_a_silent_broker(
         first = next(batches)
         between.silence()
         with pytest.raises(
-            (FetchTimeoutError, BrokerUnreachableError), match=rf"{name}-0|did not answer"
+            (FetchTimeoutError, BrokerUnreachableError), match=rf"{name}-0|{between.address}"
         ):
             for _ in batches:
                 pass
@@ -140,9 +143,10 @@ def test_a_damaged_batch(bootstrap: str, topic: TopicFactory) -> None:
         proxy(bootstrap, {MARK: MARK.upper()}) as between,
         reading(between.address) as client,
     ):
-        assert read(client, fetch_range(name, 0, 3)) == 3, "the damage lies behind"
-        with pytest.raises(CorruptBatchError, match=r"offset 3 .*CRC"):
+        assert read(client, fetch_range(name, 0, 3)) == 3, "the corrupt batch is after the range"
+        with pytest.raises(CorruptBatchError, match="CRC") as caught:
             read(client, fetch_range(name, 0, 7))
+        assert caught.value.offset == 3
         assert read(client, fetch_range(name, 4, 7)) == 3
 
 
@@ -154,8 +158,9 @@ def test_header_key_that_is_not_utf_8(bootstrap: str, topic: TopicFactory) -> No
         proxy(bootstrap, {b"KEYKEY": b"\xff\xfeY\xffEY"}) as between,
         reading(between.address, check_crcs="false") as client,
     ):
-        with pytest.raises(KafkaError, match=rf"offset 1 of {name}-0 .*UTF-8.*includeHeaders"):
+        with pytest.raises(KafkaError, match=r"UTF-8.*includeHeaders") as caught:
             read(client, fetch_range(name, 0, 2), "headers")
+        assert (caught.value.topic, caught.value.partition, caught.value.offset) == (name, 0, 1)
         assert read(client, fetch_range(name, 0, 2), "value") == 2
 
 
@@ -171,7 +176,7 @@ with reading("127.0.0.1:1", default_api_timeout_ms="500") as client:
 
 @of_librdkafka
 def test_librdkafka_writes_nothing_to_stderr() -> None:
-    """In a process of its own, whose logging nobody has set up, as in a Python worker."""
+    """The test runs in a new process without configured logging, like a Python worker."""
     root = Path(__file__).parents[3]
     ran = subprocess.run(
         [sys.executable, "-c", NO_HANDLERS], cwd=root, capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""The end and the failures of a range, from librdkafka's messages."""
+"""Tests of the end and the failures of a range, from librdkafka's messages."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_retriable_and_irrelevant_errors_are_ignored(progress: Progress, code: i
 
 
 class AbortedData:
-    """A consumer that fetches ten seconds of aborted records, one in a second, and then the end."""
+    """A consumer that fetches aborted records for ten seconds and then reaches the end."""
 
     seconds = 0
 
@@ -114,7 +114,7 @@ def test_bytes_that_flow_are_progress_though_nothing_is_visible(
 
 
 class Scripted:
-    """A consumer that hands over what a test has put into `calls`, and counts its assignments."""
+    """A consumer that returns the messages in `calls` and records its assignments."""
 
     calls: ClassVar[list[list[Message]]] = []
     begun_at: ClassVar[list[int]] = []
@@ -175,7 +175,7 @@ def test_messages_after_a_temporary_unknown_topic_are_read_again(scripted: type[
         [[record(3), record(4)], [], [], [record(5), record(6)]],
         [[record(3)], [event(KafkaError.UNKNOWN_TOPIC_OR_PART)], [record(4), record(5), record(6)]],
     ],
-    ids=["a full batch", "what came before a failure that passed"],
+    ids=["a full batch", "batches around a retriable failure"],
 )
 def test_sparks_time_does_not_count_as_waiting(
     scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch, calls: list[list[Message]]

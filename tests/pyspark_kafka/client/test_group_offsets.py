@@ -1,4 +1,4 @@
-"""Offsets that are committed to a group, by each engine, as others see them."""
+"""Tests that other clients read the offsets that each engine commits to a group."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as RdTopicPartition
 
-from pyspark_kafka.client.port import KafkaReads
+from pyspark_kafka.client.port import KafkaReadClient
 from pyspark_kafka.errors import BrokerUnreachableError, KafkaError
 from pyspark_kafka.kafka.topics import TopicPartition
 from tests.conformance.eventually import eventually
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.usefixtures("engine")
 
 
 @pytest.fixture
-def client(engine: str, bootstrap: str) -> Iterator[KafkaReads]:
+def client(engine: str, bootstrap: str) -> Iterator[KafkaReadClient]:
     with reading(bootstrap) as opened:
         yield opened
 
 
 def seen(bootstrap: str, group: str, *partitions: TopicPartition) -> dict[TopicPartition, int]:
-    """What confluent-kafka finds; negative where nothing is committed."""
+    """Return the offsets that confluent-kafka finds; negative without a commit."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "log_level": 2, "group.id": group})
     try:
         found = consumer.committed([RdTopicPartition(p.topic, p.partition) for p in partitions], 30)
@@ -35,7 +35,7 @@ def seen(bootstrap: str, group: str, *partitions: TopicPartition) -> dict[TopicP
 
 
 def test_committed_offsets_are_visible_to_others(
-    client: KafkaReads, bootstrap: str, topic: TopicFactory, unique_name: Callable[[], str]
+    client: KafkaReadClient, bootstrap: str, topic: TopicFactory, unique_name: Callable[[], str]
 ) -> None:
     one, other, group = topic(partitions=2), topic(), unique_name()
     first, second, third = (
@@ -52,7 +52,7 @@ def test_committed_offsets_are_visible_to_others(
 
 
 def test_a_group_with_members_is_theirs(
-    client: KafkaReads, bootstrap: str, topic: TopicFactory, unique_name: Callable[[], str]
+    client: KafkaReadClient, bootstrap: str, topic: TopicFactory, unique_name: Callable[[], str]
 ) -> None:
     partition, group = TopicPartition(topic(), 0), unique_name()
     member = Consumer({"bootstrap.servers": bootstrap, "log_level": 2, "group.id": group})
@@ -71,6 +71,7 @@ def test_a_group_with_members_is_theirs(
     assert seen(bootstrap, group, partition) == {partition: -1001}
 
 
+@pytest.mark.slow
 def test_no_broker_is_an_error_in_time(engine: str) -> None:
     with (
         reading("127.0.0.1:1", default_api_timeout_ms="1000") as client,

@@ -1,4 +1,4 @@
-"""`sasl.jaas.config` as Java users write it."""
+"""Tests of `sasl.jaas.config` in the syntax of Java."""
 
 from __future__ import annotations
 
@@ -13,9 +13,15 @@ OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 
 
 def translate(config: str, mechanism: str, **settings: str) -> dict[str, str]:
-    given = {"sasl.mechanism": mechanism, "sasl.jaas.config": config}
-    given |= {name.replace("_", "."): value for name, value in settings.items()}
-    return librdkafka_properties(given, role="admin")
+    given = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": mechanism,
+        "sasl.jaas.config": config,
+        **{name.replace("_", "."): value for name, value in settings.items()},
+    }
+    properties = librdkafka_properties(given, role="admin")
+    del properties["security.protocol"]
+    return properties
 
 
 @pytest.mark.parametrize(
@@ -25,6 +31,7 @@ def translate(config: str, mechanism: str, **settings: str) -> dict[str, str]:
         'password="it is = \\"so\\" ; \\\\"  username=alice',
         '\n  username="alice"\n  password="it is = \\"so\\" ; \\\\"\n',
         'USERNAME = "alice" Password = "it is = \\"so\\" ; \\\\"',
+        "// it's\nusername='al\\151ce' /* ; */ password='it\\40is = \"so\" ; \\\\'",
     ],
 )
 def test_plain(options: str) -> None:
@@ -40,13 +47,22 @@ def test_a_password_may_look_like_a_mark() -> None:
     assert (translated["sasl.username"], translated["sasl.password"]) == ("=", ";")
 
 
+def test_escapes_of_control_characters_and_octal_digits() -> None:
+    quoted = "a\\tb\\4567\\018\\q"
+    translated = translate(f"{PLAIN} required username=a password='{quoted}';", "PLAIN")
+    assert translated["sasl.password"] == "a\tb\x2567\x018q"
+
+
 def test_scram() -> None:
     translated = translate(f"{SCRAM} required username=a password=b;", "SCRAM-SHA-512")
     assert (translated["sasl.username"], translated["sasl.password"]) == ("a", "b")
 
 
 def test_oauthbearer_by_client_credentials() -> None:
-    config = f'{OAUTH} required clientId="me" clientSecret="hush" scope="read";'
+    config = (
+        f'{OAUTH} required clientId="me" clientSecret="hush" scope="read" '
+        'extension_logicalCluster="lkc-1" Extension_b="2" ssl.truststore.location="ca.pem";'
+    )
     handler = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
     assert translate(
         config,
@@ -54,7 +70,9 @@ def test_oauthbearer_by_client_credentials() -> None:
         sasl_oauthbearer_token_endpoint_url="https://idp.example/token",
         sasl_login_callback_handler_class=handler,
     ) == {
+        "https.ca.location": "ca.pem",
         "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.extensions": "logicalCluster=lkc-1,b=2",
         "sasl.oauthbearer.method": "oidc",
         "sasl.oauthbearer.client.id": "me",
         "sasl.oauthbearer.client.secret": "hush",
@@ -64,45 +82,85 @@ def test_oauthbearer_by_client_credentials() -> None:
 
 
 def test_oauthbearer_unsecured() -> None:
-    translated = translate(f'{OAUTH} required unsecuredLoginStringClaim_sub="bob";', "OAUTHBEARER")
-    assert translated["sasl.oauthbearer.config"] == "principal=bob"
+    options = (
+        "unsecuredLoginStringClaim_sub=bob unsecuredLoginListClaim_scope='|a|b' "
+        "unsecuredLoginLifetimeSeconds=60 unsecuredLoginExtension_traceId=7"
+    )
+    translated = translate(f"{OAUTH} required {options};", "OAUTHBEARER")
+    assert translated["sasl.oauthbearer.config"] == (
+        "principal=bob scope=a,b lifeSeconds=60 extension_traceId=7"
+    )
     assert translated["enable.sasl.oauthbearer.unsecure.jwt"] == "true"
 
 
 @pytest.mark.parametrize(
-    ("config", "mechanism", "message"),
+    "credentials",
     [
-        (f"{PLAIN} required username=hush", "PLAIN", "malformed"),
-        (f"{PLAIN} username=a password=hush;", "PLAIN", "malformed"),
-        (f'{PLAIN} required username="hush;', "PLAIN", "malformed"),
-        (f"{PLAIN} required username;", "PLAIN", "malformed"),
-        ("hush", "PLAIN", "malformed"),
-        (f"{PLAIN} required password=hush;", "PLAIN", "has no username"),
-        (f"{PLAIN} required username=hush;", "PLAIN", "has no password"),
+        {
+            "sasl_oauthbearer_token_endpoint_url": "https://idp.example/token",
+            "sasl_oauthbearer_client_credentials_client_id": "me",
+        },
+        {"sasl_oauthbearer_token_provider": "azure"},
+    ],
+)
+def test_extensions_for_credentials_in_other_options(credentials: dict[str, str]) -> None:
+    translated = translate(f"{OAUTH} required extension_A=1;", "OAUTHBEARER", **credentials)
+    assert translated["sasl.oauthbearer.extensions"] == "A=1"
+
+
+@pytest.mark.parametrize(
+    ("config", "mechanism", "option", "facts"),
+    [
+        (f"{PLAIN} required username=hush", "PLAIN", "jaas.config", ""),
+        (f"{PLAIN} username=a password=hush;", "PLAIN", "jaas.config", ""),
+        (f'{PLAIN} required username="hush;', "PLAIN", "jaas.config", ""),
+        (f"{PLAIN} required username;", "PLAIN", "jaas.config", ""),
+        ("hush", "PLAIN", "jaas.config", ""),
+        (f"{PLAIN} required password=hush;", "PLAIN", "jaas.config", "username"),
+        (f"{PLAIN} required username=hush;", "PLAIN", "jaas.config", "password"),
         (
             f"{PLAIN} required username=a password=hush;",
             "SCRAM-SHA-256",
-            "kafka.sasl.mechanism.* to PLAIN",
+            "mechanism",
+            "SCRAM-SHA-256",
         ),
-        (f"{SCRAM} required username=a password=hush;", "", "not set.* to SCRAM-SHA-256"),
-        ("com.sun.security.auth.module.Krb5LoginModule required;", "GSSAPI", "Kerberos"),
-        ("com.example.hush.MyModule required;", "PLAIN", "only Java can load"),
-        (f"{OAUTH} required clientId=hush;", "OAUTHBEARER", "has no clientsecret"),
-        (f"{OAUTH} required;", "OAUTHBEARER", "clientId and clientSecret"),
+        (f"{SCRAM} required username=a password=hush;", "", "mechanism", "ScramLoginModule"),
+        (
+            "com.sun.security.auth.module.Krb5LoginModule required;",
+            "GSSAPI",
+            "jaas.config",
+            "Kerberos",
+        ),
+        ("com.example.hush.MyModule required;", "PLAIN", "jaas.config", ""),
+        (f"{OAUTH} required clientId=hush;", "OAUTHBEARER", "jaas.config", "clientsecret"),
+        *(
+            (f"{OAUTH} required {options};", "OAUTHBEARER", "jaas.config", "")
+            for options in (
+                "clientId=a clientSecret=b hush=c",
+                "clientId=a clientSecret=b extension_a='hush,b=2'",
+                "clientId=a clientSecret=b ssl.truststore.location='hush.jks'",
+                "clientId=a clientSecret=b unsecuredLoginExtension_hush=1",
+                "unsecuredLoginStringClaim_sub=a unsecuredLoginNumberClaim_hush=1",
+                "unsecuredLoginStringClaim_sub='a extension_hush=1'",
+            )
+        ),
     ],
 )
 def test_invalid_jaas_config_is_rejected_without_showing_it(
-    config: str, mechanism: str, message: str
+    config: str, mechanism: str, option: str, facts: str
 ) -> None:
-    with pytest.raises(OptionError, match=message) as caught:
+    with pytest.raises(OptionError) as caught:
         translate(config, mechanism)
+    assert caught.value.option == f"kafka.sasl.{option}"
+    assert facts in caught.value.what
     assert "hush" not in str(caught.value)
 
 
 def test_unknown_login_handler_is_rejected() -> None:
-    with pytest.raises(OptionError, match="only Java can load"):
+    with pytest.raises(OptionError) as caught:
         translate(
             f"{OAUTH} required clientId=a clientSecret=b;",
             "OAUTHBEARER",
             sasl_login_callback_handler_class="com.example.Handler",
         )
+    assert caught.value.option == "kafka.sasl.login.callback.handler.class"

@@ -1,4 +1,4 @@
-"""The native producer's connections to leaders."""
+"""Tests of the native producer's connections to leaders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What brokers may answer a fetch that is neither records nor an error."""
+"""Tests of the native engine with unusual Fetch responses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.client.native import fetch as fetch_module
-from pyspark_kafka.client.native.client import NativeReads
+from pyspark_kafka.client.native.client import NativeReadClient
 from pyspark_kafka.client.native.fetch import LastBatch, last_batch
 from pyspark_kafka.client.native.fetch_sizes import (
     DECODED_BYTES_MAX,
@@ -31,7 +31,7 @@ from pyspark_kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 from pyspark_kafka.kafka.offsets import IsolationLevel
-from pyspark_kafka.wire.connection import Connection, Pending
+from pyspark_kafka.wire.connection import Connection, InFlightRequest
 from pyspark_kafka.wire.fetch import FetchPartition
 from pyspark_kafka.wire.metadata import topic_id_text
 from pyspark_kafka.wire.retry import Clock
@@ -40,10 +40,10 @@ from tests.pyspark_kafka.client.test_fetch import fetch_range
 from tests.pyspark_kafka.records.batches import plain
 from tests.pyspark_kafka.wire.scripted import (
     ALL_VERSIONS,
-    Answers,
     Peer,
     ReceivedRequest,
     ScriptedBroker,
+    ScriptedResponses,
     frame,
 )
 from tests.pyspark_kafka.wire.test_router import cluster
@@ -70,14 +70,14 @@ def listed(offset: int) -> dict[str, Any]:
     return {"topics": [{"name": "t", "partitions": [partition]}]}
 
 
-def opened(broker: ScriptedBroker, **kafka: Any) -> NativeReads:
-    return NativeReads.of(
+def opened(broker: ScriptedBroker, **kafka: Any) -> NativeReadClient:
+    return NativeReadClient.of(
         NativeSettings.of(options(broker.address, poll_timeout_ms=5_000, **kafka))
     )
 
 
 def offsets(
-    client: NativeReads, start: int = 0, end: int = 3, *, topic_id: UUID | None = None
+    client: NativeReadClient, start: int = 0, end: int = 3, *, topic_id: UUID | None = None
 ) -> list[int]:
     batches = client.fetch(
         fetch_range("t", start, end),
@@ -94,7 +94,7 @@ def read(*brokers: ScriptedBroker) -> list[int]:
 
 
 def identified(metadata: dict[str, Any], topic_id: UUID) -> dict[str, Any]:
-    """The same, and the topic has this id."""
+    """Return the metadata with this topic id."""
     return metadata | {"topics": [topic | {"topic_id": topic_id} for topic in metadata["topics"]]}
 
 
@@ -104,10 +104,10 @@ def fetched_by_id(topic_id: UUID, records: bytes = b"", **fields: Any) -> dict[s
 
 
 def test_the_replica_that_the_leader_names_is_read() -> None:
-    leader = Answers(metadata=[], fetch=[fetched(preferred_read_replica=2)])
-    replica = Answers(fetch=[fetched(BATCH)])
+    leader = ScriptedResponses(metadata=[], fetch=[fetched(preferred_read_replica=2)])
+    replica = ScriptedResponses(fetch=[fetched(BATCH)])
     with ScriptedBroker(leader) as one, ScriptedBroker(replica) as two:
-        leader.answers["metadata"] = [cluster(one, two, leader_id=1)]
+        leader.by_api["metadata"] = [cluster(one, two, leader_id=1)]
         assert read(one, two) == [0, 1, 2]
     assert (leader.count("fetch"), replica.count("fetch")) == (1, 1)
 
@@ -115,23 +115,23 @@ def test_the_replica_that_the_leader_names_is_read() -> None:
 @pytest.mark.parametrize(
     "first",
     [
-        pytest.param({"responses": []}, id="nothing, as to whom it throttles"),
+        pytest.param({"responses": []}, id="empty, as when throttled"),
         pytest.param(fetched(high_watermark=0, last_stable_offset=0), id="no records yet"),
         pytest.param(fetched(error_code=int(ErrorCode.not_leader_or_follower)), id="not leader"),
     ],
 )
 def test_retriable_error_is_retried(first: dict[str, Any]) -> None:
-    answers = Answers(metadata=[], fetch=[first, fetched(BATCH)])
-    with ScriptedBroker(answers) as broker:
-        answers.answers["metadata"] = [cluster(broker)]
+    responses = ScriptedResponses(metadata=[], fetch=[first, fetched(BATCH)])
+    with ScriptedBroker(responses) as broker:
+        responses.by_api["metadata"] = [cluster(broker)]
         assert read(broker) == [0, 1, 2]
-    assert answers.count("fetch") == 2
+    assert responses.count("fetch") == 2
 
 
 def test_range_without_visible_records_is_complete() -> None:
-    answers = Answers(metadata=[], fetch=[fetched()], list_offsets=[listed(0)])
-    with ScriptedBroker(answers) as broker:
-        answers.answers["metadata"] = [cluster(broker)]
+    responses = ScriptedResponses(metadata=[], fetch=[fetched()], list_offsets=[listed(0)])
+    with ScriptedBroker(responses) as broker:
+        responses.by_api["metadata"] = [cluster(broker)]
         assert read(broker) == []
 
 
@@ -155,78 +155,82 @@ UNKNOWN_ID = int(ErrorCode.unknown_topic_id)
 
 
 def test_topic_recreated_during_the_read_is_an_error() -> None:
-    answers = Answers(
+    responses = ScriptedResponses(
         fetch=[
             fetched_by_id(OLD, BATCH, high_watermark=9, last_stable_offset=9),
             fetched_by_id(OLD, error_code=UNKNOWN_ID),
             fetched_by_id(NEW, BATCH),
         ]
     )
-    with ScriptedBroker(answers) as broker, opened(broker, retry_backoff_ms="1") as client:
+    with ScriptedBroker(responses) as broker, opened(broker, retry_backoff_ms="1") as client:
         known = cluster(broker)
-        answers.answers["metadata"] = [identified(known, OLD), identified(known, NEW)]
-        with pytest.raises(UnknownTopicOrPartitionError, match="'t' was deleted and created again"):
+        responses.by_api["metadata"] = [identified(known, OLD), identified(known, NEW)]
+        with pytest.raises(
+            UnknownTopicOrPartitionError, match=rf"'t'.*{topic_id_text(OLD)}.*{topic_id_text(NEW)}"
+        ):
             offsets(client, 0, 6)
-    assert answers.count("fetch") == 2
+    assert responses.count("fetch") == 2
 
 
 def test_metadata_of_an_earlier_topic_is_refreshed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "pyspark_kafka")
-    answers = Answers(fetch=[fetched_by_id(OLD, BATCH), fetched_by_id(NEW, BATCH)])
-    with ScriptedBroker(answers) as broker, opened(broker) as client:
+    responses = ScriptedResponses(fetch=[fetched_by_id(OLD, BATCH), fetched_by_id(NEW, BATCH)])
+    with ScriptedBroker(responses) as broker, opened(broker) as client:
         known = cluster(broker)
-        answers.answers["metadata"] = [identified(known, OLD), identified(known, NEW)]
+        responses.by_api["metadata"] = [identified(known, OLD), identified(known, NEW)]
         assert offsets(client, topic_id=OLD) == [0, 1, 2]
         assert offsets(client, topic_id=NEW) == [0, 1, 2]
-    assert answers.received == ["metadata", "fetch", "metadata", "fetch"]
+    assert responses.received == ["metadata", "fetch", "metadata", "fetch"]
     assert caplog.messages == [], "no try failed"
 
 
 def test_topic_id_is_checked_before_a_fetch_by_name() -> None:
     by_name = {**ALL_VERSIONS, 1: (4, 12)}
-    answers = Answers(fetch=[fetched(BATCH)])
+    responses = ScriptedResponses(fetch=[fetched(BATCH)])
 
     def old(peer: Peer) -> None:
         peer.negotiate(by_name)
-        answers.serve(peer)
+        responses.serve(peer)
 
     with ScriptedBroker(old) as broker, opened(broker, retry_backoff_ms="1") as client:
         known = cluster(broker)
-        answers.answers["metadata"] = [identified(known, OLD), identified(known, NEW)]
-        with pytest.raises(UnknownTopicOrPartitionError, match="'t' was deleted and created again"):
+        responses.by_api["metadata"] = [identified(known, OLD), identified(known, NEW)]
+        with pytest.raises(
+            UnknownTopicOrPartitionError, match=rf"'t'.*{topic_id_text(OLD)}.*{topic_id_text(NEW)}"
+        ):
             offsets(client, topic_id=OLD)
-    assert answers.count("fetch") == 0
+    assert responses.count("fetch") == 0
 
 
 def test_a_short_range_is_one_request_once_the_topic_is_known() -> None:
     more = fetched_by_id(OLD, BATCH, high_watermark=9, last_stable_offset=9)
-    answers = Answers(fetch=[more])
-    with ScriptedBroker(answers) as broker, opened(broker) as client:
-        answers.answers["metadata"] = [identified(cluster(broker), OLD)]
+    responses = ScriptedResponses(fetch=[more])
+    with ScriptedBroker(responses) as broker, opened(broker) as client:
+        responses.by_api["metadata"] = [identified(cluster(broker), OLD)]
         for _ in range(3):
             assert offsets(client, topic_id=OLD) == [0, 1, 2]
         assert broker.connections == 1
-    assert answers.received == ["metadata", "fetch", "fetch", "fetch"]
+    assert responses.received == ["metadata", "fetch", "fetch", "fetch"]
 
 
 def test_connection_closed_while_idle_is_reopened_silently(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "pyspark_kafka")
-    answers = Answers(fetch=[fetched(BATCH)])
+    responses = ScriptedResponses(fetch=[fetched(BATCH)])
     closed = Event()
 
     def serve_once(peer: Peer) -> None:
         peer.negotiate()
         for api in ("metadata", "fetch"):
-            peer.answer(peer.read(), api, **answers.answers[api][0])
+            peer.respond(peer.read(), api, **responses.by_api[api][0])
         peer.close()
         closed.set()
 
-    with ScriptedBroker(serve_once, answers) as broker, opened(broker) as client:
-        answers.answers["metadata"] = [cluster(broker)]
+    with ScriptedBroker(serve_once, responses) as broker, opened(broker) as client:
+        responses.by_api["metadata"] = [cluster(broker)]
         assert offsets(client) == [0, 1, 2]
         assert closed.wait(5)
         caplog.clear()
@@ -236,30 +240,30 @@ def test_connection_closed_while_idle_is_reopened_silently(
 
 
 def test_a_connection_idle_for_longer_than_the_client_keeps_it_is_not_used() -> None:
-    answers = Answers(fetch=[fetched(BATCH)])
+    responses = ScriptedResponses(fetch=[fetched(BATCH)])
     now_s = [0.0]
-    with ScriptedBroker(answers) as broker:
-        answers.answers["metadata"] = [cluster(broker)]
+    with ScriptedBroker(responses) as broker:
+        responses.by_api["metadata"] = [cluster(broker)]
         settings = NativeSettings.of(options(broker.address, connections_max_idle_ms="60000"))
-        with NativeReads.of(settings, Clock(now=lambda: now_s[0])) as client:
+        with NativeReadClient.of(settings, Clock(now=lambda: now_s[0])) as client:
             for at_s, connections in ((0, 1), (59, 1), (118, 1), (179, 2)):
                 now_s[0] = at_s
                 assert offsets(client) == [0, 1, 2]
                 assert broker.connections == connections
 
 
-def test_a_reader_left_with_an_answer_on_its_way_leaves_the_connection() -> None:
+def test_reader_closed_with_a_request_in_flight_keeps_the_connection() -> None:
     first = fetched(BATCH, high_watermark=9, last_stable_offset=9)
     behind = fetched(plain([b"d"], base_offset=3), high_watermark=9, last_stable_offset=9)
-    answers = Answers(fetch=[first, behind, fetched(BATCH)])
-    with ScriptedBroker(answers) as broker, opened(broker) as client:
-        answers.answers["metadata"] = [cluster(broker)]
+    responses = ScriptedResponses(fetch=[first, behind, fetched(BATCH)])
+    with ScriptedBroker(responses) as broker, opened(broker) as client:
+        responses.by_api["metadata"] = [cluster(broker)]
         reading: Any = client.fetch(fetch_range("t", 0, 9), ("offset",), COMMITTED)
         assert next(reading).num_rows == 3
         reading.close()
         assert offsets(client) == [0, 1, 2]
         assert broker.connections == 1
-    assert answers.count("fetch") == 3
+    assert responses.count("fetch") == 3
 
 
 def test_fetch_sent_ahead_is_used_only_at_the_next_offset(
@@ -269,18 +273,20 @@ def test_fetch_sent_ahead_is_used_only_at_the_next_offset(
     monkeypatch.setattr(fetch_module, "last_batch", lambda _: LastBatch(next(said), 0))
     ends = {"high_watermark": 6, "last_stable_offset": 6}
     rest = plain([b"d", b"e", b"f"], base_offset=3)
-    answers = Answers(fetch=[fetched(BATCH, **ends), fetched(rest, **ends), fetched(rest, **ends)])
-    with ScriptedBroker(answers) as broker, opened(broker) as client:
-        answers.answers["metadata"] = [cluster(broker)]
+    responses = ScriptedResponses(
+        fetch=[fetched(BATCH, **ends), fetched(rest, **ends), fetched(rest, **ends)]
+    )
+    with ScriptedBroker(responses) as broker, opened(broker) as client:
+        responses.by_api["metadata"] = [cluster(broker)]
         assert offsets(client, 0, 6) == [0, 1, 2, 3, 4, 5]
-    assert answers.count("fetch") == 3
+    assert responses.count("fetch") == 3
 
 
 def test_tiered_storage_that_takes_too_long_is_no_end() -> None:
-    """KIP-405: a broker then answers with nothing, though the records are there."""
-    answers = Answers(fetch=[fetched(), fetched(BATCH)], list_offsets=[listed(3)])
-    with ScriptedBroker(answers) as broker:
-        answers.answers["metadata"] = [cluster(broker)]
+    """KIP-405: the broker then returns no records, although the log has them."""
+    responses = ScriptedResponses(fetch=[fetched(), fetched(BATCH)], list_offsets=[listed(3)])
+    with ScriptedBroker(responses) as broker:
+        responses.by_api["metadata"] = [cluster(broker)]
         assert read(broker) == [0, 1, 2]
 
 
@@ -289,38 +295,38 @@ def test_metadata_is_refreshed_when_the_leader_is_unreachable() -> None:
 
     def answer_once(peer: Peer) -> None:
         peer.negotiate()
-        peer.answer(peer.read(), "fetch", **fetched(BATCH))
+        peer.respond(peer.read(), "fetch", **fetched(BATCH))
         peer.until_closed()
 
     gone = ScriptedBroker(answer_once)
-    answers = Answers(fetch=[fetched(plain([b"d", b"e", b"f"], base_offset=3))])
-    with ScriptedBroker(answers) as left, opened(left) as client:
+    responses = ScriptedResponses(fetch=[fetched(plain([b"d", b"e", b"f"], base_offset=3))])
+    with ScriptedBroker(responses) as left, opened(left) as client:
         with gone:
             both = cluster(left, gone, leader_id=2, leader_epoch=5)
-            answers.answers["metadata"] = [both, both, cluster(left, leader_epoch=6)]
+            responses.by_api["metadata"] = [both, both, cluster(left, leader_epoch=6)]
             reading: Any = client.fetch(fetch_range("t", 0, 6), ("offset",), COMMITTED)
             assert next(reading)["offset"].to_pylist() == [0, 1, 2]
         assert next(reading)["offset"].to_pylist() == [3, 4, 5]
 
 
 def test_a_broker_that_falls_silent_does_not_take_all_the_time() -> None:
-    """Two connections lead to it: the bootstrap server's, and that to its advertised address."""
-    silent = Answers(metadata=[], fetch=[lambda peer, _: peer.hang()])
-    answers = Answers(metadata=[], fetch=[fetched(BATCH)])
-    with ScriptedBroker(silent) as one, ScriptedBroker(answers) as two:
-        silent.answers["metadata"] = [cluster(one, two), lambda peer, _: peer.hang()]
-        answers.answers["metadata"] = [cluster(one, two, leader_id=2, leader_epoch=6)]
+    """The client has two connections to the silent broker, by bootstrap and advertised address."""
+    silent = ScriptedResponses(metadata=[], fetch=[lambda peer, _: peer.hang()])
+    responses = ScriptedResponses(metadata=[], fetch=[fetched(BATCH)])
+    with ScriptedBroker(silent) as one, ScriptedBroker(responses) as two:
+        silent.by_api["metadata"] = [cluster(one, two), lambda peer, _: peer.hang()]
+        responses.by_api["metadata"] = [cluster(one, two, leader_id=2, leader_epoch=6)]
         found = options(f"localhost:{one.port}", poll_timeout_ms=5_000, request_timeout_ms="100")
-        with NativeReads.of(NativeSettings.of(found)) as client:
+        with NativeReadClient.of(NativeSettings.of(found)) as client:
             assert offsets(client) == [0, 1, 2]
     assert (silent.count("metadata"), one.connections) == (2, 2)
 
 
 def test_silent_leader_does_not_use_the_whole_timeout() -> None:
-    answers = Answers(metadata=[], fetch=[fetched(BATCH)])
+    responses = ScriptedResponses(metadata=[], fetch=[fetched(BATCH)])
     setup = {"socket_connection_setup_timeout_ms": "100"}
-    with ScriptedBroker(answers) as one, ScriptedBroker(Peer.hang) as stopped:
-        answers.answers["metadata"] = [
+    with ScriptedBroker(responses) as one, ScriptedBroker(Peer.hang) as stopped:
+        responses.by_api["metadata"] = [
             cluster(one, stopped, leader_id=2),
             cluster(one, stopped, leader_epoch=6),
         ]
@@ -331,7 +337,9 @@ def test_silent_leader_does_not_use_the_whole_timeout() -> None:
 
 def test_rows_in_hand_do_not_wait_until_throttling_is_over() -> None:
     rest = fetched(plain([b"d", b"e", b"f"], base_offset=3))
-    answers = Answers(metadata=[], fetch=[fetched(BATCH) | {"throttle_time": 3_000}, rest])
+    responses = ScriptedResponses(
+        metadata=[], fetch=[fetched(BATCH) | {"throttle_time": 3_000}, rest]
+    )
     slept_s: list[float] = []
     started_s = time.monotonic()
 
@@ -339,9 +347,9 @@ def test_rows_in_hand_do_not_wait_until_throttling_is_over() -> None:
         slept_s.append(seconds)
 
     clock = Clock(now=lambda: time.monotonic() - started_s + sum(slept_s), sleep=sleep)
-    with ScriptedBroker(answers) as broker:
-        answers.answers["metadata"] = [cluster(broker)]
-        with NativeReads.of(NativeSettings.of(options(broker.address)), clock) as client:
+    with ScriptedBroker(responses) as broker:
+        responses.by_api["metadata"] = [cluster(broker)]
+        with NativeReadClient.of(NativeSettings.of(options(broker.address)), clock) as client:
             reading = client.fetch(fetch_range("t", 0, 6), ("offset",), COMMITTED)
             assert next(reading)["offset"].to_pylist() == [0, 1, 2]
             assert slept_s == []
@@ -351,32 +359,34 @@ def test_rows_in_hand_do_not_wait_until_throttling_is_over() -> None:
 
 def test_a_quota_is_not_evaded_by_a_new_connection() -> None:
     throttled = fetched(BATCH) | {"throttle_time": 60_000}
-    answers = Answers(metadata=[], fetch=[throttled, fetched(plain([b"d"], base_offset=3))])
-    with ScriptedBroker(answers) as broker:
-        answers.answers["metadata"] = [cluster(broker)]
+    responses = ScriptedResponses(
+        metadata=[], fetch=[throttled, fetched(plain([b"d"], base_offset=3))]
+    )
+    with ScriptedBroker(responses) as broker:
+        responses.by_api["metadata"] = [cluster(broker)]
         found = options(broker.address, poll_timeout_ms=300, default_api_timeout_ms="100")
-        with NativeReads.of(NativeSettings.of(found)) as client:
+        with NativeReadClient.of(NativeSettings.of(found)) as client:
             reading = client.fetch(fetch_range("t", 0, 4), ("offset",), COMMITTED)
             assert next(reading).num_rows == 3
-            with pytest.raises(BrokerUnreachableError, match="throttles this client for another"):
+            with pytest.raises(BrokerUnreachableError, match=r"\b[1-6]\d(\.\d*)? s\b"):
                 next(reading)
         assert broker.connections == 1
-    assert answers.received == ["metadata", "fetch"]
+    assert responses.received == ["metadata", "fetch"]
 
 
-def test_malformed_answer_fails_before_the_timeout() -> None:
-    def garble(peer: Peer, asked: ReceivedRequest) -> None:
-        peer.send(frame(struct.pack(">i", asked.correlation_id) + b"garbled"))
+def test_malformed_response_fails_before_the_timeout() -> None:
+    def garble(peer: Peer, received: ReceivedRequest) -> None:
+        peer.send(frame(struct.pack(">i", received.correlation_id) + b"garbled"))
 
-    answers = Answers(metadata=[], fetch=[garble])
-    with ScriptedBroker(answers) as broker:
-        answers.answers["metadata"] = [cluster(broker)]
+    responses = ScriptedResponses(metadata=[], fetch=[garble])
+    with ScriptedBroker(responses) as broker:
+        responses.by_api["metadata"] = [cluster(broker)]
         with opened(broker, retry_backoff_ms="1") as client:
-            with pytest.raises(ProtocolError, match="malformed") as caught:
+            with pytest.raises(ProtocolError) as caught:
                 offsets(client)
             error = caught.value
             assert (error.topic, error.partition, error.offset) == ("t", 0, 0)
-    assert answers.count("fetch") == 5
+    assert responses.count("fetch") == 5
 
 
 @pytest.mark.parametrize(
@@ -386,41 +396,43 @@ def test_malformed_answer_fails_before_the_timeout() -> None:
 def test_persistent_error_code_is_in_the_error(
     code: ErrorCode, offset: dict[str, Any] | None
 ) -> None:
-    def refuse(peer: Peer, asked: ReceivedRequest) -> None:
-        peer.answer(asked, "fetch", **fetched(error_code=int(code)))
+    def refuse(peer: Peer, received: ReceivedRequest) -> None:
+        peer.respond(received, "fetch", **fetched(error_code=int(code)))
 
     partition = {"partition_index": 0, "error_code": int(code)}
     refused = {"topics": [{"name": "t", "partitions": [partition]}]}
-    answers = Answers(metadata=[], fetch=[refuse], list_offsets=[offset or refused])
-    with ScriptedBroker(answers) as broker:
-        answers.answers["metadata"] = [cluster(broker)]
+    responses = ScriptedResponses(metadata=[], fetch=[refuse], list_offsets=[offset or refused])
+    with ScriptedBroker(responses) as broker:
+        responses.by_api["metadata"] = [cluster(broker)]
         found = options(broker.address, poll_timeout_ms=200, default_api_timeout_ms="200")
         with (
-            NativeReads.of(NativeSettings.of(found)) as client,
-            pytest.raises(FetchTimeoutError, match=rf"the last try failed: .*{code.name.upper()}"),
+            NativeReadClient.of(NativeSettings.of(found)) as client,
+            pytest.raises(FetchTimeoutError, match=code.name.upper()),
         ):
             offsets(client)
 
 
 def test_a_topic_deleted_under_the_read_is_noticed_soon() -> None:
     more = fetched_by_id(OLD, BATCH, high_watermark=9, last_stable_offset=9)
-    answers = Answers(metadata=[], fetch=[more, fetched_by_id(OLD, error_code=UNKNOWN_ID)])
-    with ScriptedBroker(answers) as broker:
+    responses = ScriptedResponses(
+        metadata=[], fetch=[more, fetched_by_id(OLD, error_code=UNKNOWN_ID)]
+    )
+    with ScriptedBroker(responses) as broker:
         known = identified(cluster(broker), OLD)
         code = int(ErrorCode.unknown_topic_or_partition)
         gone = {"topics": [{"name": "t", "error_code": code, "partitions": ()}]}
-        answers.answers["metadata"] = [known, {**known, **gone}]
+        responses.by_api["metadata"] = [known, {**known, **gone}]
         with (
             opened(broker, retry_backoff_ms="1") as client,
-            pytest.raises(UnknownTopicOrPartitionError, match="'t' does not exist at"),
+            pytest.raises(UnknownTopicOrPartitionError, match=f"'t'.*{broker.address}"),
         ):
             offsets(client, 0, 6)
-    assert answers.count("metadata") == 1 + 4 + 1, "each try, and to be sure"
+    assert responses.count("metadata") == 1 + 4 + 1, "one request per attempt and a final one"
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[FetchPartition]:
-    """What fetches ask for."""
+def requested(monkeypatch: pytest.MonkeyPatch) -> list[FetchPartition]:
+    """Record the partitions that fetches request."""
     noted: list[FetchPartition] = []
 
     def note(**fields: Any) -> FetchPartition:
@@ -440,48 +452,48 @@ CUT = fetched(diverging_epoch={"epoch": 3, "end_offset": 2}, **ENDS)
 
 
 def test_truncated_log_is_detected(
-    asked: list[FetchPartition],
+    requested: list[FetchPartition],
 ) -> None:
-    """KIP-320. The new log has the offsets that are asked for, but not what was before them."""
+    """KIP-320: the new log has the requested offsets, but not the records before them."""
     batches = of_epoch(3, BATCH) + of_epoch(4, plain([b"d"], base_offset=3))
-    answers = Answers(metadata=[], fetch=[fetched(batches, **ENDS), CUT], list_offsets=[listed(9)])
-    with ScriptedBroker(answers) as broker, opened(broker) as client:
-        answers.answers["metadata"] = [cluster(broker)]
+    responses = ScriptedResponses(
+        metadata=[], fetch=[fetched(batches, **ENDS), CUT], list_offsets=[listed(9)]
+    )
+    with ScriptedBroker(responses) as broker, opened(broker) as client:
+        responses.by_api["metadata"] = [cluster(broker)]
         reading = client.fetch(fetch_range("t", 0, 9), ("offset",), COMMITTED)
         assert next(reading).num_rows == 4
-        with pytest.raises(
-            OffsetOutOfRangeError, match=r"offsets 4 to 9 .* truncated to offset 2 "
-        ):
+        with pytest.raises(OffsetOutOfRangeError, match=r"\b4 to 9\b.*\b2\b"):
             next(reading)
-    assert [(one.fetch_offset, one.last_fetched_epoch) for one in asked] == [(0, -1), (4, 4)]
+    assert [(one.fetch_offset, one.last_fetched_epoch) for one in requested] == [(0, -1), (4, 4)]
 
 
 def test_a_follower_that_lags_does_not_make_a_log_cut_short() -> None:
     rest = fetched(plain([b"d"], base_offset=3), **ENDS)
-    leader = Answers(metadata=[], fetch=[fetched(preferred_read_replica=2), rest])
-    replica = Answers(fetch=[fetched(BATCH, **ENDS), CUT])
+    leader = ScriptedResponses(metadata=[], fetch=[fetched(preferred_read_replica=2), rest])
+    replica = ScriptedResponses(fetch=[fetched(BATCH, **ENDS), CUT])
     with ScriptedBroker(leader) as one, ScriptedBroker(replica) as two, opened(one) as client:
-        leader.answers["metadata"] = [cluster(one, two)]
+        leader.by_api["metadata"] = [cluster(one, two)]
         assert offsets(client, 0, 4) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("next_offset", [4, 9])
 def test_last_fetched_epoch_is_sent_only_if_the_headers_were_right(
-    next_offset: int, asked: list[FetchPartition], monkeypatch: pytest.MonkeyPatch
+    next_offset: int, requested: list[FetchPartition], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch_module, "last_batch", lambda _: LastBatch(next_offset, 7))
     rest = plain([b"d", b"e", b"f"], base_offset=3)
-    answers = Answers(metadata=[], fetch=[fetched(BATCH), fetched(rest), fetched(rest)])
-    with ScriptedBroker(answers) as broker, opened(broker) as client:
-        answers.answers["metadata"] = [cluster(broker)]
+    responses = ScriptedResponses(metadata=[], fetch=[fetched(BATCH), fetched(rest), fetched(rest)])
+    with ScriptedBroker(responses) as broker, opened(broker) as client:
+        responses.by_api["metadata"] = [cluster(broker)]
         assert offsets(client, 0, 6) == [0, 1, 2, 3, 4, 5]
-    assert [one.last_fetched_epoch for one in asked if one.fetch_offset == 3] == [-1]
+    assert [one.last_fetched_epoch for one in requested if one.fetch_offset == 3] == [-1]
 
 
-def test_leader_in_the_answer_saves_a_metadata_request() -> None:
-    """KIP-951, with a broker that no metadata has named yet."""
-    old = Answers(metadata=[], fetch=[])
-    new = Answers(fetch=[fetched_by_id(OLD, BATCH)])
+def test_leader_in_the_response_saves_a_metadata_request() -> None:
+    """KIP-951: the new leader is not in the metadata of the client yet."""
+    old = ScriptedResponses(metadata=[], fetch=[])
+    new = ScriptedResponses(fetch=[fetched_by_id(OLD, BATCH)])
     with ScriptedBroker(old) as one, ScriptedBroker(new) as two, opened(one) as client:
         refusal = fetched_by_id(
             OLD,
@@ -489,13 +501,13 @@ def test_leader_in_the_answer_saves_a_metadata_request() -> None:
             current_leader={"leader_id": 2, "leader_epoch": 6},
         )
         endpoint = {"node_id": 2, "host": "127.0.0.1", "port": two.port, "rack": None}
-        old.answers["fetch"] = [refusal | {"node_endpoints": [endpoint]}]
-        old.answers["metadata"] = [identified(cluster(one), OLD)]
+        old.by_api["fetch"] = [refusal | {"node_endpoints": [endpoint]}]
+        old.by_api["metadata"] = [identified(cluster(one), OLD)]
         assert offsets(client) == [0, 1, 2]
     assert old.received == ["metadata", "fetch"]
 
 
-def test_an_answer_is_freed_before_the_next_one_is_waited_for(
+def test_response_is_freed_before_the_next_one_is_received(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held: list[weakref.ref[memoryview]] = []
@@ -505,55 +517,60 @@ def test_an_answer_is_freed_before_the_next_one_is_waited_for(
         held.append(weakref.ref(records))
         return last_batch(records)
 
-    def wait(connection: Connection, pending: Pending[Any], *, deadline: float) -> Any:
+    def wait(connection: Connection, pending: InFlightRequest[Any], *, deadline: float) -> Any:
         assert all(answer() is None for answer in held)
         return receive(connection, pending, deadline=deadline)
 
     monkeypatch.setattr(fetch_module, "last_batch", look)
     monkeypatch.setattr(Connection, "receive", wait)
-    answers = Answers(fetch=[fetched(plain([b"v"], base_offset=n), **ENDS) for n in range(4)])
-    with ScriptedBroker(answers) as broker, opened(broker) as client:
-        answers.answers["metadata"] = [cluster(broker)]
+    responses = ScriptedResponses(
+        fetch=[fetched(plain([b"v"], base_offset=n), **ENDS) for n in range(4)]
+    )
+    with ScriptedBroker(responses) as broker, opened(broker) as client:
+        responses.by_api["metadata"] = [cluster(broker)]
         assert offsets(client, 0, 4) == [0, 1, 2, 3]
     assert len(held) == 4
 
 
 def test_unknown_preferred_replica_is_ignored() -> None:
-    def name_it_to_who_is_there(peer: Peer, asked: ReceivedRequest) -> None:
-        is_there = b"here" in asked.rest
+    def name_it_to_who_is_there(peer: Peer, received: ReceivedRequest) -> None:
+        is_there = b"here" in received.rest
         answer = fetched(preferred_read_replica=9) if is_there else fetched(BATCH)
-        peer.answer(asked, "fetch", **answer)
+        peer.respond(received, "fetch", **answer)
 
-    answers = Answers(fetch=[name_it_to_who_is_there])
-    with ScriptedBroker(answers) as broker, opened(broker, client_rack="here") as client:
-        answers.answers["metadata"] = [cluster(broker)]
+    responses = ScriptedResponses(fetch=[name_it_to_who_is_there])
+    with ScriptedBroker(responses) as broker, opened(broker, client_rack="here") as client:
+        responses.by_api["metadata"] = [cluster(broker)]
         assert offsets(client) == [0, 1, 2]
-    assert answers.received == ["metadata", "fetch", "fetch"]
+    assert responses.received == ["metadata", "fetch", "fetch"]
 
 
-def test_fetch_size_shrinks_after_an_answer_that_takes_too_long(
-    asked: list[FetchPartition],
+def test_fetch_size_shrinks_after_a_slow_response(
+    requested: list[FetchPartition],
 ) -> None:
-    answers = Answers(fetch=[lambda peer, _: peer.hang(), fetched(BATCH)])
-    with ScriptedBroker(answers) as broker:
-        answers.answers["metadata"] = [cluster(broker)]
+    responses = ScriptedResponses(fetch=[lambda peer, _: peer.hang(), fetched(BATCH)])
+    with ScriptedBroker(responses) as broker:
+        responses.by_api["metadata"] = [cluster(broker)]
         with opened(broker, request_timeout_ms="50", fetch_max_wait_ms="50") as client:
             reading: Any = client.fetch(fetch_range("t", 0, 10**9), ("offset",), COMMITTED)
             assert next(reading).num_rows == 3
             reading.close()
         assert broker.connections == 2
-    assert [one.partition_bytes_max for one in asked[:2]] == [FETCH_BYTES_MAX, FETCH_BYTES_MAX // 4]
+    assert [one.partition_bytes_max for one in requested[:2]] == [
+        FETCH_BYTES_MAX,
+        FETCH_BYTES_MAX // 4,
+    ]
 
 
 @pytest.mark.parametrize("family", ["v4", "v6"])
 def test_addresses_of_other_families_are_not_used(family: str) -> None:
     settings = {"broker_address_family": family, "default_api_timeout_ms": "200"}
-    answers = Answers(metadata=[{"topics": []}])
-    with ScriptedBroker(answers) as broker, opened(broker, **settings) as client:
+    responses = ScriptedResponses(metadata=[{"topics": []}])
+    with ScriptedBroker(responses) as broker, opened(broker, **settings) as client:
         if family == "v4":
             assert client.list_topics() == []
         else:
-            with pytest.raises(BrokerUnreachableError, match="no address of the family v6"):
+            with pytest.raises(BrokerUnreachableError, match=r"\bv6\b"):
                 client.list_topics()
 
 
@@ -561,9 +578,9 @@ def test_fetch_size_is_estimated_and_bounded() -> None:
     sizes = FetchSizes()
     assert sizes.next_size(10) < 100_000
     assert sizes.next_size(10_000_000) == FETCH_BYTES_MAX
-    sizes.note_answer(1_000_000, 10_000)
+    sizes.record_response(1_000_000, 10_000)
     assert 100_000 < sizes.next_size(1_000) < 250_000
-    sizes.note_decoded(100_000_000, 1_000_000)
+    sizes.record_decoded(100_000_000, 1_000_000)
     assert sizes.next_size(10_000_000) == DECODED_BYTES_MAX // 100
     assert FetchSizes(bytes_max=1_000).next_size(10_000_000) == 1_000
 

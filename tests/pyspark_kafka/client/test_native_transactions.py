@@ -1,4 +1,4 @@
-"""The transactional client against clusters of both versions of Kafka's transactions."""
+"""Tests of the transactional client on clusters with both versions of transactions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from integration.clusters import Cluster
-from pyspark_kafka.client.factory import check_transactional, open_transactional
+from pyspark_kafka.client.factory import check_transactional_settings, open_transactional_client
 from pyspark_kafka.client.transactional_port import TransactionalClient
 from pyspark_kafka.errors import (
     KafkaError,
@@ -50,13 +50,12 @@ def version(request: pytest.FixtureRequest) -> TransactionVersion:
 
 
 def features(version: TransactionVersion) -> dict[str, int] | None:
-    """What a cluster finalizes by itself is a part of what is tested."""
+    """Return the features to set; version 2 tests the default of the cluster."""
     return {"transaction.version": 1} if version == 1 else None
 
 
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest, version: TransactionVersion) -> Iterator[Cluster]:
-    """A broker with this version of transactions."""
     with open_cluster(
         request.config, brokers=1, configs=SETTINGS, features=features(version)
     ) as opened:
@@ -69,7 +68,7 @@ def bootstrap(cluster: Cluster) -> str:
 
 
 def opened(bootstrap: str) -> TransactionalClient:
-    return open_transactional(options(bootstrap, engine="native"))
+    return open_transactional_client(options(bootstrap, engine="native"))
 
 
 @pytest.fixture
@@ -92,7 +91,7 @@ def init(client: TransactionalClient, name: str, **options: object) -> ProducerI
 def write(
     client: TransactionalClient, name: str, owner: ProducerIdAndEpoch, topic: str, *values: bytes
 ) -> None:
-    """Rows into the open transaction of an id, confirmed; it stays open."""
+    """Write rows to the open transaction of an id and wait until they are acknowledged."""
     producer = client.transactional_producer(name, owner, client.transaction_version())
     producer.send(rows(topic, values, partition=[0] * len(values)))
     producer.flush()
@@ -148,7 +147,7 @@ def test_init_producer_id_fences_the_owner_and_ends_its_transaction(
     second = init(client, name)
     assert second.producer_id == first.producer_id
     assert second.producer_epoch > first.producer_epoch
-    # The marker is there when the id is given out: nothing blocks readers.
+    # InitProducerId returned after the marker was written, so consumers are not blocked.
     assert verdicts(client, topic) == [TransactionResult.ABORT]
     assert state_of(client, name) is TransactionState.EMPTY
     fenced = {ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced}
@@ -180,7 +179,7 @@ def test_init_producer_id_with_the_expected_owner_and_open_transaction(
     version: TransactionVersion,
     unique_name: NameFactory,
 ) -> None:
-    """The transaction is aborted. In version 1 that moves the epoch on, which then fences us."""
+    """The request aborts the transaction. In version 1 this bumps the epoch and fences us."""
     name = unique_name()
     owner = init(client, name)
     write(client, name, owner, topic, b"open")
@@ -250,7 +249,7 @@ def test_many_are_ended_at_once(
     ends = [end(name, owners[name], version) for name in committed]
     ends += [end(name, owners[name], version, is_commit=False) for name in aborted]
     assert client.end_transactions(ends) == dict.fromkeys(names, NONE)
-    # The same again is the same; the opposite is refused.
+    # Repeating the request gives the same result; the opposite outcome is rejected.
     assert client.end_transactions(ends) == dict.fromkeys(names, NONE)
     opposite = [end(name, owners[name], version, is_commit=name in aborted) for name in names]
     refused = client.end_transactions(opposite)
@@ -258,7 +257,7 @@ def test_many_are_ended_at_once(
     assert sorted(values(bootstrap, topic), key=str) == [b"%02d" % index for index in range(15)]
 
 
-def test_ends_that_are_refused(
+def test_rejected_ends(
     client: TransactionalClient, version: TransactionVersion, unique_name: NameFactory
 ) -> None:
     unknown, other = unique_name(), unique_name()
@@ -274,7 +273,7 @@ def test_ends_that_are_refused(
     assert client.end_transactions([]) == {}
 
 
-# --- looking ---
+# --- describe, list and read ---
 
 
 def test_descriptions(
@@ -327,7 +326,7 @@ def test_list_transactions_by_prefix(
 # --- topics and brokers ---
 
 
-def test_topics_are_made_once_and_looked_at(
+def test_topic_is_created_once_and_described(
     client: TransactionalClient, unique_name: NameFactory
 ) -> None:
     name = unique_name()
@@ -337,7 +336,7 @@ def test_topics_are_made_once_and_looked_at(
         return client.create_topic(name, partition_count=1, replication_factor=1, config=config)
 
     assert create()
-    # It can be written at once, and seen by whoever asks.
+    # The topic is immediately writable, and its metadata is available.
     owner = init(client, name)
     producer = client.transactional_producer(name, owner, client.transaction_version())
     producer.send(rows(name, [b"v"], key=[b"k"]))
@@ -355,7 +354,7 @@ def test_topics_are_made_once_and_looked_at(
     assert of_broker["transaction.max.timeout.ms"] == "120000"
 
 
-def test_topics_that_cannot_be_made_or_looked_at(
+def test_topics_that_cannot_be_created_or_described(
     client: TransactionalClient, unique_name: NameFactory
 ) -> None:
     name = unique_name()
@@ -395,42 +394,44 @@ def test_offsets_of_a_group_are_committed_with_the_transaction(
     ("kafka", "engine", "reason"),
     [
         ({}, "librdkafka", "'engine'"),
-        ({"security_protocol": "ssl"}, "auto", "'kafka.security.protocol'"),
+        ({"ssl_crl_location": "x"}, "auto", "'kafka.ssl.crl.location'"),
         ({"debug": "all"}, "native", "'kafka.debug'"),
     ],
 )
 def test_unsupported_settings_are_rejected(kafka: dict[str, str], engine: str, reason: str) -> None:
     wanted = options("localhost:1", engine=engine, **kafka)  # type: ignore[arg-type]
-    for check in (check_transactional, open_transactional):
+    for check in (check_transactional_settings, open_transactional_client):
         with pytest.raises(OptionError, match=f"'transactionalId'.*{reason}"):
             check(wanted)
 
 
 def test_settings_are_checked_before_a_client_is_opened() -> None:
-    check_transactional(options("localhost:1", linger_ms="5"))
+    check_transactional_settings(options("localhost:1", linger_ms="5"))
     with pytest.raises(OptionError, match=r"kafka.batch.size"):
-        check_transactional(options("localhost:1", batch_size="-7"))
+        check_transactional_settings(options("localhost:1", batch_size="-7"))
 
 
-# --- two phases ---
+# --- two-phase commit ---
 
 _TWO_PHASES = {
     "transaction.two.phase.commit.enable": "true",
-    # Version 6 of InitProducerId is not finished: brokers have it only where this is on.
+    # Version 6 of InitProducerId is unstable: brokers serve it only with this config.
     "unstable.api.versions.enable": "true",
 }
 
 
 @pytest.fixture(scope="module")
-def lasting(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A cluster with two-phase transactions, which looks for timeouts all the time."""
+def two_phase_cluster(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run a cluster with two-phase commit that checks transaction timeouts continuously."""
     with open_cluster(request.config, configs=SETTINGS | _TWO_PHASES) as opened:
         yield opened.bootstrap_servers
 
 
-def test_transactions_of_two_phases_have_no_timeout(lasting: str, unique_name: NameFactory) -> None:
+def test_transactions_of_two_phases_have_no_timeout(
+    two_phase_cluster: str, unique_name: NameFactory
+) -> None:
     topic = unique_name()
-    with opened(lasting) as client:
+    with opened(two_phase_cluster) as client:
         client.create_topic(topic, partition_count=2, replication_factor=1, config={})
         short, name = unique_name(), unique_name()
         owners = {
@@ -443,7 +444,7 @@ def test_transactions_of_two_phases_have_no_timeout(lasting: str, unique_name: N
         assert state_of(client, name) is TransactionState.ONGOING
         ended = client.end_transactions([end(name, owners[name], client.transaction_version())])
         assert ended == {name: NONE}
-    assert values(lasting, topic) == [name.encode()]
+    assert values(two_phase_cluster, topic) == [name.encode()]
 
 
 def test_two_phases_that_are_switched_off(
@@ -458,7 +459,7 @@ def test_two_phases_that_are_switched_off(
         init(client, unique_name(), two_phase_commit=True)
 
 
-# --- brokers that go ---
+# --- failing brokers ---
 
 
 @pytest.fixture(scope="module")
@@ -469,7 +470,7 @@ def three(cluster_with: ClusterFactory, version: TransactionVersion) -> Cluster:
 def coordinated_by(
     client: TransactionalClient, broker_id: int, names: NameFactory, count: int
 ) -> dict[str, ProducerIdAndEpoch]:
-    """New ids whose coordinator is this broker, by what its own list says."""
+    """Create `count` ids that this broker coordinates, and return their producers."""
     from pyspark_kafka.client.native.transactional_client import (  # noqa: PLC0415
         NativeTransactionalClient,
     )
@@ -493,7 +494,7 @@ def listed(client: TransactionalClient, names: Collection[str]) -> set[str]:
 
 
 @pytest.mark.slow
-def test_all_is_answered_while_coordinators_die(
+def test_transaction_requests_succeed_while_coordinators_die(
     three: Cluster, version: TransactionVersion, unique_name: NameFactory
 ) -> None:
     topic = unique_name()

@@ -1,4 +1,4 @@
-"""What the native producer alone can, on a cluster."""
+"""Tests of features that only the native producer has, on a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client goes to one reader at a time, is kept while it is good, and closed when it is not."""
+"""Tests of the client pool: exclusive use, reuse, and closing of failed clients."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_another_process_opens_its_own(
         forked.setattr(os, "getpid", lambda: parent + 1)
         with pool.lend(options()) as client:
             assert client is opened[1]
-    assert not opened[0].closed, "its sockets are the parent's"
+    assert not opened[0].closed, "the sockets belong to the parent process"
     with pool.lend(options()) as client:
         assert client is opened[0]
 

@@ -1,4 +1,7 @@
-"""Rows are confirmed or the error says which record, where and why; nothing waits for ever."""
+"""Tests of producers: rows are confirmed, or the error names the record and the cause.
+
+No call waits forever.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ def test_columns_may_be_missing(
     if "timestamp" in columns:
         assert record.timestamp_ms == int(at.timestamp() * 1000)
     else:
-        assert record.timestamp_ms >= started_ms, "no time given is the time of sending"
+        assert record.timestamp_ms >= started_ms, "the default timestamp is the time of sending"
 
 
 def test_a_null_partition_or_time_is_chosen(
@@ -109,8 +112,9 @@ MURMUR2 = {
     b"abc": 479470107,
     b"": 275646681,
 }
-"""Key to `org.apache.kafka.common.utils.Utils.murmur2`, from Kafka's own tests; the empty one
-computed by it."""
+"""Hashes of keys by `org.apache.kafka.common.utils.Utils.murmur2`, from Kafka's own tests.
+
+The hash of the empty key was computed with that method."""
 
 
 def test_keys_have_the_same_partitions_as_in_java(
@@ -195,8 +199,8 @@ def test_a_record_larger_than_the_client_sends(client: Writes, topic: TopicFacto
     producer = client.producer()
     with pytest.raises(
         RowError,
-        match=rf"{name}.*2000000 bytes, .*'kafka.max.request.size' is "
-        r"1048576.*'max.message.bytes'",
+        match=rf"{name}.*\b2000000\b.*'kafka\.max\.request\.size'.*\b1048576\b"
+        r".*'max\.message\.bytes'",
     ):
         producer.send(rows(name, [b"x" * 2_000_000]))
     producer.abort()
@@ -231,9 +235,9 @@ def test_topic_that_is_not_created(client: Writes) -> None:
         send()
         producer.flush()
 
-    # At the second time it is known that there is no such topic, and no record is even taken.
+    # The topic is known to be missing in the second call, which accepts no record.
     for write in (send_and_flush, send):
-        with pytest.raises(DeliveryError, match=r"no such name.*Correct the topic's name"):
+        with pytest.raises(DeliveryError, match="no such name"):
             write()
     producer.abort()
 
@@ -241,7 +245,7 @@ def test_topic_that_is_not_created(client: Writes) -> None:
 def test_a_topic_is_created_by_writing_to_it(
     client: Writes, bootstrap: str, unique_name: Callable[[], str]
 ) -> None:
-    """By brokers that do so, as Apache Kafka's do by default."""
+    """Apache Kafka's brokers create topics automatically by default."""
     name = unique_name()
     producer = client.producer()
     producer.send(rows(name, [b"x"]))
@@ -259,7 +263,7 @@ def test_missing_topic_without_auto_creation(
         producer = client.producer()
         started = time.monotonic()
         producer.send(rows(name, [b"x"]))
-        with pytest.raises(DeliveryError, match=rf"{name}.*Create the topic"):
+        with pytest.raises(DeliveryError, match=name):
             producer.flush()
         assert time.monotonic() - started < 30
         producer.abort()
@@ -270,8 +274,9 @@ def test_a_partition_that_does_not_exist(client: Writes, topic: TopicFactory) ->
     producer = client.producer()
     producer.send(rows(name, [b"x"], partition=[0]))
     producer.flush()
-    with pytest.raises(RowError, match=rf"partition 7 of topic '{name}'"):
+    with pytest.raises(RowError) as caught:
         producer.send(rows(name, [b"x"], partition=[7]))
+    assert (caught.value.topic, caught.value.partition) == (name, 7)
     producer.abort()
 
 
@@ -282,7 +287,7 @@ def test_no_broker_fails_in_time() -> None:
         producer.send(rows("t", [b"x"]))
         with pytest.raises(
             DeliveryError,
-            match=r"topic 't'.*127.0.0.1:1 did not acknowledge it.*refused",
+            match=r"'t'.*127\.0\.0\.1:1\b.*refused",
         ):
             producer.flush()
         producer.abort()
@@ -315,13 +320,13 @@ def test_abort_does_not_wait_for_unsent_rows() -> None:
         producer.send(rows("t", [b"x"] * 1_000))
         started = time.monotonic()
         producer.abort()
-        assert time.monotonic() - started < 4, "less than the time it gives librdkafka at most"
+        assert time.monotonic() - started < 4, "longer than the time limit of librdkafka"
 
 
 def test_a_full_buffer_and_no_broker_fail_in_time() -> None:
     settings = {"delivery_timeout_ms": "1000", "buffer_memory": "1024"}
     with writing("127.0.0.1:1", **settings) as client:
         producer = client.producer()
-        with pytest.raises(DeliveryError, match=r"127.0.0.1:1 did not acknowledge"):
+        with pytest.raises(DeliveryError, match=r"127\.0\.0\.1:1\b"):
             producer.send(rows("t", [b"x" * 10] * 1_000))
         producer.abort()

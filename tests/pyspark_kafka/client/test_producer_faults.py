@@ -1,6 +1,7 @@
-"""Every row once and in order while brokers die, restart, hang, and answers are lost.
+"""Tests that every row is written once and in order while brokers fail.
 
-Rows are written all the time, so that requests are mostly on their way.
+Brokers die, restart and hang, and responses are lost. The producer writes continuously, so that
+requests are usually in flight.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.pyspark_kafka.client.records import Writes, read_all, rows, writing
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("engine")]
 
 SETTINGS = {
-    # A broker that died is found out soon.
+    # A dead broker is detected soon.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "300",
     "auto.leader.rebalance.enable": "false",
@@ -35,9 +36,10 @@ NameFactory = Callable[[], str]
 
 
 class Load(threading.Thread):
-    """Writes numbered rows to all partitions in turn until stopped, then flushes.
+    """A thread that writes numbered rows to all partitions in turn, and flushes when it is stopped.
 
-    Many small batches, so that several are in flight for each partition. `sent` counts calls.
+    The batches are small, so that several are in flight for each partition. `sent` counts the
+    calls.
     """
 
     def __init__(self, client: Writes, topic: str, partitions: int) -> None:
@@ -51,7 +53,7 @@ class Load(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self._stop_requested.wait(timeout=0.01):  # the pace of a live source
+            while not self._stop_requested.wait(timeout=0.01):  # the rate of a live source
                 numbers = range(self.sent * ROWS, (self.sent + 1) * ROWS)
                 values = [b"%09d" % number for number in numbers]
                 partitions = [number % self._partitions for number in numbers]
@@ -63,14 +65,13 @@ class Load(threading.Thread):
             self.failed = error
             self._producer.abort()
 
-    def goes_on(self) -> None:
-        """Return when more was sent than buffers hold, so that some was confirmed since."""
+    def await_progress(self) -> None:
+        """Wait until more rows are sent than fit into the buffers, which means progress."""
         target = self.sent + 40
         eventually(lambda: self.sent >= target or self.failed is not None, timeout_s=90)
         assert self.failed is None
 
     def stop(self) -> None:
-        """End, and wait until everything is confirmed."""
         self._stop_requested.set()
         self.join(timeout=100)
         assert not self.is_alive()
@@ -91,7 +92,7 @@ class Load(threading.Thread):
         self.join(timeout=100)
 
     def check(self, bootstrap: str) -> None:
-        """Every row is there once, and those of each partition are in order."""
+        """Check that every row was written once, and that each partition is in order."""
         found = read_all(bootstrap, self._topic, partitions=self._partitions)
         for partition in range(self._partitions):
             numbers = [int(r.value or b"") for r in found if r.partition == partition]
@@ -120,51 +121,53 @@ def test_leaders_are_killed_and_stopped_in_turn(nodes: Nodes, unique_name: NameF
     bootstrap = nodes.cluster.bootstrap_servers
     name = nodes.create(unique_name(), *EACH_LEADS_ONE, **MIN_ISR)
     with writing(bootstrap, **SMALL) as client, Load(client, name, 3) as load:
-        load.goes_on()
+        load.await_progress()
         for broker_id, take_away in ((1, nodes.kill), (2, nodes.stop)):
             take_away(broker_id)
-            load.goes_on()
+            load.await_progress()
             nodes.start(broker_id)
             for partition in range(3):
                 nodes.await_isr(name, 1, 2, 3, partition=partition)
-            load.goes_on()
+            load.await_progress()
         load.stop()
         load.check(bootstrap)
 
 
 @pytest.mark.full
 def test_hanging_leader_resumes_after_an_election(nodes: Nodes, unique_name: NameFactory) -> None:
-    """What it still has in its sockets it may append, or not: never twice."""
+    """The broker appends each request in its sockets once or not at all."""
     bootstrap = nodes.cluster.bootstrap_servers
     name = nodes.create(unique_name(), *EACH_LEADS_ONE, **MIN_ISR)
     settings = {**SMALL, "request_timeout_ms": "1000"}
     with writing(bootstrap, **settings) as client, Load(client, name, 3) as load:
-        load.goes_on()
+        load.await_progress()
         nodes.pause(1)
-        load.goes_on()
+        load.await_progress()
         nodes.resume(1)
-        load.goes_on()
+        load.await_progress()
         load.stop()
         load.check(bootstrap)
 
 
 @pytest.mark.full
 def test_only_broker_restarts(cluster_with: ClusterFactory, unique_name: NameFactory) -> None:
-    """In good order, so that it remembers just the last batch of each producer, and killed."""
+    """A stopped broker restores only the last batch of each producer. A killed one follows."""
     cluster = cluster_with(SETTINGS)
     name = unique_name()
     cluster.create_topic(name, assignment=[[1], [1]])
     with writing(cluster.bootstrap_servers, **SMALL) as client, Load(client, name, 2) as load:
-        load.goes_on()
+        load.await_progress()
         for take_away in (cluster.stop_broker, cluster.kill_broker):
             take_away(1)
             cluster.start_broker(1)
-            load.goes_on()
+            load.await_progress()
         load.stop()
         load.check(cluster.bootstrap_servers)
 
 
-def test_answers_and_requests_are_lost(bootstrap: str, topic: TopicFactory, engine: str) -> None:
+def test_requests_and_responses_are_dropped(
+    bootstrap: str, topic: TopicFactory, engine: str
+) -> None:
     if engine != "native":
         pytest.skip("librdkafka cannot be led through a proxy")
     name = topic(partitions=2)
@@ -173,9 +176,9 @@ def test_answers_and_requests_are_lost(bootstrap: str, topic: TopicFactory, engi
         writing(bootstrap, via=proxy.address, **SMALL) as client,
         Load(client, name, 2) as load,
     ):
-        for lose in (proxy.lose_answers, proxy.drop_requests, proxy.lose_answers):
-            load.goes_on()
-            lose(of_api("produce"), times=3).await_hits(3)
-        load.goes_on()
+        for drop in (proxy.drop_responses, proxy.drop_requests, proxy.drop_responses):
+            load.await_progress()
+            drop(of_api("produce"), times=3).await_hits(3)
+        load.await_progress()
         load.stop()
     load.check(bootstrap)

@@ -1,4 +1,4 @@
-"""What writing over librdkafka alone is like."""
+"""Tests of behaviour that only the librdkafka producer has."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def test_the_one_time_that_cannot_be_sent(client: Writes, topic: TopicFactory) -
     producer.abort()
 
 
-def test_a_refusal_met_by_one_task_is_not_held_against_the_next(
+def test_error_event_of_one_task_does_not_fail_the_next(
     client: Writes, bootstrap: str, topic: TopicFactory
 ) -> None:
     name = topic()
     lent: Any = client.producer()
     lent.send(rows(name, [b"first"]))
     lent.flush()
-    lent._events(Code(Code._SSL, "one broker's handshake broke"))
-    lent.flush()  # with every row confirmed
+    lent._events(Code(Code._SSL, "the TLS handshake of one broker failed"))
+    lent.flush()  # confirms all rows
     lent.close()
     producer = client.producer()
     assert producer is lent

@@ -1,4 +1,4 @@
-"""From properties to what the native producer does."""
+"""Tests of the native producer's settings."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_values_are_read_as_librdkafka_reads_them() -> None:
     }
     wanted = options("127.0.0.1:1", engine="librdkafka", **kafka)
     with open_client(wanted, role="producer") as client:
-        assert type(client).__name__ == "LibrdkafkaClient", "it takes all of them"
+        assert type(client).__name__ == "LibrdkafkaClient", "librdkafka supports all these settings"
     found = settings_of(kafka)
     assert (found.batch_bytes_max, found.in_flight_max) == (16_384, 2)
     assert (found.create_topics, found.request_bytes_max) == (False, 65_536)
@@ -126,7 +126,7 @@ def test_values_are_read_as_librdkafka_reads_them() -> None:
 
 def test_a_level_that_the_codec_does_not_have() -> None:
     properties = {"compression.type": "gzip", "compression.level": "11"}
-    assert "'kafka.compression.level' '11'" in str(unsupported_reason(properties))
+    assert "'11'" in str(unsupported_reason(properties))
     with pytest.raises(OptionError, match="1 to 9") as caught:
         settings_of(properties)
     assert caught.value.option == "kafka.compression.level"

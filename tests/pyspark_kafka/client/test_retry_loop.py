@@ -1,4 +1,4 @@
-"""What the driver's handle, which lives for days, does with one question: refusals and retries."""
+"""Tests of retries and errors of queries, with the driver's long-lived admin client."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ REFUSED = Code(Code._AUTHENTICATION, "no such user")
 
 
 class FakeAdmin:
-    """librdkafka's admin handle: events go out when it is polled, answers are those of `answers`.
+    """A fake of librdkafka's admin client; `poll` delivers `events`, requests get `responses`.
 
-    After the last one, a request stays unanswered.
+    After the last response, requests get no response.
     """
 
     def __init__(self, configuration: dict[str, Any], logger: object) -> None:
         self._error_cb = configuration["error_cb"]
         self.events: list[Code] = []
-        self.events_with_question: list[Code] = []
-        self.answers: list[object] = []
-        self.asked = 0
-        self.looked_around = 0
+        self.events_with_request: list[Code] = []
+        self.responses: list[object] = []
+        self.request_count = 0
+        self.metadata_requests = 0
 
     def poll(self, _timeout: float) -> int:
         events, self.events = self.events, []
@@ -49,7 +49,7 @@ class FakeAdmin:
         return len(events)
 
     def list_topics(self, **_options: object) -> object:
-        self.looked_around += 1
+        self.metadata_requests += 1
         return SimpleNamespace(topics={})
 
     def describe_topics(self, topics: Any, **_options: object) -> dict[str, Future[Any]]:
@@ -59,14 +59,14 @@ class FakeAdmin:
         return {partition: self._future() for partition in queries}
 
     def _future(self) -> Future[Any]:
-        self.asked += 1
-        self.events += self.events_with_question
+        self.request_count += 1
+        self.events += self.events_with_request
         future: Future[Any] = Future()
-        answer = self.answers.pop(0) if self.answers else None
-        if isinstance(answer, Code):
-            future.set_exception(KafkaException(answer))
-        elif answer is not None:
-            future.set_result(answer)
+        response = self.responses.pop(0) if self.responses else None
+        if isinstance(response, Code):
+            future.set_exception(KafkaException(response))
+        elif response is not None:
+            future.set_result(response)
         return future
 
 
@@ -93,28 +93,28 @@ def list_offsets(client: KafkaClient) -> object:
     return client.list_offsets(queries, IsolationLevel.READ_COMMITTED)
 
 
-def test_a_refusal_of_hours_ago_is_not_held_against_an_answer(opened: Opened) -> None:
+def test_old_login_error_does_not_fail_a_successful_request(opened: Opened) -> None:
     client, admin = opened
     admin.events = [REFUSED]
-    admin.answers = [Topic()]
+    admin.responses = [Topic()]
     assert client.describe_topics(["t"]).keys() == {"t"}
     admin.events = [REFUSED]
     with pytest.raises(BrokerUnreachableError):
         client.describe_topics(["t"])
 
 
-def test_refused_login_fails_before_the_timeout(opened: Opened) -> None:
+def test_rejected_login_fails_before_the_timeout(opened: Opened) -> None:
     client, admin = opened
-    admin.events_with_question = [REFUSED]
-    with pytest.raises(AccessError, match=r"topic 't' .*no such user"):
+    admin.events_with_request = [REFUSED]
+    with pytest.raises(AccessError, match=r"'t'.*no such user"):
         client.describe_topics(["t"])
-    assert admin.asked == 1
+    assert admin.request_count == 1
 
 
-def test_answer_takes_precedence_over_a_refused_login(opened: Opened) -> None:
+def test_response_takes_precedence_over_a_rejected_login(opened: Opened) -> None:
     client, admin = opened
-    admin.events_with_question = [REFUSED]
-    admin.answers = [Code(Code.UNKNOWN_TOPIC_OR_PART)]
+    admin.events_with_request = [REFUSED]
+    admin.responses = [Code(Code.UNKNOWN_TOPIC_OR_PART)]
     assert client.describe_topics(["t"]) == {}
 
 
@@ -135,18 +135,19 @@ PASSING = [
 def test_error_codes_of_moving_leaders_are_retried(opened: Opened, code: int) -> None:
     client, admin = opened
     more_than_retries = 5
-    admin.answers = [Code(code)] * more_than_retries + [Topic()]
+    admin.responses = [Code(code)] * more_than_retries + [Topic()]
     assert client.describe_topics(["t"]).keys() == {"t"}
-    assert admin.asked == more_than_retries + 1
-    assert admin.looked_around == more_than_retries
+    assert admin.request_count == more_than_retries + 1
+    assert admin.metadata_requests == more_than_retries
 
 
 def test_a_leader_that_does_not_answer_while_others_do_is_no_offset(opened: Opened) -> None:
     client, admin = opened
-    admin.answers = [SimpleNamespace(offset=offset) for offset in (-1001, -1001, 7)]
+    admin.responses = [SimpleNamespace(offset=offset) for offset in (-1001, -1001, 7)]
     assert list_offsets(client) == {TopicPartition("t", 0): 7}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "error"),
     [
@@ -157,15 +158,17 @@ def test_a_leader_that_does_not_answer_while_others_do_is_no_offset(opened: Open
 )
 def test_timeout_error_names_the_option(opened: Opened, code: int, error: type[KafkaError]) -> None:
     client, admin = opened
-    admin.answers = [Code(code) for _ in range(1_000)]
-    with pytest.raises(error, match=r"t-0 .*within 1 s.*'kafka.default.api.timeout.ms'") as caught:
+    admin.responses = [Code(code) for _ in range(1_000)]
+    with pytest.raises(
+        error, match=r"t-0\b.*\b1 s\b.*'kafka\.default\.api\.timeout\.ms'"
+    ) as caught:
         list_offsets(client)
     assert type(caught.value) is error
 
 
 def test_missing_partition_fails_before_the_timeout(opened: Opened) -> None:
     client, admin = opened
-    admin.answers = [*[Code(Code._NOENT)] * 3, Code(Code.UNKNOWN_TOPIC_OR_PART)]
+    admin.responses = [*[Code(Code._NOENT)] * 3, Code(Code.UNKNOWN_TOPIC_OR_PART)]
     with pytest.raises(UnknownTopicOrPartitionError, match=r"'t'"):
         list_offsets(client)
 
@@ -173,23 +176,23 @@ def test_missing_partition_fails_before_the_timeout(opened: Opened) -> None:
 def test_leaderless_partition_is_retried(opened: Opened) -> None:
     client, admin = opened
     leaderless: object = Code(Code._NOENT)
-    admin.answers = [*[leaderless] * 3, Topic(), *[leaderless] * 3, SimpleNamespace(offset=7)]
+    admin.responses = [*[leaderless] * 3, Topic(), *[leaderless] * 3, SimpleNamespace(offset=7)]
     assert list_offsets(client) == {TopicPartition("t", 0): 7}
 
 
 def test_persistent_error_is_retried_num_retries_times(opened: Opened) -> None:
     client, admin = opened
-    admin.answers = [Code(Code.UNKNOWN)] * 2 + [Topic()]
+    admin.responses = [Code(Code.UNKNOWN)] * 2 + [Topic()]
     assert client.describe_topics(["t"]).keys() == {"t"}
-    admin.answers = [Code(Code.UNKNOWN)] * 3 + [Topic()]
-    with pytest.raises(KafkaError, match="topic 't' failed") as caught:
+    admin.responses = [Code(Code.UNKNOWN)] * 3 + [Topic()]
+    with pytest.raises(KafkaError, match="'t'") as caught:
         client.describe_topics(["t"])
     assert type(caught.value) is KafkaError
 
 
 def test_final_error_is_not_retried(opened: Opened) -> None:
     client, admin = opened
-    admin.answers = [Code(Code.TOPIC_AUTHORIZATION_FAILED)] * 2
+    admin.responses = [Code(Code.TOPIC_AUTHORIZATION_FAILED)] * 2
     with pytest.raises(AccessError):
         client.describe_topics(["t"])
-    assert admin.asked == 1
+    assert admin.request_count == 1

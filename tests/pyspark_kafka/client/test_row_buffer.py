@@ -1,4 +1,4 @@
-"""Rows in the native producer: by topic, in pieces, none larger than a request."""
+"""Tests of the native producer's row buffer, which splits rows by topic and by size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""librdkafka itself judges the settings when a client is opened, before any task."""
+"""Tests that librdkafka validates the settings when a client is opened, before any task."""
 
 from __future__ import annotations
 

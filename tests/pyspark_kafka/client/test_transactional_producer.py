@@ -1,4 +1,4 @@
-"""Producers of transactions on a cluster, in both versions of Kafka's transactions."""
+"""Tests of transactional producers on a cluster, with both versions of transactions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ def version(request: pytest.FixtureRequest) -> TransactionVersion:
 
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest, version: TransactionVersion) -> Iterator[Cluster]:
-    """A broker with this version of transactions."""
     features = {"transaction.version": 1} if version == 1 else None
     with open_cluster(request.config, brokers=1, configs=SETTINGS, features=features) as opened:
         yield opened
@@ -66,6 +65,7 @@ def test_the_cluster_has_the_version(begun: Transactions) -> None:
     assert begun.client.transaction_version() == begun.version
 
 
+@pytest.mark.slow
 def test_rows_are_seen_once_they_are_committed(
     begun: Transactions, bootstrap: str, topic: Callable[..., str], unique_name: NameFactory
 ) -> None:
@@ -92,7 +92,7 @@ def test_aborted_rows_are_invisible(
     one.producer.send(rows(name, [b"gone"]))
     one.producer.flush()
     one.producer.abort()
-    with pytest.raises(DeliveryError, match="aborted"):
+    with pytest.raises(DeliveryError):
         one.producer.send(rows(name, [b"x"]))
     one.abort()
     assert seen(bootstrap, name) == [[]]
@@ -116,7 +116,7 @@ def test_batches_that_are_split(
 def test_a_transaction_takes_partitions_until_its_end(
     begun: Transactions, bootstrap: str, topic: Callable[..., str], unique_name: NameFactory
 ) -> None:
-    """Rows for partitions that nobody has heard of before, after others were flushed."""
+    """The producer writes to new partitions after it has flushed rows of other partitions."""
     names = [topic(partitions=2) for _ in range(2)]
     one = begun.begin(unique_name())
     for partition in (1, 0):
@@ -133,14 +133,14 @@ def test_a_transaction_takes_partitions_until_its_end(
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["written-to", "new"])
-def test_whoever_takes_the_id_ends_it(
+def test_new_owner_fences_the_old_producer(
     begun: Transactions,
     bootstrap: str,
     topic: Callable[..., str],
     unique_name: NameFactory,
     is_known: bool,
 ) -> None:
-    """In a partition that it has written to, which has the marker, and in another one."""
+    """The old producer writes to a partition with its abort marker, or to a new partition."""
     name, transactional_id = topic(partitions=2), unique_name()
     one = begun.begin(transactional_id)
     one.producer.send(rows(name, [b"x"], partition=[0]))

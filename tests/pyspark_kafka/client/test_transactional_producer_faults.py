@@ -1,7 +1,8 @@
-"""A transaction's rows once and in order while brokers die, restart, hang, and answers are lost.
+"""Tests that a transaction's rows are written once and in order while brokers fail.
 
-Its coordinator is among the brokers that fail. Rows are written all the time, so that requests are
-mostly on their way, and to three partitions, which in the beginning are led by a broker each.
+Brokers die, restart and hang, and responses are lost. The transaction coordinator is one of the
+failing brokers. The producer writes continuously, so that requests are usually in flight. The three
+partitions have different leaders at the start.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from tests.pyspark_kafka.client.transactional import (
 pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 SETTINGS = {
-    # A broker that died is found out soon.
+    # A dead broker is detected soon.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "300",
     "auto.leader.rebalance.enable": "false",
@@ -85,9 +86,10 @@ def nodes(three_brokers: Cluster) -> Iterator[Nodes]:
 
 
 class Load(threading.Thread):
-    """Writes numbered rows to all partitions in turn until stopped, then flushes.
+    """A thread that writes numbered rows to all partitions in turn, and flushes when it is stopped.
 
-    Many small batches, so that several are in flight for each partition. `sent` counts calls.
+    The batches are small, so that several are in flight for each partition. `sent` counts the
+    calls.
     """
 
     def __init__(self, one: Transaction, topic: str) -> None:
@@ -101,7 +103,7 @@ class Load(threading.Thread):
     def run(self) -> None:
         producer = self._one.producer
         try:
-            while not self._stop_requested.wait(timeout=0.01):  # the pace of a live source
+            while not self._stop_requested.wait(timeout=0.01):  # the rate of a live source
                 numbers = range(self.sent * ROWS, (self.sent + 1) * ROWS)
                 values = [b"%09d" % number for number in numbers]
                 partitions = [number % PARTITIONS for number in numbers]
@@ -113,14 +115,13 @@ class Load(threading.Thread):
             self.failed = error
             producer.abort()
 
-    def goes_on(self) -> None:
-        """Return when more was sent than buffers hold, so that some was confirmed since."""
+    def await_progress(self) -> None:
+        """Wait until more rows are sent than fit into the buffers, which means progress."""
         target = self.sent + 40
         eventually(lambda: self.sent >= target or self.failed is not None, timeout_s=90)
         assert self.failed is None
 
     def stop(self) -> None:
-        """End, and wait until everything is confirmed."""
         self._stop_requested.set()
         self.join(timeout=100)
         assert not self.is_alive()
@@ -141,10 +142,10 @@ class Load(threading.Thread):
         self.join(timeout=100)
 
     def check(self, bootstrap: str) -> None:
-        """Every row is there once and in order, as soon as the transaction is committed."""
+        """Check that every row is visible once and in order after the commit."""
         assert seen(bootstrap, self._topic, partitions=PARTITIONS) == [[]] * PARTITIONS
         last_offsets = self._one.producer.last_offsets
-        # A new leader does not know at once how far its followers are.
+        # A new leader needs fetches of its followers before it knows the high watermark.
         eventually(lambda: ends(bootstrap, self._topic, partitions=PARTITIONS) == last_offsets)
         self._one.commit()
         values = [b"%09d" % number for number in range(self.sent * ROWS)]
@@ -166,14 +167,14 @@ def test_leaders_and_coordinators_are_killed_and_stopped_in_turn(
     name = nodes.create(unique_name(), *EACH_LEADS_ONE, **MIN_ISR)
     one = begun.begin(unique_name(), timeout_ms=TIMEOUT_MS)
     with Load(one, name) as load:
-        load.goes_on()
+        load.await_progress()
         for broker_id, take_away in ((1, nodes.kill), (2, nodes.stop)):
             take_away(broker_id)
-            load.goes_on()
+            load.await_progress()
             nodes.start(broker_id)
             for partition in range(PARTITIONS):
                 nodes.await_isr(name, 1, 2, 3, partition=partition)
-            load.goes_on()
+            load.await_progress()
         load.stop()
     load.check(nodes.cluster.bootstrap_servers)
 
@@ -185,9 +186,9 @@ def test_a_transaction_begins_while_a_broker_is_down(
     one = begun.begin(unique_name(), timeout_ms=TIMEOUT_MS)
     nodes.kill(1)
     with Load(one, name) as load:
-        load.goes_on()
+        load.await_progress()
         nodes.start(1)
-        load.goes_on()
+        load.await_progress()
         load.stop()
     load.check(nodes.cluster.bootstrap_servers)
 
@@ -195,18 +196,18 @@ def test_a_transaction_begins_while_a_broker_is_down(
 def test_hanging_leader_resumes_after_an_election(
     nodes: Nodes, version: TransactionVersion, unique_name: NameFactory
 ) -> None:
-    """What it still has in its sockets it may append, or not: never twice."""
+    """The broker appends each request in its sockets once or not at all."""
     bootstrap = nodes.cluster.bootstrap_servers
     name = nodes.create(unique_name(), *EACH_LEADS_ONE, **MIN_ISR)
     settings: dict[str, Any] = {**SMALL, "request_timeout_ms": "1000"}
     with transactions(bootstrap, version, **settings) as begun:
         one = begun.begin(unique_name(), timeout_ms=TIMEOUT_MS)
         with Load(one, name) as load:
-            load.goes_on()
+            load.await_progress()
             nodes.pause(1)
-            load.goes_on()
+            load.await_progress()
             nodes.resume(1)
-            load.goes_on()
+            load.await_progress()
             load.stop()
         load.check(bootstrap)
 
@@ -214,12 +215,12 @@ def test_hanging_leader_resumes_after_an_election(
 def test_the_id_is_taken_while_a_leader_is_down(
     nodes: Nodes, begun: Transactions, unique_name: NameFactory
 ) -> None:
-    """Whoever has the id next sees nothing of what the one before wrote."""
+    """The next producer of the id sees nothing that the previous producer wrote."""
     bootstrap, transactional_id = nodes.cluster.bootstrap_servers, unique_name()
     name = nodes.create(unique_name(), *EACH_LEADS_ONE, **MIN_ISR)
     one = begun.begin(transactional_id, timeout_ms=TIMEOUT_MS)
     with Load(one, name) as load:
-        load.goes_on()
+        load.await_progress()
         nodes.kill(2)
         with transactions(bootstrap, begun.version, **SMALL) as others:
             other = others.begin(transactional_id)
@@ -235,22 +236,22 @@ def test_the_id_is_taken_while_a_leader_is_down(
 def test_only_broker_restarts(
     one_broker: Cluster, version: TransactionVersion, unique_name: NameFactory
 ) -> None:
-    """In good order, so that it remembers just the last batch of each producer, and killed."""
+    """A stopped broker restores only the last batch of each producer. A killed one follows."""
     bootstrap, name = one_broker.bootstrap_servers, unique_name()
     one_broker.create_topic(name, assignment=[[1]] * PARTITIONS)
     with transactions(bootstrap, version, **SMALL) as begun:
         one = begun.begin(unique_name(), timeout_ms=TIMEOUT_MS)
         with Load(one, name) as load:
-            load.goes_on()
+            load.await_progress()
             for take_away in (one_broker.stop_broker, one_broker.kill_broker):
                 take_away(1)
                 one_broker.start_broker(1)
-                load.goes_on()
+                load.await_progress()
             load.stop()
         load.check(bootstrap)
 
 
-def test_answers_and_requests_are_lost(
+def test_requests_and_responses_are_dropped(
     one_broker: Cluster, version: TransactionVersion, unique_name: NameFactory
 ) -> None:
     bootstrap, name = one_broker.bootstrap_servers, unique_name()
@@ -258,13 +259,13 @@ def test_answers_and_requests_are_lost(
     group, source = unique_name(), TopicPartition(name, 0)
     with TcpProxy(bootstrap) as proxy, transactions(bootstrap, version, **SMALL) as begun:
         one = begun.begin(unique_name(), via=proxy.address, timeout_ms=TIMEOUT_MS)
-        for lose in (proxy.lose_answers, proxy.drop_requests):
-            lose(of_api("add_partitions_to_txn", "txn_offset_commit"), times=2)
+        for drop in (proxy.drop_responses, proxy.drop_requests):
+            drop(of_api("add_partitions_to_txn", "txn_offset_commit"), times=2)
         one.producer.send_offsets(group, {source: 5})
         with Load(one, name) as load:
-            for lose in (proxy.lose_answers, proxy.drop_requests, proxy.lose_answers):
-                lose(of_api("produce"), times=3).await_hits(3)
-                load.goes_on()
+            for drop in (proxy.drop_responses, proxy.drop_requests, proxy.drop_responses):
+                drop(of_api("produce"), times=3).await_hits(3)
+                load.await_progress()
             load.stop()
         load.check(bootstrap)
         assert begun.client.committed_offsets(group, [source]) == {source: 5}

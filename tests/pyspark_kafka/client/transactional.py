@@ -1,6 +1,6 @@
-"""Transactional producers of the native engine, and how tests look at what they wrote.
+"""Transactional producers of the native engine, and functions that read their records.
 
-Purpose: clients for both versions of Kafka's transactions, and the log read by confluent-kafka.
+The clients use both versions of Kafka's transactions. confluent-kafka reads the log.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as RdTopicPartition
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.native.client import NativeReads
+from pyspark_kafka.client.native.client import NativeReadClient
 from pyspark_kafka.client.native.producer_pool import ProducerPool
 from pyspark_kafka.client.native.producer_settings import ProducerSettings
 from pyspark_kafka.client.native.settings import NativeSettings
@@ -34,7 +34,7 @@ TRANSACTION_TIMEOUT_MS = 60_000
 
 @dataclass(slots=True, kw_only=True)
 class Transaction:
-    """One transaction of an id that was initialised, and its producer."""
+    """One transaction of an initialized transactional id, and its producer."""
 
     client: NativeTransactionalClient
     transactional_id: str
@@ -43,7 +43,6 @@ class Transaction:
     producer: NativeTransactionalProducer
 
     def end(self, *, is_commit: bool) -> ErrorCode | None:
-        """EndTxn."""
         end = EndTransaction(
             transactional_id=self.transactional_id,
             producer=self.owner,
@@ -53,17 +52,15 @@ class Transaction:
         return self.client.end_transactions([end])[self.transactional_id]
 
     def commit(self) -> None:
-        """EndTxn, which must succeed."""
         assert self.end(is_commit=True) is ErrorCode.none
 
     def abort(self) -> None:
-        """The same to abort."""
         assert self.end(is_commit=False) is ErrorCode.none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transactions:
-    """Begins transactions in one cluster; `settings` are `kafka.*` with `_` for dots."""
+    """Transactions in one cluster; `settings` are `kafka.*` options with `_` instead of dots."""
 
     client: NativeTransactionalClient
     version: TransactionVersion
@@ -79,7 +76,7 @@ class Transactions:
         via: str | None = None,
         timeout_ms: int = TRANSACTION_TIMEOUT_MS,
     ) -> Transaction:
-        """Take the id, and begin. `via` is where its producer connects to, whatever it means."""
+        """Initialize the id and begin a transaction; `via` is the producer's bootstrap address."""
         owner = self.client.init_producer_id(transactional_id, timeout_ms=timeout_ms)
         if via is None:
             producer = self.client.transactional_producer(transactional_id, owner, self.version)
@@ -111,7 +108,7 @@ class Transactions:
         return router
 
     def close(self) -> None:
-        """Close what is open. Transactions stay as they are."""
+        """Close producers and connections, and leave the transactions as they are."""
         for producer in self._producers:
             producer.abort()
         for router in self._routers:
@@ -122,11 +119,11 @@ class Transactions:
 def transactions(
     bootstrap: str, version: TransactionVersion, *, clock: Clock | None = None, **kafka: Any
 ) -> Iterator[Transactions]:
-    """Transactions in this cluster, which has this version."""
+    """Yield `Transactions` in this cluster, which has this version of transactions."""
     wanted = options(bootstrap, engine="native", **kafka)
     settings = NativeSettings.of(wanted, "producer")
     producing = ProducerSettings.of(wanted.kafka, settings)
-    reads = NativeReads.of(settings, clock)
+    reads = NativeReadClient.of(settings, clock)
     producers = ProducerPool(router=reads.router, settings=producing, bootstrap_servers=bootstrap)
     with NativeTransactionalClient(
         router=reads.router, queries=reads.queries, settings=settings, producers=producers
@@ -145,7 +142,7 @@ Log = list[tuple[int, bytes | None]]
 def stored(
     bootstrap: str, topic: str, *, partitions: int = 1, isolation_level: str = "read_uncommitted"
 ) -> list[Log]:
-    """What is in the log of each partition for such a reader."""
+    """Return the log of each partition as a consumer with this isolation level reads it."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -163,7 +160,7 @@ def stored(
     try:
         while ended < partitions:
             message = consumer.poll(TIMEOUT_S)
-            assert message is not None, f"nothing came in {TIMEOUT_S} s"
+            assert message is not None, f"no message arrived within {TIMEOUT_S} s"
             error = message.error()
             if error is None:
                 partition, offset = message.partition(), message.offset()
@@ -180,16 +177,16 @@ def stored(
 
 
 def seen(bootstrap: str, topic: str, *, partitions: int = 1) -> list[list[bytes | None]]:
-    """The values of each partition that a read_committed reader sees."""
+    """Return the values of each partition that a `read_committed` consumer reads."""
     logs = stored(bootstrap, topic, partitions=partitions, isolation_level="read_committed")
     return [[value for _, value in log] for log in logs]
 
 
 def await_seen(bootstrap: str, topic: str, *expected: Sequence[bytes | None]) -> None:
-    """Return once a read_committed reader sees these values in the partitions.
+    """Wait until a `read_committed` consumer reads these values from the partitions.
 
-    Markers are written after EndTxn is answered, and a new leader does not know at once how far its
-    followers are.
+    The markers are written after the response to EndTxn, and a new leader needs fetches of its
+    followers before it knows the high watermark.
     """
     last: list[list[bytes | None]] = []
 
@@ -204,6 +201,6 @@ def await_seen(bootstrap: str, topic: str, *expected: Sequence[bytes | None]) ->
 
 
 def ends(bootstrap: str, topic: str, *, partitions: int = 1) -> dict[TopicPartition, int]:
-    """The offset of the last record of each partition that has one."""
+    """Return the offset of the last record of each partition that has records."""
     logs = stored(bootstrap, topic, partitions=partitions)
     return {TopicPartition(topic, number): log[-1][0] for number, log in enumerate(logs) if log}

@@ -1,6 +1,6 @@
-"""Record batches, valid or corrupt, for the tests of decoding.
+"""Valid and corrupt record batches for the decoding tests.
 
-Purpose: an encoder that shares no code with the tested one.
+The encoder shares no code with the tested decoder.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Headers = Sequence[tuple[bytes, bytes | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One record; `offset_delta` None is that of the previous record plus 1."""
+    """One record; `offset_delta` None means the delta of the previous record plus 1."""
 
     key: bytes | None = None
     value: bytes | None = b"v"
@@ -81,7 +81,6 @@ def sized(body: bytes) -> bytes:
 
 
 def records_section(rows: Iterable[Row]) -> tuple[bytes, int]:
-    """Return the encoded records, and the last offset delta."""
     section, delta = bytearray(), -1
     for row in rows:
         delta = delta + 1 if row.offset_delta is None else row.offset_delta
@@ -90,13 +89,12 @@ def records_section(rows: Iterable[Row]) -> tuple[bytes, int]:
 
 
 def with_crc(data: bytes) -> bytes:
-    """Return the batch with a valid CRC."""
     crc = struct.pack(">I", crc32c(data[CRC_POSITION + 4 :]))
     return data[:CRC_POSITION] + crc + data[CRC_POSITION + 4 :]
 
 
 def raw_batch(section: bytes, *, count: int, last_offset_delta: int, **fields: Any) -> bytes:
-    """Build a batch of a records section; `fields` are header fields."""
+    """Build a batch with this records section; `fields` are header fields."""
     header = struct.pack(
         ">qiibIhiqqqhii",
         fields.pop("base_offset", 0),
@@ -129,12 +127,10 @@ def batch(rows: Sequence[Row], *, codec: int = 0, framed: bool = True, **fields:
 
 
 def plain(values: Iterable[bytes], **fields: Any) -> bytes:
-    """Build a batch of values without keys."""
     return batch([Row(value=value) for value in values], **fields)
 
 
 def marker(kind: int, *, base_offset: int, producer_id: int, **fields: Any) -> bytes:
-    """A control batch: an abort or commit marker."""
     row = Row(key=struct.pack(">hh", 0, kind), value=struct.pack(">hi", 0, 0))
     return batch(
         [row],
@@ -146,7 +142,11 @@ def marker(kind: int, *, base_offset: int, producer_id: int, **fields: Any) -> b
 
 
 def compressed(codec: int, section: bytes, *, framed: bool = True) -> bytes:
-    """`framed`: snappy as Java writes it, in blocks; else one raw block, as librdkafka does."""
+    """Compress a records section.
+
+    With `framed`, snappy has the block format of Java; otherwise it is one raw block, as in
+    librdkafka.
+    """
     if codec == 0:
         return section
     if codec == SNAPPY:

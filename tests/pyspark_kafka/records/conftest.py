@@ -9,11 +9,11 @@ from tests.pyspark_kafka.records.implementations import IMPLEMENTATIONS, impleme
 
 @pytest.fixture(params=IMPLEMENTATIONS)
 def decode(request: pytest.FixtureRequest) -> Decode:
-    """Each implementation that is built here."""
+    """Return the decoder of each implementation that is built."""
     return implementation(request.param)
 
 
 @pytest.fixture(params=IMPLEMENTATIONS)
 def encode(request: pytest.FixtureRequest) -> Encode:
-    """Each implementation that is built here."""
+    """Return the encoder of each implementation that is built."""
     return encoding_implementation(request.param)

@@ -1,7 +1,6 @@
 """A corpus of corrupt fetch responses: golden batches of Apache Kafka with one change each.
 
-Purpose: the same few thousand inputs in every run, for every named kind of corruption, from one
-seed. What it must not know: the implementations.
+Every run has the same few thousand inputs for every kind of corruption, generated from one seed.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def batches_of(data: bytes) -> list[bytes]:
 
 
 def refitted(damaged: bytes) -> bytes:
-    """Correct the length and the CRC, as a faulty producer would write the batch."""
+    """Correct the length and the CRC, as if a faulty producer had written the batch."""
     if len(damaged) < HEADER_BYTES:
         return damaged
     return with_crc(damaged[:8] + struct.pack(">i", len(damaged) - 12) + damaged[12:])
@@ -66,7 +65,7 @@ def golden() -> dict[str, bytes]:
 
 
 def damaged(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the change, and the golden batches `name` after it."""
+    """Yield a description of each change, and the golden batches `name` with this change."""
     chance = random.Random(f"{SEED} {name}")
     whole = batches_of(data)
     yield from _whole_batches(data, whole, chance)
@@ -98,7 +97,7 @@ def _one_batch(batch: bytes, chance: random.Random) -> Iterator[tuple[str, bytes
     for size in {0, *(chance.randrange(len(section)) for _ in range(OF_EACH_KIND))}:
         yield f"section cut to {size}", refitted(header + section[:size])
     for _ in range(3 * OF_EACH_KIND):
-        # Half of them in the first record, or in the header of the compressed data.
+        # Half of the changes are in the first record or in the header of the compressed data.
         at = chance.randrange(min(16, len(section)) if chance.random() < 0.5 else len(section))
         bit = chance.randrange(8)
         yield f"section flip {bit} at {at}", refitted(header + _flipped(section, at, bit))

@@ -1,7 +1,4 @@
-"""Helpers of the encoding tests.
-
-Purpose: rows and settings with defaults, and batches read back by `decode`.
-"""
+"""Helpers of the encoding tests: rows and settings with defaults, and decoded batches."""
 
 from __future__ import annotations
 
@@ -76,7 +73,7 @@ def header(batch: EncodedBatch) -> dict[str, int]:
 
 
 def records(batch: EncodedBatch) -> list[dict[str, Any]]:
-    """Key, value, headers and timestamp in milliseconds of each record, offsets checked."""
+    """Return key, value, headers and timestamp in milliseconds of each record; check offsets."""
     found: list[dict[str, Any]] = []
     assert header(batch)["length"] == len(batch.data) - 12
     for arrow in decode(batch.data, decode_request()).batches:
@@ -91,10 +88,8 @@ def records(batch: EncodedBatch) -> list[dict[str, Any]]:
 
 
 def values(batches: Iterable[EncodedBatch]) -> list[list[bytes | None]]:
-    """Return the values of each batch."""
     return [[record["value"] for record in records(batch)] for batch in batches]
 
 
 def section(batch: EncodedBatch) -> memoryview:
-    """The records, compressed or not."""
     return batch.data[HEADER_BYTES:]

@@ -1,6 +1,6 @@
 """The available implementations, as parameters of tests.
 
-Without the kernel one test is skipped instead of hundreds.
+If the kernel is not built, one test is skipped instead of hundreds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark_kafka.errors import KafkaError
 from pyspark_kafka.records import Decode, DecodeRequest, DecodeResult
 
 KERNEL_IS_BUILT = importlib.util.find_spec("pyspark_kafka.records._kernel") is not None
-NOT_BUILT = "the kernel is not built: install the project where there is a C compiler"
+NOT_BUILT = "the kernel is not built: install the project on a machine with a C compiler"
 
 needs_kernel = pytest.mark.skipif(not KERNEL_IS_BUILT, reason=NOT_BUILT)
 IMPLEMENTATIONS = ["cython", "pure"] if KERNEL_IS_BUILT else ["pure"]
@@ -30,10 +30,10 @@ def implementation(name: str) -> Decode:
 
 
 def outcome(name: str, data: bytes, options: DecodeRequest) -> DecodeResult | tuple[type, str]:
-    """What the implementation gives, checked by Arrow, or how it fails.
+    """Return the result of the implementation, validated by Arrow, or its error.
 
-    It is given memory that ends where the data does, for an address sanitizer to see what is read
-    behind: `bytes` have one more.
+    The memory of the input ends at its last byte, so that an address sanitizer detects reads beyond
+    it. A `bytes` object has one more byte.
     """
     exact = np.frombuffer(data, np.uint8).copy().data
     try:

@@ -1,4 +1,4 @@
-"""Checksums of rows: both implementations, and the values that affect a sum."""
+"""Tests of row checksums: both implementations, and the values that change a sum."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ Header = tuple[str, bytes | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """The row for Arrow."""
-
     topic: str | None = "clicks"
     partition: int | None = None
     timestamp: int | None = None
@@ -36,7 +34,7 @@ class Given:
 
     @property
     def identity(self) -> Given:
-        """The row with null and empty headers as one value, as in Kafka."""
+        """The row with null instead of empty headers, because Kafka does not distinguish them."""
         return replace(self, headers=self.headers or None)
 
 
@@ -48,11 +46,10 @@ def checksum_implementation(name: str) -> RowChecksums:
 
 @pytest.fixture(params=IMPLEMENTATIONS)
 def row_checksums(request: pytest.FixtureRequest) -> RowChecksums:
-    """Each implementation that is built here."""
     return checksum_implementation(request.param)
 
 
-# Sizes around the boundaries of words, blocks and stripes.
+# Sizes near the boundaries of words, blocks and stripes.
 payloads = (
     st.none()
     | st.binary(max_size=40)
@@ -73,7 +70,7 @@ given_rows = st.lists(given_row, max_size=12)
 
 
 def plain(rows: Sequence[Given]) -> pa.RecordBatch:
-    """All columns with their usual types."""
+    """Return the rows with all columns and their usual types."""
     return pa.RecordBatch.from_pydict(
         {
             "topic": pa.array([row.topic for row in rows], pa.string()),
@@ -88,7 +85,7 @@ def plain(rows: Sequence[Given]) -> pa.RecordBatch:
 
 @st.composite
 def in_any_type(draw: st.DrawFn, rows: Sequence[Given]) -> pa.RecordBatch:
-    """The same rows as a slice of a larger batch, in other types, without empty columns."""
+    """Return the rows as a slice of a larger batch, with other types and without empty columns."""
     before = draw(st.integers(0, 9))
     around = Given(
         topic="#", partition=9, timestamp=9, key=b"#", value=b"##", headers=(("#", b""),)
@@ -136,6 +133,7 @@ def test_row_checksums_is_of_the_selected_implementation() -> None:
     assert checksums.row_checksums is checksum_implementation(IMPLEMENTATION)
 
 
+@pytest.mark.slow
 @needs_kernel
 @settings(max_examples=300, deadline=None)
 @given(rows=given_rows, data=st.data())
@@ -147,7 +145,7 @@ def test_the_implementations_agree(rows: list[Given], data: st.DataObject) -> No
 @needs_kernel
 @pytest.mark.parametrize("is_last", [False, True])
 def test_the_implementations_agree_on_every_size(is_last: bool) -> None:
-    """With and without memory after the field."""
+    """The field is at the end of the memory, or the data of another field follows."""
     payload = random.Random(1).randbytes(300)
     for size in range(300):
         values = [payload[:size]] if is_last else [payload[:size], payload]
@@ -157,6 +155,7 @@ def test_the_implementations_agree_on_every_size(is_last: bool) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 @settings(max_examples=150, deadline=None)
 @given(rows=given_rows, data=st.data())
@@ -173,6 +172,7 @@ def test_types_order_and_batches_do_not_affect_the_sum(
     assert all(0 <= one_sum < CHECKSUMS for one_sum in sums)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 @settings(max_examples=300, deadline=None)
 @given(first=given_row, second=given_row)
@@ -244,7 +244,7 @@ def test_every_bit_counts(row_checksums: RowChecksums, size: int) -> None:
 
 
 def test_values_that_moved_to_other_rows_change_the_sum(row_checksums: RowChecksums) -> None:
-    """The rows have the same values in each column."""
+    """Each column has the same values, but in other rows."""
     straight = [Given(key=b"1", value=b"x"), Given(key=b"2", value=b"y")]
     crossed = [Given(key=b"1", value=b"y"), Given(key=b"2", value=b"x")]
     assert row_checksums(plain(straight)) != row_checksums(plain(crossed))
@@ -274,12 +274,12 @@ def test_null_and_empty_lists_of_headers_are_the_same(row_checksums: RowChecksum
 def test_sums_are_stable_across_releases(
     row_checksums: RowChecksums, row: Given, expected: int
 ) -> None:
-    """Sums are stored in decisions: a change would need a new format of those."""
+    """Decisions contain checksums, so another checksum would need another decision format."""
     assert one(row_checksums, row) == expected
 
 
 def test_prepared_rows_have_checksums(row_checksums: RowChecksums) -> None:
-    """With every type of Spark, and the topic from the option or the column."""
+    """The rows have all of Spark's column types, and a topic from the option or the column."""
     made = plain([BASE, replace(BASE, key=None)])
     stamps = made.column("timestamp").cast(STAMPS)
     made = made.set_column(2, "timestamp", stamps.cast(pa.timestamp("us", tz="UTC")))

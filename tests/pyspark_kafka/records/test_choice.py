@@ -1,4 +1,4 @@
-"""The choice of the implementation in a process."""
+"""Tests of the choice of an implementation in a process."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_an_unknown_implementation_raises() -> None:
 
 
 @needs_kernel
-@pytest.mark.full  # mypy reads the whole package
+@pytest.mark.full  # mypy checks the whole package
 @pytest.mark.timeout(300)
 def test_the_kernel_matches_its_stub() -> None:
     command = [sys.executable, "-m", "mypy.stubtest", "pyspark_kafka.records._kernel"]

@@ -1,4 +1,4 @@
-"""Compression with each codec and level."""
+"""Tests of compression with each codec and level."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_round_trip(codec: Codec, name: str) -> None:
 
 @pytest.mark.parametrize("size", [65_535, 65_536, 65_537, 131_072])
 def test_lz4_frames_are_as_in_java(size: int) -> None:
-    """A constant header and blocks of 64 KiB, uncompressed if that is shorter."""
+    """The header is constant, and blocks of 64 KiB are uncompressed if that is shorter."""
     frame = compressed(Codec.LZ4, RANDOM[:size])
     assert frame[:7] == bytes.fromhex("04224d18 60 40 82")
     position, plain = 7, b""
@@ -68,7 +68,7 @@ def test_higher_levels_are_smaller(codec: str, low: int, high: int) -> None:
 
 
 def test_default_levels_are_kafkas() -> None:
-    """Levels 6 and 3, not those of Arrow, and for LZ4 the fast compressor."""
+    """gzip uses level 6 and zstd level 3, unlike Arrow. LZ4 uses the fast compressor."""
     assert compressed(Codec.GZIP, TEXT) == compressed(Codec.GZIP, TEXT, 6)
     assert len(compressed(Codec.GZIP, TEXT)) == len(zlib.compress(TEXT, 6, wbits=31))
     assert compressed(Codec.ZSTD, TEXT) == compressed(Codec.ZSTD, TEXT, 3)

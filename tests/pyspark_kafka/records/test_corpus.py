@@ -1,4 +1,4 @@
-"""Both implementations return the same rows or the same error for corrupt responses."""
+"""Tests that both implementations return the same rows or errors for corrupt responses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tests.pyspark_kafka.records.corpus import damaged, golden
 from tests.pyspark_kafka.records.implementations import needs_kernel, outcome
 
 DATA = golden()
-# Used in turn; without headers and with the widest range the kernel uses its fast path.
+# The requests are used in turn; without headers and with the widest range the kernel uses its fast
+# path.
 REQUESTS = [
     decode_request(aborted=[(0, 0), (1, 0)]),
     decode_request(columns=ALL_COLUMNS[:7], end_offset=2**63 - 1),
@@ -21,6 +22,7 @@ REQUESTS = [
 WHERE = re.compile(r"at offset -?\d+ of clicks-3")
 
 
+@pytest.mark.slow
 @needs_kernel
 @pytest.mark.parametrize("name", DATA)
 def test_the_implementations_agree(name: str) -> None:
@@ -34,6 +36,6 @@ def test_the_implementations_agree(name: str) -> None:
         else:
             assert WHERE.search(kernel[1]), done
             kinds.add(re.sub(r"-?\d+", "", kernel[1]))
-    # The corpus covers several errors, and damage that changes no row.
+    # The corpus covers several errors, and also corruption that changes no row.
     assert "rows" in kinds
     assert len(kinds) > 8

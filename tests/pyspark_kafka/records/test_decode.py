@@ -1,4 +1,4 @@
-"""Decoding of batches, with each implementation."""
+"""Tests of the decoding of batches, with each implementation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoding of rows, with each implementation."""
+"""Tests of the encoding of rows, with each implementation."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from tests.pyspark_kafka.records.encoded import (
 )
 
 PARTITIONS_FOR_KEYS = Path(__file__).with_name("partitions_for_keys.json")
-"""Keys, their murmur2 and their partitions of 1, 2, 7 and 1000, from `PartitionsForKeys.java`."""
+"""Keys, murmur2 hashes, and partitions of 1, 2, 7 and 1000, from `PartitionsForKeys.java`."""
 
 FIELDS = ["key", "value"]
 
-# The size of a record with an empty value; a value of less than 57 bytes adds its size.
+# The size of a record with an empty value; a value below 57 bytes adds its own size.
 EMPTY_BYTES = 7
 
 
@@ -130,7 +130,7 @@ def test_slices_are_encoded_without_the_other_rows(encode: Encode) -> None:
         part = whole.slice(start, length)
         copy = pa.RecordBatch.from_pylist(part.to_pylist(), schema=part.schema)
         assert encode(part, encoding()) == encode(copy, encoding())
-    # Child arrays with another offset than their parents.
+    # The child arrays have other offsets than their parents.
     pairs = whole.column("headers").values
     lists = pa.ListArray.from_arrays(pa.array([0, 0, 2, 5], pa.int32()), pairs.slice(3, 6))
     (batch,) = encode(pa.RecordBatch.from_pydict({"headers": lists.slice(1)}), encoding())
@@ -205,7 +205,10 @@ class TestBounds:
         )
 
     def test_deltas_of_several_bytes_are_counted(self, encode: Encode) -> None:
-        """Offset deltas from 64 on have two bytes, from 8192 on three; timestamps up to ten."""
+        """Offset deltas of 64 and more take two bytes, those of 8192 and more take three.
+
+        Timestamp deltas take up to ten bytes.
+        """
         count = 9000
         rows = rows_of([b""] * count, timestamps=[(i * i) << (i % 20) for i in range(count)])
         (whole,) = encode(rows, encoding())
@@ -275,7 +278,7 @@ class TestSequences:
 
 
 def test_referenced_batches_keep_their_memory(encode: Encode) -> None:
-    """The kernel reuses only the memory of batches without references."""
+    """The kernel reuses memory only if no batch references it."""
     options = encoding(batch_bytes_max=200_000)
     held: list[tuple[memoryview, bytes]] = []
     for turn in range(30):

@@ -1,4 +1,4 @@
-"""The implementations of encoding against each other and against their input."""
+"""Tests that the encoding implementations agree with each other and with their input."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ PARTITIONS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """The row for Arrow."""
-
     key: bytes | None
     value: bytes | None
     partition: int | None
@@ -42,7 +40,7 @@ class Given:
     headers: list[tuple[str, bytes | None]] | None
 
 
-# Sizes around the boundaries of varints, and of the words that the kernel copies.
+# Sizes near the boundaries of varints and of the words that the kernel copies.
 payloads = (
     st.none()
     | st.binary(max_size=70)
@@ -85,7 +83,7 @@ def settings_of(draw: st.DrawFn) -> Encoding:
 
 @st.composite
 def arrow(draw: st.DrawFn, rows: Sequence[Given], *, types: bool = True) -> pa.RecordBatch:
-    """The rows as a slice of a larger batch, with headers that are a slice too."""
+    """Return the rows as a slice of a larger batch, whose headers are also a slice."""
     before = draw(st.integers(0, 9))
     around = [Given(key=b"#", value=b"##", partition=9, timestamp=9, headers=[("#", None)])]
     padded = [*around * before, *rows, *around * draw(st.integers(0, 2))]
@@ -192,7 +190,7 @@ def test_round_trip(name: str, rows: list[Given], options: Encoding, data: st.Da
 
 
 def placed(rows: Sequence[Given], options: Encoding) -> list[tuple[int, list[Given]]]:
-    """The rows of each batch by the rules of `Encoding`, with sizes of encoded records."""
+    """Return the rows of each batch according to `Encoding`, with the sizes of encoded records."""
     batches: list[tuple[int, list[Given]]] = []
     open_at: dict[int, int] = {}
     turn = 0

@@ -1,7 +1,8 @@
-"""Batches of ours as brokers take them and as other clients read them, with every codec.
+"""Tests that brokers accept our batches and that other clients read them, with every codec.
 
-Purpose: the proof that what is written is Kafka's format, not only what our own decoder takes it
-for. The broker and its tools are the run's; with `--cluster=kafka` they are Apache Kafka's.
+They show that the written format is Kafka's, and is not only readable by our own decoder. The
+cluster of the run provides the broker and the tools; with `--cluster=kafka` they are Apache
+Kafka's.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tests.conformance.wire import append
 from tests.pyspark_kafka.records.encoded import PRODUCER, encoding, records, rows_of
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python's own, at its import
+    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python raises it on import
     from kafka import codec as kafka_python_codecs
     from kafka.record.memory_records import MemoryRecords
 
@@ -39,7 +40,7 @@ NOW = int(time.time() * 1000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """Text all of it, so that the console consumer shows it as it is."""
+    """A record whose fields are text, so that the console consumer shows them unchanged."""
 
     partition: int
     offset: int
@@ -50,7 +51,7 @@ class Record:
 
 
 def text(seed: int, size: int) -> str:
-    """Incompressible bytes, which LZ4 stores uncompressed."""
+    """Return incompressible text, which LZ4 stores uncompressed."""
     return base64.b85encode(random.Random(seed).randbytes(size)).decode()[:size]
 
 
@@ -65,11 +66,10 @@ HEADERS: Sequence[tuple[tuple[str, str | None], ...]] = (
 
 
 TINY = rows_of([b""])
-"""As snappy it is shorter than the header of Java's own form of snappy."""
+"""Shorter, when compressed with snappy, than the header of Java's snappy format."""
 
 
 def rows_over(start: int) -> pa.RecordBatch:
-    """Fourteen rows for two partitions."""
     count = 2 * len(VALUES)
     return rows_of(
         [None if value is None else value.encode() for value in VALUES] * 2,
@@ -218,7 +218,7 @@ def test_a_broker_that_recompresses_reads_every_codec(
     assert read_by_librdkafka(bootstrap, name, len(expected)) == expected
 
 
-@pytest.mark.full  # starts Java, twice
+@pytest.mark.full  # the test starts Java twice
 @pytest.mark.slow
 def test_kafkas_console_consumer_reads_every_codec(
     bootstrap: str, raw: RawConnection, topic: Topic
@@ -260,7 +260,7 @@ KAFKA_PYTHON_HAS = {
     Codec.LZ4: kafka_python_codecs.has_lz4(),
     Codec.ZSTD: kafka_python_codecs.has_zstd(),
 }
-"""It asks for a package of each."""
+"""kafka-python needs an optional package for each of these codecs."""
 
 
 @pytest.mark.parametrize("codec", [codec for codec, there in KAFKA_PYTHON_HAS.items() if there])

@@ -1,6 +1,6 @@
-"""Bytes of Apache Kafka become the rows that its own consumer makes of them.
+"""Tests that batches of Apache Kafka decode to the rows that its own consumer returns.
 
-`tests/golden/capture.py` wrote both.
+`tests/golden/capture.py` created the batches and the rows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ def expected_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def decoded_rows(batches: list[pa.RecordBatch]) -> list[dict[str, Any]]:
-    """With timestamps as milliseconds."""
     rows = []
     for batch in batches:
         batch.validate(full=True)

@@ -1,4 +1,4 @@
-"""The implementations compared: the same rows and Arrow batches, or the same error."""
+"""Tests that all implementations return the same rows and Arrow batches, or the same error."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ sound_rows = st.builds(
 )
 
 
-# Mostly usual ones, else those around the limits of Spark and of int64.
+# Mostly common timestamps, otherwise timestamps near the limits of Spark and of int64.
 EDGE = 2**63 // 1000
 timestamps = st.just(1_700_000_000_000) | st.sampled_from(
     [-1, 0, EDGE - 2**20, EDGE, EDGE + 1, -EDGE + 2**20, -EDGE, -EDGE - 1, 2**63 - 1, -(2**63)]
@@ -65,7 +65,7 @@ timestamps = st.just(1_700_000_000_000) | st.sampled_from(
 
 @st.composite
 def logs(draw: st.DrawFn, rows: st.SearchStrategy[Row]) -> list[bytes]:
-    """Batches of a log: increasing offsets with gaps, some in transactions."""
+    """Draw the batches of a log: ascending offsets with gaps, some batches in transactions."""
     offset, made = draw(st.integers(0, 20)), []
     for _ in range(draw(st.integers(1, 5))):
         producer_id = draw(st.integers(1, 3))
@@ -115,6 +115,7 @@ def test_valid_logs(made: list[bytes], options: DecodeRequest) -> None:
     same(b"".join(made), options)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(made=logs(rows), options=options(), data=st.data())
 def test_truncated_logs_and_values_out_of_range(
@@ -131,7 +132,7 @@ def mutated(draw: st.DrawFn, data: bytes) -> bytes:
     for _ in range(draw(st.integers(1, 3))):
         if not damaged:
             break
-        # Half of them in the header or in the first record, which have the numbers.
+        # Half of the changes are in the header or the first record, which contain the numbers.
         near = st.integers(0, min(len(damaged), HEADER_BYTES + 16) - 1)
         at = draw(near | st.integers(0, len(damaged) - 1))
         how = draw(st.sampled_from(["flip", "replace", "cut", "double"]))
@@ -158,18 +159,20 @@ def mutated(draw: st.DrawFn, data: bytes) -> bytes:
     return bytes(damaged)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(made=logs(sound_rows), options=options(), data=st.data())
 def test_mutated_logs(made: list[bytes], options: DecodeRequest, data: st.DataObject) -> None:
     same(data.draw(mutated(b"".join(made))), options)
 
 
+@pytest.mark.slow
 @settings(max_examples=250, deadline=None)
 @given(made=logs(sound_rows), options=options(), data=st.data())
 def test_mutated_batches_with_a_valid_crc(
     made: list[bytes], options: DecodeRequest, data: st.DataObject
 ) -> None:
-    """Corruption with a valid CRC, as a faulty or malicious producer writes it."""
+    """The batches are corrupt but have a valid CRC, as from a faulty or malicious producer."""
     at = data.draw(st.integers(0, len(made) - 1))
     damaged = data.draw(mutated(made[at]))
     if data.draw(st.booleans()) and len(damaged) >= HEADER_BYTES:
@@ -222,7 +225,7 @@ common_rows = st.builds(
 @settings(max_examples=80, deadline=None)
 @given(made=st.lists(st.lists(common_rows, max_size=40), min_size=1, max_size=4), options=options())
 def test_runs_of_common_records(made: list[list[Row]], options: DecodeRequest) -> None:
-    """Common records, which use the kernel's fast path, mixed with others."""
+    """Common records, which take the kernel's fast path, are mixed with others."""
     data, offset = [], 0
     for index, rows in enumerate(made):
         attributes = LOG_APPEND_TIME if index % 3 == 1 else 0
@@ -233,11 +236,12 @@ def test_runs_of_common_records(made: list[list[Row]], options: DecodeRequest) -
 
 @pytest.mark.parametrize("behind", [0, 1, 31, 32, 33])
 def test_fields_of_every_size(behind: int) -> None:
-    """The kernel copies whole words; the rows must have only the field's bytes."""
+    """The kernel copies whole words, but the rows must contain only the bytes of the field."""
     rows = [Row(key=bytes([n % 251]) * n, value=bytes([n % 241]) * (300 - n)) for n in range(300)]
     same(batch([*rows, Row(value=b"b" * behind)]), decode_request(columns=ALL_COLUMNS[:7]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bytes_max", [1, 69, 70, 71, 4000, 4001])
 @pytest.mark.parametrize("rows_max", [1, 63, 64, 65, 1000])
 def test_cuts_between_common_records(bytes_max: int, rows_max: int) -> None:
@@ -248,7 +252,6 @@ def test_cuts_between_common_records(bytes_max: int, rows_max: int) -> None:
 
 
 def test_more_nulls_than_a_batch_has_rows() -> None:
-    """Every row has many headers with null values."""
     rows = [Row(value=None, headers=[(b"h", None)] * 501)] * 200
     same(batch(rows), decode_request(columns=("value", "headers")))
 

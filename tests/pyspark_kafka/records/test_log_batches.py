@@ -1,4 +1,4 @@
-"""Batches of a log: control batches, transactions of any producer, records decoded on use."""
+"""Tests of log batches: control batches, transactions, and records that are decoded on use."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pyspark_kafka.errors import CorruptBatchError, KafkaError
 from pyspark_kafka.kafka.log import LogBatch
 from pyspark_kafka.kafka.transactions import TransactionResult
+from pyspark_kafka.records.contract import DecodeError, DecodeFailure
 from pyspark_kafka.records.log_batches import log_batches
 from tests.pyspark_kafka.records.batches import (
     ABORT,
@@ -32,7 +33,7 @@ R = TypeVar("R")
 
 
 def all_of(generator: Generator[T, None, R]) -> tuple[list[T], R]:
-    """What a generator yields, and what it returns."""
+    """Return the yielded values and the return value of a generator."""
     found: list[T] = []
     while True:
         try:
@@ -125,7 +126,7 @@ def test_a_corrupt_batch_is_an_error() -> None:
 
 
 def test_control_batches_without_a_result() -> None:
-    """Unknown control types, and markers that compaction emptied."""
+    """The control batches have an unknown type, or compaction has emptied them."""
     unknown = marker(6, base_offset=0, producer_id=7)
     emptied = raw_batch(
         b"",
@@ -142,8 +143,10 @@ def test_control_batches_without_a_result() -> None:
 
 def test_a_marker_without_a_key_is_corrupt() -> None:
     keyless = batch([Row()], attributes=CONTROL | TRANSACTIONAL, producer_id=7)
-    with pytest.raises(CorruptBatchError, match="control record"):
+    with pytest.raises(CorruptBatchError) as caught:
         walk(keyless)
+    assert isinstance(caught.value.__context__, DecodeError)
+    assert caught.value.__context__.failure is DecodeFailure.MARKER
 
 
 @given(st.data())

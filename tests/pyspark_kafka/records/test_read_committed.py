@@ -1,4 +1,4 @@
-"""Aborted producers, batch by batch."""
+"""Tests of the aborted producers of a fetch, batch by batch."""
 
 from __future__ import annotations
 

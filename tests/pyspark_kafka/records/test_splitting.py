@@ -1,4 +1,4 @@
-"""Splitting of encoded batches."""
+"""Tests of the splitting of encoded batches."""
 
 from __future__ import annotations
 

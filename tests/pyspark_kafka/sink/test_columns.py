@@ -1,4 +1,4 @@
-"""What cannot be written is refused on the driver, by column."""
+"""Tests of columns: the driver rejects columns that cannot be written, and names them."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def test_the_option_beside_the_column() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "column", "words"),
+    ("columns", "column", "facts"),
     [
-        ({"key": TEXT}, "value", ["missing", "'key'"]),
-        ({}, "value", ["missing", "no columns"]),
-        ({"value": INT}, "value", ["int", "string or binary"]),
-        ({"value": TEXT, "key": INT}, "key", ["int", "string or binary"]),
+        ({"key": TEXT}, "value", ["'key'"]),
+        ({}, "value", []),
+        ({"value": INT}, "value", ["int", "string", "binary"]),
+        ({"value": TEXT, "key": INT}, "key", ["int", "string", "binary"]),
         ({"value": TEXT, "topic": BINARY}, "topic", ["binary", "string"]),
         ({"value": TEXT, "partition": LongType()}, "partition", ["bigint", "int"]),
         ({"value": TEXT, "timestamp": TimestampNTZType()}, "timestamp", ["timestamp_ntz"]),
@@ -61,22 +61,22 @@ def test_the_option_beside_the_column() -> None:
             ["array<struct<k:string,v:binary>>", "array<struct<key:string,value:binary>>"],
         ),
         ({"value": TEXT, "amount": DoubleType()}, "amount", ["double"]),
-        ({"Value": TEXT}, "Value", ["Rename it to 'value'"]),
-        ({"value": TEXT, "offset": LongType()}, "offset", ["Drop it"]),
+        ({"Value": TEXT}, "Value", ["'value'"]),
+        ({"value": TEXT, "offset": LongType()}, "offset", []),
     ],
 )
 def test_invalid_column_is_refused(
-    columns: dict[str, DataType], column: str, words: list[str]
+    columns: dict[str, DataType], column: str, facts: list[str]
 ) -> None:
     with pytest.raises(SchemaError) as caught:
         check("t", **columns)
     assert caught.value.column == column
-    assert [word for word in words if word not in str(caught.value)] == []
+    assert [fact for fact in facts if fact not in str(caught.value)] == []
 
 
 def test_duplicate_column_is_refused() -> None:
     schema = StructType().add("value", TEXT).add("value", TEXT)
-    with pytest.raises(SchemaError, match="two columns") as caught:
+    with pytest.raises(SchemaError) as caught:
         check_columns(schema, "t")
     assert caught.value.column == "value"
 

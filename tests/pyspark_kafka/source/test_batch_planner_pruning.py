@@ -1,4 +1,4 @@
-"""Planning with filters: pruned records are neither read nor data loss."""
+"""Tests of planning with filters: pruned records are neither read nor data loss."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_records_written_during_planning_are_not_read() -> None:
 
     client.on_list_offsets = grow
     assert plan(client, Pruning(since_ms=7_000)) == []
-    assert requests == 4, "start, end, log start, timestamp"
+    assert requests == 4, "requests: start, end, log start, timestamp"
 
 
 def test_pruned_records_are_not_data_loss() -> None:

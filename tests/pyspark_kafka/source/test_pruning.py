@@ -1,4 +1,4 @@
-"""Pruning: no matching row is skipped, and exact conditions need no evaluation by Spark."""
+"""Tests of pruning: no matching row is skipped, and exact conditions need no Spark filter."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def exact(*conditions: Condition) -> list[bool]:
     return prune(conditions)[1]
 
 
-# Sets of offsets, compared to sets of Python.
+# Sets of offsets, compared with Python's sets.
 
 SMALL = range(30)
 spans = st.lists(st.tuples(st.integers(-5, 40), st.integers(-5, 40)), max_size=6)
@@ -67,7 +67,7 @@ def members(offsets: Offsets) -> set[int]:
 
 def check_form(offsets: Offsets) -> None:
     bounds = [bound for offset_range in offsets for bound in offset_range]
-    assert bounds == sorted(set(bounds)), "in order, none empty, none touching"
+    assert bounds == sorted(set(bounds)), "ranges must be sorted, not empty, and not adjacent"
     assert all(0 <= bound <= END for bound in bounds)
 
 

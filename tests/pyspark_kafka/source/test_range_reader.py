@@ -1,6 +1,8 @@
-"""The read of a range on an executor: records, data loss, and no duplicates."""
+"""Tests of the read of a range on an executor: records, data loss, no duplicates."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 
@@ -15,7 +17,7 @@ from tests.pyspark_kafka.source.planning import FakeTime, source_options, tp
 def read(
     client: FakeClient, start: int, end: int, *, topic_id: str | None = None, **options: str
 ) -> list[int]:
-    """Return the offsets of the records, which are in their values."""
+    """Return the offsets of the records, which are stored in their values."""
     plan = PlannedRange(
         fetch_range=FetchRange(topic_partition=tp("t"), start_offset=start, end_offset=end),
         topic_id=topic_id,
@@ -39,7 +41,7 @@ def test_only_the_selected_columns_are_fetched() -> None:
 
 def test_records_deleted_before_the_read() -> None:
     client = FakeClient({"t": FakeTopic({0: FakeLog(start=4, end=9)})})
-    with pytest.raises(DataLossError, match=r"1 to 8 .* 4 to 9") as caught:
+    with pytest.raises(DataLossError, match=r"\b1 to 8\b.*\b4 to 9\b") as caught:
         read(client, 1, 8)
     assert (caught.value.topic, caught.value.partition, caught.value.offset) == ("t", 0, 1)
     assert read(client, 1, 8, failOnDataLoss="false") == [4, 5, 6, 7]
@@ -56,7 +58,7 @@ def test_records_deleted_during_the_read(caplog: pytest.LogCaptureFixture) -> No
 
     client.before_batch = delete_records
     assert read(client, 0, 10, failOnDataLoss="false") == [0, 1, 2, 3, 7, 8, 9]
-    assert "offsets 4 to 10 of t-0, and offsets 7 to 10 exist" in caplog.text
+    assert re.search(r"\b4 to 10\b.*\bt-0\b.*\b7 to 10\b", caplog.text)
 
 
 def test_no_record_is_repeated_after_a_truncation() -> None:
@@ -84,7 +86,7 @@ def test_a_read_continues_after_a_truncation_with_new_records(
 
     client.before_batch = truncate
     assert read(client, 0, 100, failOnDataLoss="false") == list(range(100))
-    assert "(The log was truncated at offset 30)" in caplog.text
+    assert "The log was truncated at offset 30" in caplog.text
 
 
 def test_a_topic_deleted_before_the_read_is_data_loss() -> None:
@@ -144,7 +146,7 @@ def test_a_missing_partition_is_data_loss() -> None:
 
 def test_a_recreated_topic_is_data_loss() -> None:
     client = FakeClient({"t": topic(9, topic_id="new")})
-    with pytest.raises(DataLossError, match=r"'t' .* old .* new"):
+    with pytest.raises(DataLossError, match=r"'t'.*\bold\b.*\bnew\b"):
         read(client, 0, 4, topic_id="old")
     assert read(client, 0, 4, topic_id="old", failOnDataLoss="false") == []
     assert read(client, 0, 4, topic_id="new") == [0, 1, 2, 3]
@@ -155,12 +157,12 @@ def test_a_client_with_pinned_topic_ids_needs_no_metadata_before_its_fetch(
     topic_id: str | None,
 ) -> None:
     client = FakeClient({"t": topic(4)})
-    client.pins_topic_ids = True
+    client.checks_topic_ids = True
     if topic_id is None:
         assert read(client, 0, 4) == [0, 1, 2, 3]
         assert client.requests == ["fetch"]
     else:
-        with pytest.raises(DataLossError, match=r"'t' .* 0 to 4"):
+        with pytest.raises(DataLossError, match=r"'t'.*\b0 to 4\b"):
             read(client, 0, 4, topic_id=topic_id)
         assert read(client, 0, 4, topic_id=topic_id, failOnDataLoss="false") == []
 

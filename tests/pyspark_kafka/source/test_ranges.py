@@ -1,4 +1,4 @@
-"""Splitting and rate limiting of ranges of offsets."""
+"""Tests of the splitting and rate limiting of offset ranges."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sizes(found: list[FetchRange]) -> list[tuple[int, int]]:
         pytest.param((5, 0, 7), None, None, [(0, 5), (2, 7)], id="not-split"),
         pytest.param((10,), 4, None, [(0, 2), (0, 2), (0, 3), (0, 3)], id="one-in-four"),
         pytest.param((5, 5), 2, None, [(0, 5), (1, 5)], id="enough-ranges"),
-        # The small range does not count for the proportions of the large one.
+        # The small range does not change the proportions of the large one.
         pytest.param((150, 1), 6, None, [*[(0, 30)] * 5, (1, 1)], id="skewed"),
         pytest.param((60, 40), 4, None, [(0, 30)] * 2 + [(1, 20)] * 2, id="rounded"),
         pytest.param(

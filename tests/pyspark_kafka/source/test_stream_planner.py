@@ -1,8 +1,9 @@
-"""Stream planning: the start of a query, the end of each micro-batch, data loss."""
+"""Tests of stream planning: the start of a query, the end of each micro-batch, data loss."""
 
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 
@@ -27,8 +28,6 @@ from tests.pyspark_kafka.source.planning import (
 
 
 class Query:
-    """A planner with its fake cluster and clock."""
-
     def __init__(self, client: FakeClient, **options: str) -> None:
         self.client, self.time = client, FakeTime()
         if not options.keys() & {"assign", "subscribe", "subscribePattern"}:
@@ -94,7 +93,7 @@ def test_a_moving_start_results_in_an_empty_first_micro_batch(
     log.stable = log.end = 12
     client.committed["g", tp("t")] = 11
     first = query.planner.latest_offsets(start)
-    assert query.planner.initial_offsets() == first, "Spark calls it again for the batch"
+    assert query.planner.initial_offsets() == first, "Spark calls the method again for the batch"
     assert query.spans(query.planner.initial_offsets(), first) == []
     log.stable = log.end = 15
     second = query.planner.latest_offsets(first if has_start else None)
@@ -123,7 +122,7 @@ def test_a_first_micro_batch_with_a_fixed_start_is_replayed_with_the_same_range(
     log.stable = log.end = 12
     restarted = Query(client, startingOffsets="earliest")
     assert restarted.spans(restarted.planner.initial_offsets(), end) == [("t-0", 2, 7)]
-    assert "first micro-batch is replayed" in caplog.text
+    assert re.search(r"'startingOffsets'.*\bt-0\b", caplog.text)
 
 
 def test_a_start_after_the_log_end_is_data_loss(client: FakeClient) -> None:
@@ -260,7 +259,7 @@ def test_a_recreated_topic_is_data_loss_even_if_the_offsets_exist(client: FakeCl
     query = Query(client)
     start = query.planner.initial_offsets()
     client.topics["t"] = topic(20)
-    with pytest.raises(DataLossError, match=r"recreated.*id-") as caught:
+    with pytest.raises(DataLossError, match=r"'t'.*\bid-") as caught:
         query.planner.latest_offsets(start)
     assert caught.value.topic == "t"
 
@@ -273,8 +272,8 @@ def test_a_recreated_topic_is_read_from_its_start(
     client.topics["t"] = topic(5)
     end = query.planner.latest_offsets(start)
     assert query.spans(start, end) == [("t-0", 0, 5)]
-    assert "recreated" in caplog.text
-    assert query.time.slept == [], "an earlier end needs no other request"
+    assert re.search(r"'t'.*\bid-", caplog.text)
+    assert query.time.slept == [], "the earlier end is known without another request"
     client.topics["t"].partitions[0].end = 8
     assert query.spans(end, query.planner.latest_offsets(end)) == [("t-0", 5, 8)]
 
@@ -304,7 +303,7 @@ def test_latest_offsets_that_remain_backwards_are_data_loss(
     query = Query(client)
     end = query.planner.latest_offsets(start)
     assert end == {tp("t"): 5}
-    with pytest.raises(DataLossError, match="ends at offset 5") as caught:
+    with pytest.raises(DataLossError, match=r"\b5\b") as caught:
         query.spans(start, end)
     assert_object(caught.value, "t", 0, 7)
     forgiving = Query(client, failOnDataLoss="false")
@@ -320,7 +319,7 @@ def test_a_query_after_the_last_stable_offset_waits(client: FakeClient, log: Fak
 
 
 def test_a_micro_batch_from_after_the_last_stable_offset(client: FakeClient) -> None:
-    with pytest.raises(OffsetError, match="offset 8") as caught:
+    with pytest.raises(OffsetError, match=r"\b8\b") as caught:
         Query(client).spans({tp("t"): 8}, {tp("t"): 7})
     assert caught.value.option == "kafka.isolation.level"
     assert_object(caught.value, "t", 0, 7)
@@ -391,8 +390,10 @@ def test_available_now_ends_while_the_topic_grows() -> None:
 def test_planning_without_a_start_before_spark_4_2(client: FakeClient, log: FakeLog) -> None:
     query = Query(client)
     assert query.planner.latest_offsets(None) == {tp("t"): 7}
-    assert query.spans({tp("t"): 8}, {tp("t"): 8}) == [], "as Spark plans after a restart"
-    assert query.planner.latest_offsets(None) == {tp("t"): 8}, "not back to the last stable offset"
+    assert query.spans({tp("t"): 8}, {tp("t"): 8}) == [], "Spark plans this range after a restart"
+    assert query.planner.latest_offsets(None) == {tp("t"): 8}, "the end does not move backwards"
     log.stable = log.end = 4
     assert query.planner.latest_offsets(None) == {tp("t"): 4}
-    assert len(query.time.slept) == 2, "it requests backwards offsets again"
+    assert len(query.time.slept) == 2, (
+        "the planner requests the offsets again if they moved backwards"
+    )

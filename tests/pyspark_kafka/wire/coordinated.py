@@ -11,10 +11,10 @@ from pyspark_kafka.wire.router import Router
 from pyspark_kafka.wire.writer import int16, int32, int64, length, string
 from tests.pyspark_kafka.wire.scripted import (
     ALL_VERSIONS,
-    Answers,
     Peer,
     ReceivedRequest,
     ScriptedBroker,
+    ScriptedResponses,
     frame,
 )
 from tests.pyspark_kafka.wire.test_router import router
@@ -29,31 +29,31 @@ def coordinators(*names: str, port: int) -> dict[str, Any]:
 
 @contextmanager
 def coordinated(
-    answers: Answers, *names: str, ranges: dict[int, tuple[int, int]] | None = None
+    responses: ScriptedResponses, *names: str, ranges: dict[int, tuple[int, int]] | None = None
 ) -> Iterator[Router]:
-    """A router to a broker that coordinates these names, which are looked up in this order."""
+    """Yield a router to a broker that coordinates these names, looked up in this order."""
 
     def script(peer: Peer) -> None:
         peer.negotiate({**ALL_VERSIONS, **(ranges or {})})
-        answers.serve(peer)
+        responses.serve(peer)
 
     with ScriptedBroker(script) as broker, router(broker) as one:
         found = [coordinators(name, port=broker.port) for name in names]
-        answers.answers.setdefault("find_coordinator", found)
+        responses.by_api.setdefault("find_coordinator", found)
         yield one
 
 
 def version_asked(
-    answers: Answers, fields: dict[str, Any]
+    responses: ScriptedResponses, fields: dict[str, Any]
 ) -> Callable[[Peer, ReceivedRequest], None]:
-    """An answer that adds the request's version to `answers.received`."""
+    """Return a response that adds the request's version to `responses.received`."""
 
-    def answer(peer: Peer, request: ReceivedRequest) -> None:
-        api = answers.received.pop()
-        answers.received.append(f"{api} v{request.version}")
-        peer.answer(request, api, **fields)
+    def respond(peer: Peer, request: ReceivedRequest) -> None:
+        api = responses.received.pop()
+        responses.received.append(f"{api} v{request.version}")
+        peer.respond(request, api, **fields)
 
-    return answer
+    return respond
 
 
 def initialised(error_code: int = 0) -> dict[str, Any]:
@@ -76,15 +76,13 @@ def ended(error_code: int = 0) -> dict[str, Any]:
     return {"error_code": error_code}
 
 
-def find_all(answers: Answers, *names: str) -> None:
-    """Make the broker the coordinator of all names."""
-
-    def answer(peer: Peer, request: ReceivedRequest) -> None:
+def find_all(responses: ScriptedResponses, *names: str) -> None:
+    def respond(peer: Peer, request: ReceivedRequest) -> None:
         port = peer._socket.getsockname()[1]
         requested = [name for name in names if string(name, flexible=True) in request.rest]
-        peer.answer(request, "find_coordinator", **coordinators(*requested, port=port))
+        peer.respond(request, "find_coordinator", **coordinators(*requested, port=port))
 
-    answers.answers["find_coordinator"] = [answer]
+    responses.by_api["find_coordinator"] = [respond]
 
 
 def state(
@@ -95,7 +93,7 @@ def state(
     started_ms: int = 5_000,
     partitions: tuple[int, ...] = (0, 3),
 ) -> bytes:
-    """A transaction as brokers describe it; kio cannot write a start time of -1."""
+    """Encode a transaction as brokers describe it; kio cannot write a start time of -1."""
     indexes = length(len(partitions), flexible=True) + b"".join(int32(p) for p in partitions)
     topics = length(1, flexible=True) + string("t", flexible=True) + indexes + b"\0"
     return (

@@ -1,4 +1,4 @@
-"""Hypothesis strategies of kio's entities, out of their annotations and nothing else."""
+"""Hypothesis strategies for kio's entities, derived from their annotations only."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ _INTEGERS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
 
 
 def entities(schema: Any) -> st.SearchStrategy[Any]:
-    """Any value of kio's entity class."""
     fields = {field.name: _values(field) for field in dataclasses.fields(schema)}
     return st.builds(schema, **fields)
 
 
 def entity_bytes(entity: Any) -> bytes:
-    """As kio writes it."""
     buffer = io.BytesIO()
     entity_writer(type(entity))(buffer, entity)
     return buffer.getvalue()
@@ -42,7 +40,7 @@ def _values(field: dataclasses.Field[Any]) -> st.SearchStrategy[Any]:
         values = _primitives(field.metadata["kafka_type"])
     if is_array:
         values = st.lists(values, max_size=3).map(tuple)
-    # kio cannot write null arrays, and takes tagged fields for always there.
+    # kio cannot write null arrays, and assumes that tagged fields are never null.
     can_be_null = nullable and not is_array and "tag" not in field.metadata
     return st.none() | values if can_be_null else values
 
@@ -53,6 +51,7 @@ def _primitives(kafka_type: str) -> st.SearchStrategy[Any]:
         return st.integers(-(2**bits), 2**bits - 1)
     strategies: dict[str, st.SearchStrategy[Any]] = {
         "bool": st.booleans(),
+        "bytes": st.binary(max_size=40),
         "error_code": st.sampled_from(ErrorCode),
         "records": st.binary(max_size=40),
         "string": st.text(max_size=8),

@@ -1,7 +1,8 @@
 """A broker on loopback that follows a script.
 
-Purpose: responses that no real broker sends: late, out of order, truncated, with wrong lengths. The
-script runs in a thread for each connection. What it must not know: `wire`; it uses kio.
+It sends responses that no real broker sends: late, out of order, truncated or with wrong lengths.
+The script runs in one thread for each connection. The broker uses kio and does not depend on
+`wire`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ ALL_VERSIONS: Mapping[int, tuple[int, int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedRequest:
-    """A request: its header's first fields, and all that follows them."""
+    """A request: the first fields of its header, and all remaining bytes."""
 
     api_key: int
     version: int
@@ -53,14 +54,12 @@ class ReceivedRequest:
 
 
 class Peer:
-    """One connection, seen from the broker."""
-
     def __init__(self, connected: socket.socket, over: threading.Event) -> None:
         self._socket = connected
         self._over = over
 
     def read(self) -> ReceivedRequest:
-        """Read the next request; raises `ConnectionError` if the client has closed."""
+        """Read the next request. Raises `ConnectionError` if the client has closed."""
         (length,) = struct.unpack(">i", self._exactly(4))
         api_key, version, correlation_id = struct.unpack(">hhi", self._exactly(8))
         return ReceivedRequest(
@@ -75,7 +74,7 @@ class Peer:
         ranges: Mapping[int, tuple[int, int]] = ALL_VERSIONS,
         features: Mapping[str, int] | None = None,
     ) -> None:
-        """Answer the first request, ApiVersions; `features` are finalized ones."""
+        """Answer the first request, which is ApiVersions; `features` are the finalized ones."""
         request = self.read()
         assert request.api_key == 18, request
         keys = [
@@ -87,22 +86,21 @@ class Peer:
             for name, level in (features or {}).items()
         ]
         fields = {"finalized_features": finalized} if finalized else {}
-        self.answer(request, "api_versions", api_keys=keys, **fields)
+        self.respond(request, "api_versions", api_keys=keys, **fields)
 
-    def answer(self, request: ReceivedRequest, api: str, /, **fields: Any) -> None:
-        """Answer with kio's entity of the request's version."""
-        self.send(answer_frame(request.correlation_id, api, request.version, **fields))
+    def respond(self, request: ReceivedRequest, api: str, /, **fields: Any) -> None:
+        """Answer a request with kio's entity of the same version."""
+        self.send(response_frame(request.correlation_id, api, request.version, **fields))
 
     def send(self, data: bytes) -> None:
-        """Send any bytes."""
         self._socket.sendall(data)
 
     def hang(self) -> None:
-        """Send and read nothing until the end of the test."""
+        """Neither send nor read anything until the end of the test."""
         self._over.wait()
 
     def until_closed(self) -> None:
-        """Read and drop until the client closes."""
+        """Read and drop all bytes until the client closes the connection."""
         while self._socket.recv(65_536):
             pass
 
@@ -119,8 +117,8 @@ class Peer:
         return bytes(data)
 
 
-def answer_frame(correlation_id: int, api: str, version: int, **fields: Any) -> bytes:
-    """A whole response: length, header and body."""
+def response_frame(correlation_id: int, api: str, version: int, **fields: Any) -> bytes:
+    """Return a complete response: length, header and body."""
     entity = raw.response(api, version, **fields)
     flexible = type(entity).__header_schema__.__flexible__
     buffer = io.BytesIO()
@@ -129,7 +127,6 @@ def answer_frame(correlation_id: int, api: str, version: int, **fields: Any) -> 
 
 
 def frame(data: bytes) -> bytes:
-    """These bytes after their length."""
     return struct.pack(">i", len(data)) + data
 
 
@@ -137,7 +134,10 @@ Script = Callable[[Peer], None]
 
 
 class ScriptedBroker:
-    """Listens on a free port; each connection plays the next script, later ones the last."""
+    """A broker on a free port.
+
+    Each connection runs the next script; the last script is repeated.
+    """
 
     def __init__(self, *scripts: Script) -> None:
         self._scripts = list(scripts)
@@ -174,7 +174,7 @@ class ScriptedBroker:
         try:
             script(Peer(connected, self._over))
         except OSError:
-            pass  # the client went away
+            pass  # the client closed the connection
         except Exception as error:
             self._errors.append(error)
         finally:
@@ -203,15 +203,15 @@ class ScriptedBroker:
 Fields = Mapping[str, Any]
 
 
-class Answers:
-    """The answers of a broker by API, in turn; the last answer is repeated.
+class ScriptedResponses:
+    """The responses of a broker by API, in order; the last response is repeated.
 
-    An answer is `Fields` of the response, or a function of peer and request. `received` has the
-    names of the requested APIs in order.
+    A response is `Fields` of the response, or a function of peer and request. `received` contains
+    the names of the requested APIs in order.
     """
 
-    def __init__(self, **answers: list[Any]) -> None:
-        self.answers = answers
+    def __init__(self, **responses: list[Any]) -> None:
+        self.by_api = responses
         self.received: list[str] = []
 
     def __call__(self, peer: Peer) -> None:
@@ -219,17 +219,16 @@ class Answers:
         self.serve(peer)
 
     def serve(self, peer: Peer) -> None:
-        """Answer until the client closes."""
         while True:
             request = peer.read()
             api = api_key_map[request.api_key]
             self.received.append(api)
-            turns = self.answers[api]
-            answer = turns.pop(0) if len(turns) > 1 else turns[0]
-            if callable(answer):
-                answer(peer, request)
+            turns = self.by_api[api]
+            scripted = turns.pop(0) if len(turns) > 1 else turns[0]
+            if callable(scripted):
+                scripted(peer, request)
             else:
-                peer.answer(request, api, **answer)
+                peer.respond(request, api, **scripted)
 
     def count(self, api: str) -> int:
         return self.received.count(api)

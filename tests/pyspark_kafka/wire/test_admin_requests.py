@@ -1,4 +1,4 @@
-"""Requests of an administrator; DescribeConfigs is compared with kio's."""
+"""Tests of admin requests; DescribeConfigs is compared with kio's encoding."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pyspark_kafka.wire.router import ApiError, Router
 from pyspark_kafka.wire.transport import Address
 from pyspark_kafka.wire.versions import SUPPORTED_VERSIONS, Api
 from tests.pyspark_kafka.wire.messages import entity_bytes
-from tests.pyspark_kafka.wire.scripted import Answers, ScriptedBroker
+from tests.pyspark_kafka.wire.scripted import ScriptedBroker, ScriptedResponses
 from tests.pyspark_kafka.wire.test_router import cluster, router, soon
 
 CONFIGS = SUPPORTED_VERSIONS[Api.DESCRIBE_CONFIGS]
@@ -34,7 +34,7 @@ VERSIONS = range(CONFIGS.first, CONFIGS.last + 1)
 
 
 def settings(version: int) -> dict[str, Any]:
-    """A DescribeConfigs response for topic `t` with all optional fields."""
+    """Return the fields of a DescribeConfigs response for topic `t`, optional fields included."""
     since_3 = {"config_type": 2, "documentation": "of what"} if version >= 3 else {}
     synonym = {"name": "log.cleanup.policy", "value": None, "source": 5}
     values = {"cleanup.policy": "compact", "min.insync.replicas": "2", "secret": None}
@@ -81,10 +81,10 @@ def test_a_response_about_another_resource_is_malformed(changed: dict[str, Any])
     answer = settings(4)
     (result,) = answer["results"]
     data = entity_bytes(raw.response("describe_configs", 4, results=[result | changed]))
-    with pytest.raises(MalformedResponseError, match="resource"):
+    with pytest.raises(MalformedResponseError, match=r"\(2, 't'\)"):
         read(4, data)
     none = entity_bytes(raw.response("describe_configs", 4, results=[]))
-    with pytest.raises(MalformedResponseError, match="0 resources"):
+    with pytest.raises(MalformedResponseError, match=r"\b0\b"):
         read(4, none)
 
 
@@ -104,8 +104,10 @@ def test_corrupt_responses_are_malformed_or_read(data: st.DataObject) -> None:
 def test_the_settings_of_a_topic_and_of_a_broker() -> None:
     (of_topic,) = settings(4)["results"]
     of_broker = {**of_topic, "resource_type": 4, "resource_name": "7"}
-    answers = Answers(describe_configs=[{"results": [of_topic]}, {"results": [of_broker]}])
-    with ScriptedBroker(answers) as one, router(one) as found:
+    responses = ScriptedResponses(
+        describe_configs=[{"results": [of_topic]}, {"results": [of_broker]}]
+    )
+    with ScriptedBroker(responses) as one, router(one) as found:
         assert topic_config(found, "t", deadline=soon())["cleanup.policy"] == "compact"
         seven = Broker(broker_id=7, address=Address.parse(one.address))
         assert broker_config(found, seven, deadline=soon())["min.insync.replicas"] == "2"
@@ -124,11 +126,13 @@ def test_errors_of_describe_configs(
     code: int, message: str, kind: type[Exception], code_name: str
 ) -> None:
     result = {"resource_type": 2, "resource_name": "t", "error_code": code, "configs": []}
-    answers = Answers(describe_configs=[{"results": [{**result, "error_message": message}]}])
+    responses = ScriptedResponses(
+        describe_configs=[{"results": [{**result, "error_message": message}]}]
+    )
     with (
-        ScriptedBroker(answers) as one,
+        ScriptedBroker(responses) as one,
         router(one) as found,
-        pytest.raises(kind, match=f"(?s)topic 't'.*{code_name}"),
+        pytest.raises(kind, match=f"(?s)'t'.*{code_name}"),
     ):
         topic_config(found, "t", deadline=soon())
 
@@ -145,13 +149,15 @@ def made(error_code: int = 0, message: str | None = None, name: str = "t") -> di
     return {"topics": [{"name": name, "error_code": error_code, "error_message": message}]}
 
 
-def controlled(answers: Answers, *all_brokers: ScriptedBroker, controller_id: int = 1) -> None:
+def controlled(
+    responses: ScriptedResponses, *all_brokers: ScriptedBroker, controller_id: int = 1
+) -> None:
     metadata = {**cluster(*all_brokers), "controller_id": controller_id, "topics": []}
-    answers.answers.setdefault("metadata", [metadata])
+    responses.by_api.setdefault("metadata", [metadata])
 
 
 def test_the_controller_creates_topics() -> None:
-    first, second = Answers(), Answers(create_topics=[made()])
+    first, second = ScriptedResponses(), ScriptedResponses(create_topics=[made()])
     with ScriptedBroker(first) as one, ScriptedBroker(second) as two, router(one) as found:
         controlled(first, one, two, controller_id=2)
         assert create(found, config={"cleanup.policy": "compact"})
@@ -159,9 +165,9 @@ def test_the_controller_creates_topics() -> None:
 
 
 def test_a_topic_that_exists_is_not_created() -> None:
-    answers = Answers(create_topics=[made(36, "Topic 't' already exists.")])
-    with ScriptedBroker(answers) as one, router(one) as found:
-        controlled(answers, one)
+    responses = ScriptedResponses(create_topics=[made(36, "Topic 't' already exists.")])
+    with ScriptedBroker(responses) as one, router(one) as found:
+        controlled(responses, one)
         assert not create(found)
 
 
@@ -173,21 +179,21 @@ def test_a_topic_that_exists_is_not_created() -> None:
         (made(41, "elsewhere"), ApiError, "NOT_CONTROLLER"),
         (made(31), ApiError, "CLUSTER_AUTHORIZATION_FAILED"),
         (made(89, "slower"), ApiError, "THROTTLING_QUOTA_EXCEEDED"),
-        (made(name="u"), ProtocolError, "other topics"),
+        (made(name="u"), ProtocolError, ""),
     ],
 )
 def test_errors_of_create_topics(answer: dict[str, Any], kind: type[Exception], text: str) -> None:
-    answers = Answers(create_topics=[answer])
-    with ScriptedBroker(answers) as one, router(one) as found:
-        controlled(answers, one)
-        with pytest.raises(kind, match=f"topic 't'.*{text}"):
+    responses = ScriptedResponses(create_topics=[answer])
+    with ScriptedBroker(responses) as one, router(one) as found:
+        controlled(responses, one)
+        with pytest.raises(kind, match=f"'t'.*{text}"):
             create(found)
 
 
 def test_a_missing_controller_is_an_error() -> None:
-    answers = Answers()
-    with ScriptedBroker(answers) as one, router(one) as found:
-        controlled(answers, one, controller_id=-1)
+    responses = ScriptedResponses()
+    with ScriptedBroker(responses) as one, router(one) as found:
+        controlled(responses, one, controller_id=-1)
         with pytest.raises(ApiError) as caught:
             create(found)
     assert caught.value.code is ErrorCode.not_controller
@@ -198,11 +204,11 @@ def topic_of(*partitions: dict[str, Any], error_code: int = 0) -> dict[str, Any]
     return {"topics": [{"name": "t", "error_code": error_code, "partitions": ones}]}
 
 
-def run(answer: dict[str, Any], ask: Any) -> Any:
-    answers = Answers()
-    with ScriptedBroker(answers) as one, router(one) as found:
-        answers.answers["metadata"] = [{**cluster(one), **answer}]
-        return ask(found, "t", deadline=soon())
+def run(answer: dict[str, Any], call: Any) -> Any:
+    responses = ScriptedResponses()
+    with ScriptedBroker(responses) as one, router(one) as found:
+        responses.by_api["metadata"] = [{**cluster(one), **answer}]
+        return call(found, "t", deadline=soon())
 
 
 def test_leaders() -> None:
@@ -234,10 +240,11 @@ def test_replication_is_the_smallest_replica_count() -> None:
 
 
 def test_brokers() -> None:
-    answers = Answers()
-    with ScriptedBroker(answers) as one, router(one) as found:
-        answers.answers["metadata"] = [{**cluster(one), "topics": []}, {"brokers": []}]
+    responses = ScriptedResponses()
+    with ScriptedBroker(responses) as one, router(one) as found:
+        responses.by_api["metadata"] = [{**cluster(one), "topics": []}, {"brokers": []}]
         (only,) = brokers(found, deadline=soon())
         assert only.broker_id == 1
-        with pytest.raises(ApiError, match="brokers"):
+        with pytest.raises(ApiError) as caught:
             brokers(found, deadline=soon())
+        assert caught.value.code is ErrorCode.broker_not_available

@@ -1,4 +1,4 @@
-"""The wire client against a cluster: Apache Kafka or the reference broker."""
+"""Tests of the wire client with a cluster: Apache Kafka or the reference broker."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ def queries(bootstrap: str) -> Iterator[ClusterQueries]:
 
 @pytest.fixture
 def filled(bootstrap: str, topic: TopicFactory) -> str:
-    """A topic of two partitions: one with records at 1000, 2000 and 3000 ms, one empty."""
+    """Return a topic with two partitions.
+
+    One has records at 1000, 2000 and 3000 ms, and the other is empty.
+    """
     name = topic(partitions=2)
     records = [Record(value=b"v%d" % i, timestamp_ms=i * 1000) for i in (1, 2, 3)]
     put(producer(bootstrap), name, records)
@@ -99,7 +102,7 @@ def test_topics(queries: ClusterQueries, filled: str) -> None:
     assert described.keys() == {filled}
     assert described[filled].partitions == (0, 1)
     assert len(described[filled].topic_id or "") == 22
-    assert "no-such-topic" not in queries.list_topics()  # no request creates a topic
+    assert "no-such-topic" not in queries.list_topics()  # no request has created a topic
 
 
 def test_offsets(queries: ClusterQueries, filled: str) -> None:
@@ -172,15 +175,15 @@ def test_fetches_are_pipelined(queries: ClusterQueries, filled: str) -> None:
     connection = router.connection(router.leader(ones[0].topic_partition).broker, deadline=soon())
     version = fetch_version(connection.versions.choose(Api.FETCH), ones)
     limits = FetchLimits(isolation_level=UNCOMMITTED)
-    pendings = [
+    in_flight_requests = [
         connection.send(fetch_request(version, limits, [one]), deadline=soon()) for one in ones
     ]
-    left = list(pendings)
+    left = list(in_flight_requests)
     while left:
         done = wait_any(left, deadline=soon(), clock=CLOCK)
         assert done
         left = [pending for pending in left if pending not in done]
-    assert all(pending.result().partitions[0].high_watermark == 3 for pending in pendings)
+    assert all(pending.result().partitions[0].high_watermark == 3 for pending in in_flight_requests)
 
 
 @pytest.mark.kafka_only
@@ -226,7 +229,7 @@ def test_an_unknown_leader_epoch_is_an_error(queries: ClusterQueries, filled: st
 
 
 @pytest.mark.slow
-def test_queries_are_answered_while_brokers_die(
+def test_queries_succeed_while_brokers_die(
     cluster_with: Callable[..., Cluster], unique_name: Callable[[], str]
 ) -> None:
     three = cluster_with(SESSIONS, brokers=3)
@@ -238,21 +241,21 @@ def test_queries_are_answered_while_brokers_die(
     group_id = unique_name()
     with closing(queries.router):
 
-        def ask() -> None:
+        def call() -> None:
             assert queries.list_offsets(latest, COMMITTED) == dict.fromkeys(partitions, 0)
             assert queries.committed_offsets(group_id, partitions) == dict.fromkeys(partitions)
             assert name in queries.list_topics()
 
-        ask()
+        call()
         coordinator = queries.router.coordinator(
             CoordinatorKey.group(group_id), deadline=soon()
         ).broker_id
         three.kill_broker(coordinator)
-        ask()
+        call()
         three.start_broker(coordinator)
         paused = queries.router.leader(partitions[0]).broker.broker_id
         three.pause_broker(paused)
         try:
-            ask()
+            call()
         finally:
             three.resume_broker(paused)

@@ -1,4 +1,4 @@
-"""Retries of queries, and their errors."""
+"""Tests of retries and errors of queries."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from pyspark_kafka.wire.retry import Backoff, Clock
 from pyspark_kafka.wire.router import Router
 from pyspark_kafka.wire.transport import Address
 from tests.pyspark_kafka.wire.scripted import (
-    Answers,
     Fields,
     Peer,
     ReceivedRequest,
     ScriptedBroker,
+    ScriptedResponses,
     frame,
 )
 from tests.pyspark_kafka.wire.test_router import cluster
@@ -54,7 +54,7 @@ def cluster_queries(broker: ScriptedBroker, **options: Any) -> ClusterQueries:
 
 
 def offsets(*found: tuple[int, int]) -> Fields:
-    """ListOffsets' answer for partitions 0 and on: error code and offset."""
+    """Return a ListOffsets response for partitions 0, 1, and so on: (error code, offset) each."""
     partitions = [
         {"partition_index": i, "error_code": code, "offset": offset}
         for i, (code, offset) in enumerate(found)
@@ -81,47 +81,47 @@ def silence(peer: Peer, _: ReceivedRequest) -> None:
     peer.hang()
 
 
-Ask = Callable[[ClusterQueries], Any]
+Query = Callable[[ClusterQueries], Any]
 
 
-def ask_offsets(one: ClusterQueries) -> Any:
+def query_offsets(one: ClusterQueries) -> Any:
     return one.list_offsets({T0: LATEST}, IsolationLevel.READ_COMMITTED)[T0]
 
 
-def ask_commits(one: ClusterQueries) -> Any:
+def query_commits(one: ClusterQueries) -> Any:
     return one.committed_offsets(G, [T0])[T0]
 
 
-def run(ask: Ask, answers: Answers, **options: Any) -> Any:
-    """Query a broker with these answers that is the leader and coordinator of everything."""
-    with ScriptedBroker(answers) as broker:
-        answers.answers.setdefault("metadata", [cluster(broker)])
+def run(query: Query, responses: ScriptedResponses, **options: Any) -> Any:
+    """Query a broker with these responses that is the leader and coordinator of everything."""
+    with ScriptedBroker(responses) as broker:
+        responses.by_api.setdefault("metadata", [cluster(broker)])
         coordinator = {"key": G, "node_id": 1, "host": "127.0.0.1", "port": broker.port}
-        answers.answers.setdefault(
+        responses.by_api.setdefault(
             "find_coordinator", [{"coordinators": [{**coordinator, "error_message": None}]}]
         )
         queries = cluster_queries(broker, **options)
         with closing(queries.router):
-            return ask(queries)
+            return query(queries)
 
 
 @pytest.mark.parametrize(
     ("code", "metadata_requests"), [(6, 2), (74, 2), (9, 2), (3, 2), (75, 1), (78, 1), (7, 1)]
 )
 def test_list_offsets_is_retried_while_the_leader_moves(code: int, metadata_requests: int) -> None:
-    answers = Answers(list_offsets=[offsets((code, -1)), offsets((0, 42))])
-    assert run(ask_offsets, answers) == 42
-    assert answers.count("list_offsets") == 2
-    assert answers.count("metadata") == metadata_requests
+    responses = ScriptedResponses(list_offsets=[offsets((code, -1)), offsets((0, 42))])
+    assert run(query_offsets, responses) == 42
+    assert responses.count("list_offsets") == 2
+    assert responses.count("metadata") == metadata_requests
 
 
 def test_only_failed_partitions_are_requested_again() -> None:
-    with ScriptedBroker(answers := Answers(metadata=[])) as broker:
+    with ScriptedBroker(responses := ScriptedResponses(metadata=[])) as broker:
         metadata = cluster(broker)
         one = metadata["topics"][0]["partitions"][0]
         metadata["topics"][0]["partitions"] = [{**one, "partition_index": i} for i in (0, 1)]
         second = {"partition_index": 1, "error_code": 0, "offset": 8}
-        answers.answers |= {
+        responses.by_api |= {
             "metadata": [metadata],
             "list_offsets": [
                 offsets((0, 7), (6, -1)),
@@ -138,61 +138,61 @@ def test_only_failed_partitions_are_requested_again() -> None:
 
 
 @pytest.mark.parametrize("code", [14, 15, 16, 88])
-def test_a_moving_coordinator_is_asked_again(code: int) -> None:
-    answers = Answers(offset_fetch=[commits(group_error=code), commits(offset=9)])
-    assert run(ask_commits, answers) == 9
-    assert answers.count("find_coordinator") == (2 if code in (15, 16) else 1)
+def test_moving_coordinator_is_queried_again(code: int) -> None:
+    responses = ScriptedResponses(offset_fetch=[commits(group_error=code), commits(offset=9)])
+    assert run(query_commits, responses) == 9
+    assert responses.count("find_coordinator") == (2 if code in (15, 16) else 1)
 
 
 def test_no_commit_is_none() -> None:
-    assert run(ask_commits, Answers(offset_fetch=[commits(offset=-1)])) is None
+    assert run(query_commits, ScriptedResponses(offset_fetch=[commits(offset=-1)])) is None
 
 
 @pytest.mark.parametrize(
-    ("ask", "api", "answer"),
+    ("query", "api", "answer"),
     [
-        (ask_offsets, "list_offsets", garbage),
-        (ask_offsets, "list_offsets", {"topics": []}),
-        (ask_offsets, "list_offsets", offsets((0, 1), (0, 2))),
-        (ask_commits, "offset_fetch", garbage),
-        (ask_commits, "offset_fetch", {"groups": []}),
-        (ask_commits, "offset_fetch", {"groups": [{"group_id": G}]}),
+        (query_offsets, "list_offsets", garbage),
+        (query_offsets, "list_offsets", {"topics": []}),
+        (query_offsets, "list_offsets", offsets((0, 1), (0, 2))),
+        (query_commits, "offset_fetch", garbage),
+        (query_commits, "offset_fetch", {"groups": []}),
+        (query_commits, "offset_fetch", {"groups": [{"group_id": G}]}),
     ],
 )
-def test_what_is_no_answer_is_tried_three_times(ask: Ask, api: str, answer: Any) -> None:
-    answers = Answers(**{api: [answer]})
-    with pytest.raises(ProtocolError, match="broker 1 at"):
-        run(ask, answers)
-    assert answers.count(api) == 3
+def test_malformed_responses_are_requested_three_times(query: Query, api: str, answer: Any) -> None:
+    responses = ScriptedResponses(**{api: [answer]})
+    with pytest.raises(ProtocolError, match=r"broker 1\b"):
+        run(query, responses)
+    assert responses.count(api) == 3
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "tries"),
+    ("code", "kind", "attempts"),
     [(-1, KafkaError, 3), (42, KafkaError, 3), (29, AccessError, 1)],
 )
-def test_permanent_errors(code: int, kind: type[KafkaError], tries: int) -> None:
-    answers = Answers(list_offsets=[offsets((code, -1))])
+def test_permanent_errors(code: int, kind: type[KafkaError], attempts: int) -> None:
+    responses = ScriptedResponses(list_offsets=[offsets((code, -1))])
     with pytest.raises(kind, match=rf"\({code}\)") as caught:
-        run(ask_offsets, answers)
+        run(query_offsets, responses)
     assert (caught.value.topic, caught.value.partition) == ("t", 0)
-    assert answers.count("list_offsets") == tries
+    assert responses.count("list_offsets") == attempts
 
 
 @pytest.mark.parametrize("fields", [{"error_code": 3}, {}], ids=["topic", "partition"])
 def test_unknown_topics_and_partitions_are_tried_three_times(fields: dict[str, Any]) -> None:
     partition = T0 if fields else TopicPartition("t", 1)
-    with ScriptedBroker(answers := Answers(metadata=[])) as broker:
-        answers.answers["metadata"] = [cluster(broker, **fields)]
+    with ScriptedBroker(responses := ScriptedResponses(metadata=[])) as broker:
+        responses.by_api["metadata"] = [cluster(broker, **fields)]
         queries = cluster_queries(broker)
         with closing(queries.router), pytest.raises(UnknownTopicOrPartitionError) as caught:
             queries.list_offsets({partition: LATEST}, IsolationLevel.READ_COMMITTED)
-        assert answers.count("metadata") == 4
+        assert responses.count("metadata") == 4
     assert (caught.value.topic, caught.value.partition) == ("t", partition.partition)
 
 
 def test_a_broker_that_does_not_know_a_new_topic_yet_is_retried() -> None:
-    answers = Answers(list_offsets=[*[offsets((3, -1))] * 5, offsets((0, 2))])
-    assert run(ask_offsets, answers) == 2
+    responses = ScriptedResponses(list_offsets=[*[offsets((3, -1))] * 5, offsets((0, 2))])
+    assert run(query_offsets, responses) == 2
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_broker_that_does_not_know_a_new_topic_yet_is_retried() -> None:
             BrokerUnreachableError,
             "ListOffsets",
         ),
-        (lambda peer, _: peer.close(), BrokerUnreachableError, "closed"),
+        (lambda peer, _: peer.close(), BrokerUnreachableError, "ListOffsets"),
     ],
 )
 def test_retriable_errors_end_at_the_timeout(
@@ -213,7 +213,7 @@ def test_retriable_errors_end_at_the_timeout(
 ) -> None:
     began = time.monotonic()
     with pytest.raises(kind, match=text) as caught:
-        run(ask_offsets, Answers(list_offsets=[answer]), api_timeout_s=0.3)
+        run(query_offsets, ScriptedResponses(list_offsets=[answer]), api_timeout_s=0.3)
     assert "'kafka.default.api.timeout.ms'" in caught.value.advice
     assert "0.3 s" in caught.value.what
     assert time.monotonic() - began < 5
@@ -225,17 +225,17 @@ def test_describe_and_list_topics() -> None:
         {"name": "__consumer_offsets", "is_internal": True},
         {"name": "gone", "error_code": 3},
     ]
-    answers = Answers(metadata=[{"topics": topics}])
-    assert run(lambda one: one.list_topics(), answers) == ["t"]
-    answers = Answers(metadata=[{"topics": topics}])
-    described = run(lambda one: one.describe_topics(["t", "gone"]), answers)
+    responses = ScriptedResponses(metadata=[{"topics": topics}])
+    assert run(lambda one: one.list_topics(), responses) == ["t"]
+    responses = ScriptedResponses(metadata=[{"topics": topics}])
+    described = run(lambda one: one.describe_topics(["t", "gone"]), responses)
     assert described["t"].partitions == (0, 1)
     assert "gone" not in described
 
 
 def test_empty_queries_send_no_request() -> None:
-    answers = Answers()
-    with ScriptedBroker(answers) as broker:
+    responses = ScriptedResponses()
+    with ScriptedBroker(responses) as broker:
         queries = cluster_queries(broker)
         assert queries.describe_topics([]) == {}
         assert queries.list_offsets({}, IsolationLevel.READ_COMMITTED) == {}

@@ -1,4 +1,4 @@
-"""FindCoordinator, compared with kio's; several keys in one request."""
+"""Tests of FindCoordinator, compared with kio's encoding, also with several keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pyspark_kafka.wire.router import ApiError
 from pyspark_kafka.wire.transport import Address
 from pyspark_kafka.wire.versions import SUPPORTED_VERSIONS, Api
 from tests.pyspark_kafka.wire.messages import entity_bytes
-from tests.pyspark_kafka.wire.scripted import ALL_VERSIONS, Answers, Peer, ScriptedBroker
+from tests.pyspark_kafka.wire.scripted import ALL_VERSIONS, Peer, ScriptedBroker, ScriptedResponses
 from tests.pyspark_kafka.wire.test_router import router, soon
 
 SUPPORTED = SUPPORTED_VERSIONS[Api.FIND_COORDINATOR]
@@ -76,9 +76,9 @@ def test_a_missing_coordinator(version: int) -> None:
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
-        (["x", "z"], "key 'z'"),
-        (["x", "x"], "key 'x'"),
-        (["x"], "key 'y' is missing"),
+        (["x", "z"], "'z'"),
+        (["x", "x"], "'x'"),
+        (["x"], "'y'"),
     ],
 )
 def test_a_response_with_other_keys_is_malformed(
@@ -91,23 +91,23 @@ def test_a_response_with_other_keys_is_malformed(
 def test_groups_and_transactional_ids_have_different_coordinators() -> None:
     ports = {"group": 1, "transaction": 2}
     found = [{"coordinators": [coordinator("x", port=port)]} for port in ports.values()]
-    answers = Answers(find_coordinator=found)
-    with ScriptedBroker(answers) as broker, router(broker) as one:
+    responses = ScriptedResponses(find_coordinator=found)
+    with ScriptedBroker(responses) as broker, router(broker) as one:
         for _ in range(2):
             group = one.coordinator(CoordinatorKey.group("x"), deadline=soon())
             transaction = one.coordinator(CoordinatorKey.transaction("x"), deadline=soon())
             assert (group.address.port, transaction.address.port) == (1, 2)
-        assert answers.count("find_coordinator") == 2
+        assert responses.count("find_coordinator") == 2
 
 
 def test_unknown_coordinators_are_looked_up_in_one_request() -> None:
-    answers = Answers(
+    responses = ScriptedResponses(
         find_coordinator=[
             {"coordinators": [coordinator("x"), coordinator("y", 15)]},
             {"coordinators": [coordinator("z"), coordinator("y")]},
         ]
     )
-    with ScriptedBroker(answers) as broker, router(broker) as one:
+    with ScriptedBroker(responses) as broker, router(broker) as one:
         first = one.coordinators(TRANSACTION, ["x", "y"], deadline=soon())
         refused = first["y"]
         assert isinstance(refused, ApiError)
@@ -116,17 +116,17 @@ def test_unknown_coordinators_are_looked_up_in_one_request() -> None:
         second = one.coordinators(TRANSACTION, ["x", "y", "z"], deadline=soon())
         assert set(second.values()) == {first["x"]}
         one.coordinators(TRANSACTION, ["x", "y", "z"], deadline=soon())
-        assert answers.count("find_coordinator") == 2
+        assert responses.count("find_coordinator") == 2
 
 
 def test_an_old_broker_gets_a_request_for_each_key() -> None:
     fields = coordinator("x")
     del fields["key"]
-    answers = Answers(find_coordinator=[fields, {**fields, "port": 10}])
+    responses = ScriptedResponses(find_coordinator=[fields, {**fields, "port": 10}])
 
     def script(peer: Peer) -> None:
         peer.negotiate({**ALL_VERSIONS, 10: (0, 3)})
-        answers.serve(peer)
+        responses.serve(peer)
 
     with ScriptedBroker(script) as broker, router(broker) as one:
         found = one.coordinators(TRANSACTION, ["x", "y"], deadline=soon())
@@ -135,9 +135,9 @@ def test_an_old_broker_gets_a_request_for_each_key() -> None:
 
 
 def test_a_response_about_another_id_is_a_protocol_error() -> None:
-    answers = Answers(find_coordinator=[{"coordinators": [coordinator("y")]}])
-    with ScriptedBroker(answers) as broker, router(broker) as one:
-        with pytest.raises(ProtocolError, match="key 'y'"):
+    responses = ScriptedResponses(find_coordinator=[{"coordinators": [coordinator("y")]}])
+    with ScriptedBroker(responses) as broker, router(broker) as one:
+        with pytest.raises(ProtocolError, match="'y'"):
             one.coordinators(TRANSACTION, ["x"], deadline=soon())
         with pytest.raises((ProtocolError, BrokerUnreachableError)):
             one.coordinator(CoordinatorKey.transaction("x"), deadline=soon())

@@ -1,4 +1,4 @@
-"""Reading of responses that kio wrote, and of malformed ones."""
+"""Tests of the decoding of responses that kio wrote, and of malformed ones."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ def read(schema: Any, data: bytes) -> Any:
     return entity
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", RESPONSES, ids=lambda s: f"{s.__name__} v{s.__version__}")
 def test_every_version_of_every_response_is_read(schema: Any) -> None:
     @settings(max_examples=25)
@@ -64,6 +65,7 @@ def test_every_version_of_every_response_is_read(schema: Any) -> None:
     check()
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_corrupt_responses_are_malformed_or_read(data: st.DataObject) -> None:
     schema = data.draw(ANY_RESPONSE)
@@ -108,17 +110,17 @@ def test_varints(data: str, value: int) -> None:
 
 @pytest.mark.parametrize("data", ["", "80", "ffffffff1f", "8080808080", "ffffffffffffffffff01"])
 def test_invalid_varints(data: str) -> None:
-    with pytest.raises(MalformedResponseError, match="n "):
+    with pytest.raises(MalformedResponseError, match=r"\bn\b"):
         reader_of(data).unsigned_varint("n")
 
 
 def test_an_array_longer_than_the_frame_is_malformed() -> None:
-    with pytest.raises(MalformedResponseError, match="2147483647 elements"):
+    with pytest.raises(MalformedResponseError, match="2147483647"):
         reader_of("7fffffff00").array(lambda: None, "n", flexible=False)
 
 
 def test_arrays_have_a_limit_of_elements() -> None:
-    """The limit also ends arrays whose elements have no bytes."""
+    """The limit also stops arrays whose elements have no bytes."""
     data = bytes(4_000_000)
     reader = Reader(memoryview(b"\x00\x3d\x09\x00" + data))
     reader.array(lambda: None, "n", flexible=False)
@@ -145,9 +147,9 @@ def test_unknown_tags_are_skipped_and_known_ones_must_have_their_size() -> None:
     reader.tagged_fields(known, "x")
     assert seen == [42]
     reader = reader_of("0107022a00")
-    with pytest.raises(MalformedResponseError, match="tag 7 of x"):
+    with pytest.raises(MalformedResponseError, match=r"\b7\b.*\bx\b"):
         reader.tagged_fields(known, "x")
-    with pytest.raises(MalformedResponseError, match=r"tag 7 of x .*9"):
+    with pytest.raises(MalformedResponseError, match=r"\b7\b.*\bx\b.*\b9\b"):
         reader_of("0107092a").tagged_fields(known, "x")
 
 
@@ -156,7 +158,6 @@ def test_an_unknown_error_code_is_unknown_server_error() -> None:
 
 
 def plain(value: Any) -> Any:
-    """Convert an entity to plain values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
         return {name: plain(getattr(value, name)) for name in names}
@@ -167,6 +168,7 @@ def plain(value: Any) -> Any:
     return value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", REQUESTS, ids=lambda s: f"{s.__name__} v{s.__version__}")
 def test_every_version_of_every_request_equals_kios(schema: Any) -> None:
     api = Api(schema.__api_key__)
@@ -205,7 +207,7 @@ def test_a_request_has_the_fields_of_its_version() -> None:
     assert request_bytes(Api.METADATA, 4, values).hex() == "00000001" + "000174" + "00"
     new = request_bytes(Api.METADATA, 12, values)
     assert new.hex() == "02" + "00" * 16 + "0274" + "00" + "00" + "00" + "00"
-    with pytest.raises(TypeError, match="MetadataRequest v12 needs 'topics'"):
+    with pytest.raises(TypeError, match=r"MetadataRequest v12\b.*'topics'"):
         request_bytes(Api.METADATA, 12, {})
     nothing = request_bytes(Api.METADATA, 12, {**values, "topics": None})
     assert nothing.hex() == "00" + "00" + "00" + "00"

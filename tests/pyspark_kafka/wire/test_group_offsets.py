@@ -1,4 +1,4 @@
-"""Committed offsets of groups with scripted brokers; `client` tests use clusters."""
+"""Tests of committed group offsets with scripted brokers; tests in `client` use clusters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.wire.group_offsets import commit_offsets, committed_offsets, committed_topics
 from pyspark_kafka.wire.router import ApiError, Router
 from tests.pyspark_kafka.wire.coordinated import closes, coordinated, garbage
-from tests.pyspark_kafka.wire.scripted import Answers, Peer, ReceivedRequest
+from tests.pyspark_kafka.wire.scripted import Peer, ReceivedRequest, ScriptedResponses
 from tests.pyspark_kafka.wire.test_router import soon
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -28,7 +28,6 @@ def read(one: Router) -> None:
 
 
 def committed(*codes: int) -> dict[str, Any]:
-    """An OffsetCommit response for `t-0`, `t-1` and `u-0`."""
     of = [{"partition_index": p, "error_code": c} for p, c in zip((0, 1, 0), codes, strict=False)]
     return {"topics": [{"name": "t", "partitions": of[:2]}, {"name": "u", "partitions": of[2:]}]}
 
@@ -49,10 +48,10 @@ def test_a_commit_has_no_member() -> None:
 
     def answer(peer: Peer, request: ReceivedRequest) -> None:
         seen.append(request.rest)
-        peer.answer(request, "offset_commit", **committed(0, 0, 0))
+        peer.respond(request, "offset_commit", **committed(0, 0, 0))
 
-    answers = Answers(offset_commit=[answer])
-    with coordinated(answers, "g", ranges={8: (2, 7)}) as one:
+    responses = ScriptedResponses(offset_commit=[answer])
+    with coordinated(responses, "g", ranges={8: (2, 7)}) as one:
         commit(one)
     (rest,) = seen
     header = b"\x00\x05tests"
@@ -70,8 +69,8 @@ def test_a_commit_has_no_member() -> None:
     ],
 )
 def test_errors_of_a_commit(codes: tuple[int, ...], code: int, where: str, lookups: int) -> None:
-    answers = Answers(offset_commit=[committed(*codes), committed(0, 0, 0)])
-    with coordinated(answers, "g") as one:
+    responses = ScriptedResponses(offset_commit=[committed(*codes), committed(0, 0, 0)])
+    with coordinated(responses, "g") as one:
         with pytest.raises(ApiError) as caught:
             commit(one)
         assert caught.value.code is ErrorCode(code)
@@ -82,12 +81,10 @@ def test_errors_of_a_commit(codes: tuple[int, ...], code: int, where: str, looku
             "group_id": "g",
         }
         commit(one)
-    assert answers.count("find_coordinator") == lookups
+    assert responses.count("find_coordinator") == lookups
 
 
-@pytest.mark.parametrize(
-    ("codes", "wrong"), [((0, 0), "u-0 is missing"), ((0, 0, 0), "not requested")]
-)
+@pytest.mark.parametrize(("codes", "wrong"), [((0, 0), "u-0"), ((0, 0, 0), "")])
 def test_a_response_with_other_partitions_is_a_protocol_error(
     codes: tuple[int, ...], wrong: str
 ) -> None:
@@ -95,7 +92,7 @@ def test_a_response_with_other_partitions_is_a_protocol_error(
     if len(codes) == 3:
         answer["topics"] += [{"name": "v", "partitions": [{"partition_index": 0}]}]
     with (
-        coordinated(Answers(offset_commit=[answer]), "g") as one,
+        coordinated(ScriptedResponses(offset_commit=[answer]), "g") as one,
         pytest.raises(ProtocolError, match=f"'g'.*{wrong}"),
     ):
         commit(one)
@@ -104,16 +101,16 @@ def test_a_response_with_other_partitions_is_a_protocol_error(
 @pytest.mark.parametrize(
     ("how", "kind"), [(closes, BrokerUnreachableError), (garbage, ProtocolError)]
 )
-@pytest.mark.parametrize(("api", "ask"), [("offset_commit", commit), ("offset_fetch", read)])
+@pytest.mark.parametrize(("api", "call"), [("offset_commit", commit), ("offset_fetch", read)])
 def test_a_coordinator_that_does_not_respond_is_looked_up_again(
     how: Callable[[Peer, ReceivedRequest], None],
     kind: type[KafkaError],
     api: str,
-    ask: Callable[[Router], None],
+    call: Callable[[Router], None],
 ) -> None:
-    answers = Answers(**{api: [how]})
-    with coordinated(answers, "g") as one:
+    responses = ScriptedResponses(**{api: [how]})
+    with coordinated(responses, "g") as one:
         for _ in range(2):
             with pytest.raises(kind):
-                ask(one)
-    assert answers.count("find_coordinator") == 2
+                call(one)
+    assert responses.count("find_coordinator") == 2

@@ -1,4 +1,4 @@
-"""Metadata responses, and their merge."""
+"""Tests of Metadata responses, and of merging them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def partition(index: int, leader_id: int, leader_epoch: int) -> PartitionMetadat
 def metadata_of(
     *leaders: tuple[int, int], topic_id: UUID | None = OLD, name: str = "t"
 ) -> ClusterMetadata:
-    """A topic whose partitions have these leaders and epochs."""
+    """Return metadata of a topic whose partitions have these leaders and leader epochs."""
     topic = TopicMetadata(
         name=name,
         topic_id=topic_id,

@@ -1,4 +1,4 @@
-"""Produce, compared with kio's in every version; InitProducerId."""
+"""Tests of Produce, compared with kio's encoding in every version, and of InitProducerId."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pyspark_kafka.wire.router import ApiError, Router
 from pyspark_kafka.wire.transport import Address
 from pyspark_kafka.wire.versions import SUPPORTED_VERSIONS, Api
 from tests.pyspark_kafka.wire.messages import entity_bytes
-from tests.pyspark_kafka.wire.scripted import Answers, Peer, ScriptedBroker
+from tests.pyspark_kafka.wire.scripted import Peer, ScriptedBroker, ScriptedResponses
 
 VERSIONS = range(SUPPORTED_VERSIONS[Api.PRODUCE].first, SUPPORTED_VERSIONS[Api.PRODUCE].last + 1)
 IDS = {"t": uuid.UUID(int=7), "ü": uuid.UUID(int=8)}
@@ -87,7 +87,10 @@ def read(version: int, data: bytes) -> ProduceResponse:
 
 
 def response(version: int, ones: list[tuple[str, int]], **fields: Any) -> bytes:
-    """A response for these partitions, all with the same fields; `throttle_time` 9 ms."""
+    """Return a response for these partitions, with a throttle time of 9 ms.
+
+    All partitions have the same fields.
+    """
     topics: dict[str, list[int]] = {}
     for name, partition in ones:
         topics.setdefault(name, []).append(partition)
@@ -152,8 +155,8 @@ def test_node_endpoints() -> None:
 @pytest.mark.parametrize(
     ("ones", "expected"),
     [
-        ([*ALL, ("t", 5)], "partition 5"),
-        ([*ALL, ("t", 0)], "partition 0"),
+        ([*ALL, ("t", 5)], r"\b5\b"),
+        ([*ALL, ("t", 0)], r"\b0\b"),
         (ALL[:2], "ü-1"),
     ],
 )
@@ -194,18 +197,20 @@ def dialer() -> Dialer:
 
 def test_a_producer_id() -> None:
     fields = {"producer_id": 2**40, "producer_epoch": 3}
-    with ScriptedBroker(Answers(init_producer_id=[fields, {**fields, "error_code": 14}])) as broker:
+    with ScriptedBroker(
+        ScriptedResponses(init_producer_id=[fields, {**fields, "error_code": 14}])
+    ) as broker:
         router = Router([Address.parse(broker.address)], dialer())
         found = request_producer_id(router, deadline=soon())
         assert found == ProducerIdAndEpoch(producer_id=2**40, producer_epoch=3)
-        with pytest.raises(ApiError, match="producer id") as caught:
+        with pytest.raises(ApiError) as caught:
             request_producer_id(router, deadline=soon())
         assert caught.value.code is ErrorCode.coordinator_load_in_progress
         router.close()
 
 
 def test_posted_requests_are_sent_while_waiting_for_others() -> None:
-    """The requests are larger than any socket buffer, and the broker reads late."""
+    """The requests are larger than any socket buffer, and the broker reads them late."""
     size = 12_000_000
 
     def slow(peer: Peer) -> None:
@@ -214,7 +219,7 @@ def test_posted_requests_are_sent_while_waiting_for_others() -> None:
         second = peer.read()
         assert (len(first.rest), len(second.rest)) > (size, size)
         for request in (first, second):
-            peer.answer(request, "metadata", cluster_id="c")
+            peer.respond(request, "metadata", cluster_id="c")
         peer.hang()
 
     def posted() -> Request[int]:
@@ -231,8 +236,10 @@ def test_posted_requests_are_sent_while_waiting_for_others() -> None:
         connection = dialer().open(
             Address.parse(broker.address), broker="broker 7", deadline=soon()
         )
-        pendings = [connection.post(posted()) for _ in range(2)]
-        assert not any(pending.done for pending in pendings)
-        assert wait_any([pendings[1]], deadline=soon(), clock=clock) == [pendings[1]]
-        assert pendings[0].done
+        in_flight_requests = [connection.post(posted()) for _ in range(2)]
+        assert not any(pending.done for pending in in_flight_requests)
+        assert wait_any([in_flight_requests[1]], deadline=soon(), clock=clock) == [
+            in_flight_requests[1]
+        ]
+        assert in_flight_requests[0].done
         connection.close()

@@ -1,4 +1,4 @@
-"""The tables of versions, error codes and pauses."""
+"""Tests of the tables of versions, error codes and pauses."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def test_a_choice_can_be_bounded() -> None:
     with pytest.raises(UnsupportedVersionError, match="4 to 12"):
         versions(13, 17).choose(Api.FETCH, at_most=12)
     assert versions(0, 13).choose(Api.FETCH, at_least=13) == 13
-    with pytest.raises(UnsupportedVersionError, match=" 13 to 17"):
+    with pytest.raises(UnsupportedVersionError, match=r"\b13 to 17\b"):
         versions(0, 12).choose(Api.FETCH, at_least=13)
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 3), (18, 20)])
 def test_the_error_of_no_common_version_has_both_ranges(first: int, last: int) -> None:
-    expected = f"Broker 7 .*Fetch .*{first} to {last}.* 4 to 17"
+    expected = rf"(?i)broker 7\b.*Fetch\b.*{first} to {last}\b.*\b4 to 17\b"
     with pytest.raises(UnsupportedVersionError, match=expected):
         versions(first, last).choose(Api.FETCH)
 
 
 def test_an_api_that_the_broker_does_not_support() -> None:
-    with pytest.raises(UnsupportedVersionError, match=r"Broker 7 .*FindCoordinator"):
+    with pytest.raises(UnsupportedVersionError, match=r"(?i)broker 7\b.*FindCoordinator"):
         versions(4, 17).choose(Api.FIND_COORDINATOR)
     with pytest.raises(UnsupportedVersionError, match=r"3\.0"):
         versions(4, 17).choose(Api.LIST_TRANSACTIONS)
@@ -111,13 +111,19 @@ def test_format_code() -> None:
 
 def test_pauses_grow_to_a_maximum() -> None:
     backoff = Backoff(first_s=0.1, longest_s=1.0, jitter=0.0)
-    assert [backoff.pause_s(tries, 0.5) for tries in (1, 2, 3, 4, 5)] == [0.1, 0.2, 0.4, 0.8, 1.0]
+    assert [backoff.pause_s(attempts, 0.5) for attempts in (1, 2, 3, 4, 5)] == [
+        0.1,
+        0.2,
+        0.4,
+        0.8,
+        1.0,
+    ]
 
 
 @given(st.integers(1, 10**6), st.floats(0, 1, exclude_max=True))
-def test_jitter_is_bounded(tries: int, random_number: float) -> None:
-    plain = Backoff(jitter=0.0).pause_s(tries, 0.5)
-    assert 0.8 * plain <= Backoff().pause_s(tries, random_number) <= min(1.2 * plain, 1.0)
+def test_jitter_is_bounded(attempts: int, random_number: float) -> None:
+    plain = Backoff(jitter=0.0).pause_s(attempts, 0.5)
+    assert 0.8 * plain <= Backoff().pause_s(attempts, random_number) <= min(1.2 * plain, 1.0)
 
 
 def test_a_pause_ends_at_the_deadline() -> None:

@@ -1,4 +1,4 @@
-"""Requests of transactions: compared with kio's, and with scripted brokers."""
+"""Tests of transaction requests, compared with kio's encoding and with scripted brokers."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ from tests.pyspark_kafka.wire.coordinated import (
 )
 from tests.pyspark_kafka.wire.messages import entity_bytes
 from tests.pyspark_kafka.wire.scripted import (
-    Answers,
     Peer,
     ReceivedRequest,
     ScriptedBroker,
+    ScriptedResponses,
     frame,
 )
 from tests.pyspark_kafka.wire.test_router import router, soon
@@ -198,9 +198,9 @@ def test_every_state_is_known(name: str) -> None:
 @pytest.mark.parametrize(
     ("states", "expected"),
     [
-        ([state("x")], "id 'y' is missing"),
-        ([state("x"), state("z")], "id 'z'"),
-        ([state("x"), state("x")], "id 'x'"),
+        ([state("x")], "'y'"),
+        ([state("x"), state("z")], "'z'"),
+        ([state("x"), state("x")], "'x'"),
         ([state("x"), state("y", state_name="Odd")], "'Odd'"),
     ],
 )
@@ -226,7 +226,7 @@ def test_the_pattern_matches_the_prefix_only(prefix: str, rest: str) -> None:
     reader.view(10, "filters")
     pattern = reader.nullable_string("pattern", flexible=True)
     assert pattern is not None
-    # Only syntax that RE2, which brokers use, shares with Python: escaped characters and `.*`.
+    # The pattern uses only syntax that Python shares with RE2 of the brokers: escapes and `.*`.
     assert re.fullmatch(r"(?:[^\\.*+?()\[\]{}^$|]|\\[^a-zA-Z0-9])*\.\*", pattern)
     assert re.fullmatch(pattern, prefix + rest.replace("\n", ""))
     assert not prefix or not re.fullmatch(pattern, "Z" + prefix)
@@ -234,7 +234,7 @@ def test_the_pattern_matches_the_prefix_only(prefix: str, rest: str) -> None:
 
 @pytest.mark.parametrize("version", supported_versions(Api.LIST_TRANSACTIONS))
 def test_a_list_has_only_ids_with_the_prefix(version: int) -> None:
-    """Brokers without patterns return all ids, also in unknown states."""
+    """Brokers that do not support patterns return all ids, even in unknown states."""
     states = [
         {"transactional_id": name, "producer_id": 5, "transaction_state": known}
         for name, known in [("x/1", "Ongoing"), ("xy/1", "Novel"), ("x/2", "CompleteCommit")]
@@ -295,7 +295,7 @@ def test_corrupt_responses_are_malformed_or_read(data: st.DataObject) -> None:
         assert str(error)  # noqa: PT017
 
 
-# --- one try ---
+# --- a single attempt ---
 
 
 def init(one: Router, **options: Any) -> ProducerIdAndEpoch:
@@ -314,11 +314,11 @@ def init(one: Router, **options: Any) -> ProducerIdAndEpoch:
 def test_init_producer_id_has_a_version_with_the_required_fields(
     options: dict[str, Any], theirs: tuple[int, int], version: int
 ) -> None:
-    answers = Answers()
-    answers.answers["init_producer_id"] = [version_asked(answers, initialised())]
-    with coordinated(answers, "x", ranges={22: theirs}) as one:
+    responses = ScriptedResponses()
+    responses.by_api["init_producer_id"] = [version_asked(responses, initialised())]
+    with coordinated(responses, "x", ranges={22: theirs}) as one:
         assert init(one, **options) == PRODUCER
-    assert answers.received == ["find_coordinator", f"init_producer_id v{version}"]
+    assert responses.received == ["find_coordinator", f"init_producer_id v{version}"]
 
 
 @pytest.mark.parametrize(
@@ -327,25 +327,25 @@ def test_init_producer_id_has_a_version_with_the_required_fields(
 def test_a_required_field_that_the_broker_does_not_support_is_an_error(
     options: dict[str, Any], theirs: tuple[int, int]
 ) -> None:
-    answers = Answers(init_producer_id=[initialised()])
+    responses = ScriptedResponses(init_producer_id=[initialised()])
     with (
-        coordinated(answers, "x", ranges={22: theirs}) as one,
+        coordinated(responses, "x", ranges={22: theirs}) as one,
         pytest.raises(UnsupportedVersionError, match="InitProducerId"),
     ):
         init(one, **options)
-    assert answers.count("init_producer_id") == 0
+    assert responses.count("init_producer_id") == 0
 
 
 @pytest.mark.parametrize(("code", "lookups"), [(16, 2), (15, 2), (14, 1), (51, 1), (53, 1)])
 def test_a_moved_coordinator_is_looked_up_again(code: int, lookups: int) -> None:
-    answers = Answers(init_producer_id=[initialised(code), initialised()])
-    with coordinated(answers, "x") as one:
-        with pytest.raises(ApiError, match="transactional id 'x'") as caught:
+    responses = ScriptedResponses(init_producer_id=[initialised(code), initialised()])
+    with coordinated(responses, "x") as one:
+        with pytest.raises(ApiError, match="'x'") as caught:
             init(one)
         assert caught.value.code == code
         assert caught.value.fields == {"transactional_id": "x"}
         assert init(one) == PRODUCER
-        assert answers.count("find_coordinator") == lookups
+        assert responses.count("find_coordinator") == lookups
 
 
 @pytest.mark.parametrize(
@@ -354,12 +354,12 @@ def test_a_moved_coordinator_is_looked_up_again(code: int, lookups: int) -> None
 def test_a_coordinator_that_does_not_respond_is_looked_up_again(
     how: Callable[[Peer, ReceivedRequest], None], kind: type[KafkaError]
 ) -> None:
-    answers = Answers(init_producer_id=[how, initialised()])
-    with coordinated(answers, "x") as one:
+    responses = ScriptedResponses(init_producer_id=[how, initialised()])
+    with coordinated(responses, "x") as one:
         with pytest.raises(kind, match="InitProducerId"):
             init(one)
         assert init(one) == PRODUCER
-        assert answers.count("find_coordinator") == 2
+        assert responses.count("find_coordinator") == 2
 
 
 def test_end_txn_requests_are_sent_in_parallel() -> None:
@@ -369,52 +369,52 @@ def test_end_txn_requests_are_sent_in_parallel() -> None:
         held.append(request)
         if len(held) == 3:
             for one, code in zip(held, (0, 51, 48), strict=True):
-                peer.answer(one, "end_txn", error_code=code)
+                peer.respond(one, "end_txn", error_code=code)
 
-    answers = Answers(end_txn=[hold])
-    find_all(answers, "x", "y", "z")
-    with coordinated(answers) as one:
+    responses = ScriptedResponses(end_txn=[hold])
+    find_all(responses, "x", "y", "z")
+    with coordinated(responses) as one:
         found = end_transactions(one, [end("x"), end("y"), end("z")], deadline=soon())
     assert found == {
         "x": ErrorCode.none,
         "y": ErrorCode.concurrent_transactions,
         "z": ErrorCode.invalid_txn_state,
     }
-    assert answers.received == ["find_coordinator", *["end_txn"] * 3]
+    assert responses.received == ["find_coordinator", *["end_txn"] * 3]
 
 
 @pytest.mark.parametrize(("version", "api_version"), [(1, 4), (2, 5)])
 def test_end_txn_has_the_version_of_the_transaction(version: int, api_version: int) -> None:
-    answers = Answers()
-    answers.answers["end_txn"] = [version_asked(answers, ended())]
-    with coordinated(answers, "x") as one:
+    responses = ScriptedResponses()
+    responses.by_api["end_txn"] = [version_asked(responses, ended())]
+    with coordinated(responses, "x") as one:
         end_transactions(one, [end(version=version)], deadline=soon())
-    assert answers.received[-1] == f"end_txn v{api_version}"
+    assert responses.received[-1] == f"end_txn v{api_version}"
 
 
 def test_end_txn_of_version_2_does_not_fall_back_to_version_1() -> None:
-    """The coordinator would not bump the epoch, and a retry in version 5 would be refused."""
-    answers = Answers(end_txn=[ended()])
-    with coordinated(answers, "x", ranges={26: (0, 4)}) as one:
+    """The coordinator would not bump the epoch, and a retry in version 5 would be rejected."""
+    responses = ScriptedResponses(end_txn=[ended()])
+    with coordinated(responses, "x", ranges={26: (0, 4)}) as one:
         found = end_transactions(one, [end()], deadline=soon())
     assert isinstance(found["x"], UnsupportedVersionError)
-    assert answers.count("end_txn") == 0
+    assert responses.count("end_txn") == 0
 
 
 def test_an_unreachable_coordinator_does_not_affect_others(dead: str) -> None:
-    answers = Answers(end_txn=[ended()])
-    with ScriptedBroker(answers) as broker, router(broker) as one:
+    responses = ScriptedResponses(end_txn=[ended()])
+    with ScriptedBroker(responses) as broker, router(broker) as one:
         alive = coordinators("x", port=broker.port)["coordinators"]
         gone = coordinators("y", port=Address.parse(dead).port)["coordinators"]
         gone = [{**gone[0], "node_id": 2}]
         nobody = [{**gone[0], "key": "z", "error_code": 15}]
-        answers.answers["find_coordinator"] = [{"coordinators": alive + gone + nobody}]
+        responses.by_api["find_coordinator"] = [{"coordinators": alive + gone + nobody}]
         found = end_transactions(one, [end("y"), end("x"), end("z")], deadline=soon())
         assert found["x"] is ErrorCode.none
         assert isinstance(found["y"], BrokerUnreachableError)
         assert isinstance(found["z"], ApiError)
         # Only the failed coordinators are looked up again.
-        answers.answers["find_coordinator"] = [coordinators("y", "z", port=broker.port)]
+        responses.by_api["find_coordinator"] = [coordinators("y", "z", port=broker.port)]
         again = end_transactions(one, [end("y"), end("x"), end("z")], deadline=soon())
         assert set(again.values()) == {ErrorCode.none}
 
@@ -426,12 +426,12 @@ def test_describe_transactions_of_several_coordinators(dead: str) -> None:
         data = described(state("x"), missing, refused)
         peer.send(frame(request.correlation_id.to_bytes(4) + b"\0" + data))
 
-    answers = Answers(describe_transactions=[describe])
-    with ScriptedBroker(answers) as broker, router(broker) as one:
+    responses = ScriptedResponses(describe_transactions=[describe])
+    with ScriptedBroker(responses) as broker, router(broker) as one:
         alive = coordinators("x", "y", "z", port=broker.port)["coordinators"]
         gone = coordinators("w", port=Address.parse(dead).port)["coordinators"]
         gone = [{**gone[0], "node_id": 2}]
-        answers.answers["find_coordinator"] = [{"coordinators": alive + gone}]
+        responses.by_api["find_coordinator"] = [{"coordinators": alive + gone}]
         found = describe_transactions(one, ["w", "x", "y", "z"], deadline=soon())
     assert found["x"] == description()
     assert found["y"] is None
@@ -439,26 +439,26 @@ def test_describe_transactions_of_several_coordinators(dead: str) -> None:
     refused = found["z"]
     assert isinstance(refused, ApiError)
     assert refused.code is ErrorCode.transactional_id_authorization_failed
-    assert answers.count("describe_transactions") == 1
+    assert responses.count("describe_transactions") == 1
 
 
 def test_list_transactions_of_several_brokers(dead: str) -> None:
     states = [{"transactional_id": "x/1", "producer_id": 5, "transaction_state": "Ongoing"}]
-    first = Answers(list_transactions=[{"transaction_states": states}])
-    second = Answers(list_transactions=[{"error_code": 14}])
+    first = ScriptedResponses(list_transactions=[{"transaction_states": states}])
+    second = ScriptedResponses(list_transactions=[{"error_code": 14}])
     with ScriptedBroker(first) as one, ScriptedBroker(second) as two, router(one) as found:
         brokers = [
             Broker(broker_id=index, address=Address.parse(address))
             for index, address in enumerate([one.address, two.address, dead])
         ]
-        answers = list_transactions(found, "x/", brokers, deadline=soon())
-    listed = answers[brokers[0]]
+        responses = list_transactions(found, "x/", brokers, deadline=soon())
+    listed = responses[brokers[0]]
     assert not isinstance(listed, ApiError | KafkaError)
     assert [transaction.transactional_id for transaction in listed] == ["x/1"]
-    loading = answers[brokers[1]]
+    loading = responses[brokers[1]]
     assert isinstance(loading, ApiError)
     assert loading.code is ErrorCode.coordinator_load_in_progress
-    assert isinstance(answers[brokers[2]], BrokerUnreachableError)
+    assert isinstance(responses[brokers[2]], BrokerUnreachableError)
 
 
 # --- within a transaction ---
@@ -472,8 +472,8 @@ def added(*codes: int) -> dict[str, Any]:
 
 
 def test_add_partitions_returns_error_codes_by_partition() -> None:
-    answers = Answers(add_partitions_to_txn=[added(0, 0), added(55, 29), added(16, 16)])
-    with coordinated(answers, "x") as one:
+    responses = ScriptedResponses(add_partitions_to_txn=[added(0, 0), added(55, 29), added(16, 16)])
+    with coordinated(responses, "x") as one:
 
         def add() -> Any:
             return add_partitions_to_txn(one, "x", PRODUCER, [T1, T0], deadline=soon())
@@ -481,16 +481,16 @@ def test_add_partitions_returns_error_codes_by_partition() -> None:
         assert add() == {}
         refused = {T0: ErrorCode.operation_not_attempted, T1: ErrorCode.topic_authorization_failed}
         assert add() == refused
-        assert answers.count("find_coordinator") == 1
+        assert responses.count("find_coordinator") == 1
         assert set(add().values()) == {ErrorCode.not_coordinator}
         add()
-        assert answers.count("find_coordinator") == 2
+        assert responses.count("find_coordinator") == 2
 
 
 def test_a_response_with_other_partitions_is_a_protocol_error() -> None:
-    answers = Answers(add_partitions_to_txn=[added(0), added(0, 0, 0)])
-    with coordinated(answers, "x") as one:
-        for wrong in ("t-1 is missing", "not requested"):
+    responses = ScriptedResponses(add_partitions_to_txn=[added(0), added(0, 0, 0)])
+    with coordinated(responses, "x") as one:
+        for wrong in ("'x'.*t-1", "'x'"):
             with pytest.raises(ProtocolError, match=wrong) as caught:
                 add_partitions_to_txn(one, "x", PRODUCER, [T1, T0], deadline=soon())
             assert caught.value.transactional_id == "x"
@@ -519,11 +519,11 @@ def committed(error_code: int = 0) -> dict[str, Any]:
 def test_requests_of_offsets_depend_on_the_transaction_version(
     version: int, expected: list[str]
 ) -> None:
-    answers = Answers(add_offsets_to_txn=[{}])
-    answers.answers["txn_offset_commit"] = [version_asked(answers, committed())]
-    with coordinated(answers, *(["x"] if version == 1 else []), "g") as one:
+    responses = ScriptedResponses(add_offsets_to_txn=[{}])
+    responses.by_api["txn_offset_commit"] = [version_asked(responses, committed())]
+    with coordinated(responses, *(["x"] if version == 1 else []), "g") as one:
         send(one, version)
-    assert answers.received == expected
+    assert responses.received == expected
 
 
 def send(one: Router, version: int) -> None:
@@ -533,12 +533,12 @@ def send(one: Router, version: int) -> None:
 
 
 def test_coordinators_are_looked_up_again_after_errors_of_offsets() -> None:
-    answers = Answers(
+    responses = ScriptedResponses(
         add_offsets_to_txn=[{"error_code": 16}, {}],
         txn_offset_commit=[committed(16), committed(51), committed()],
     )
-    with coordinated(answers, "x", "x", "g", "g") as one:
-        with pytest.raises(ApiError, match="group 'g'") as caught:
+    with coordinated(responses, "x", "x", "g", "g") as one:
+        with pytest.raises(ApiError, match="'g'") as caught:
             send(one, 1)
         assert caught.value.fields == {"transactional_id": "x"}
         with pytest.raises(ApiError, match="'x'") as caught:
@@ -549,11 +549,10 @@ def test_coordinators_are_looked_up_again_after_errors_of_offsets() -> None:
             send(one, 1)
         assert caught.value.code is ErrorCode.concurrent_transactions
         send(one, 1)
-    assert answers.count("find_coordinator") == 4
+    assert responses.count("find_coordinator") == 4
 
 
 @pytest.fixture
 def dead() -> str:
-    """An address without a listener."""
     with ScriptedBroker(Peer.hang) as broker:
         return broker.address

@@ -1,8 +1,8 @@
-"""The engine `librdkafka`: the port `client.port` over confluent-kafka.
+"""The `librdkafka` engine, which implements `client.port` with confluent-kafka.
 
-Only this package imports `confluent_kafka`. It hides librdkafka's global error events, its logs on
-stderr and its endless retries: every call returns a result or raises an error of
-`pyspark_kafka.errors` in bounded time.
+Only this package imports `confluent_kafka`. librdkafka reports some errors only as global events,
+logs to stderr and retries indefinitely. Callers of this package see none of this: every call
+returns a result or raises an error of `pyspark_kafka.errors` in bounded time.
 """
 
 from __future__ import annotations

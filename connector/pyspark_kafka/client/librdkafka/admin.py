@@ -1,7 +1,7 @@
-"""`KafkaClient` over confluent-kafka: metadata and offsets; creates readers and producers.
+"""The `KafkaClient` of the `librdkafka` engine, which sends requests about topics and offsets.
 
-Invariant: requests never create topics. What it must not know: Spark, how its answers are used, and
-retries (`retry_loop`).
+The client also creates range readers and producers. Invariant: requests never create topics.
+Retries are in `retry_loop`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ from pyspark_kafka.client.librdkafka.errors import LOG, ErrorEvents, error_class
 from pyspark_kafka.client.librdkafka.fetch import RangeReader
 from pyspark_kafka.client.librdkafka.groups import GroupOffsets
 from pyspark_kafka.client.librdkafka.producer import IdleProducer
-from pyspark_kafka.client.librdkafka.retry_loop import RetryLoop, UnansweredError
-from pyspark_kafka.client.librdkafka.settings import LibrdkafkaSettings, opening
+from pyspark_kafka.client.librdkafka.retry_loop import NoResponseError, RetryLoop
+from pyspark_kafka.client.librdkafka.settings import (
+    LibrdkafkaSettings,
+    rejected_properties_as_option_errors,
+)
 from pyspark_kafka.client.port import Producer
 from pyspark_kafka.errors import UnknownTopicOrPartitionError
 from pyspark_kafka.kafka.offsets import (
@@ -38,7 +41,7 @@ from pyspark_kafka.kafka.topics import TopicDescription, TopicPartition
 
 _NO_OFFSET: Final = -1
 _DIAGNOSIS_TIMEOUT_S: Final = 5.0
-"""Timeout of requests that only improve an error's text."""
+"""Timeout of requests that only add details to an error message."""
 _RD_ISOLATION_LEVEL: Final = {
     IsolationLevel.READ_UNCOMMITTED: RdIsolationLevel.READ_UNCOMMITTED,
     IsolationLevel.READ_COMMITTED: RdIsolationLevel.READ_COMMITTED,
@@ -46,12 +49,12 @@ _RD_ISOLATION_LEVEL: Final = {
 
 
 class LibrdkafkaClient:
-    """See `KafkaClient`. Has one admin handle; readers and producers have handles of their own.
+    """Implements `KafkaClient`. Raises `OptionError` if librdkafka rejects the settings.
 
-    Raises `OptionError` if librdkafka rejects the settings.
+    The client has one admin handle. Each reader and each producer has a separate handle.
     """
 
-    pins_topic_ids: ClassVar[bool] = False
+    checks_topic_ids: ClassVar[bool] = False
 
     def __init__(self, settings: LibrdkafkaSettings) -> None:
         self._settings = settings
@@ -59,7 +62,7 @@ class LibrdkafkaClient:
         self._producers = IdleProducer(
             properties=settings.producer, bootstrap_servers=settings.bootstrap_servers
         )
-        with opening(settings.admin):
+        with rejected_properties_as_option_errors(settings.admin):
             configuration: dict[str, Any] = {**settings.admin, "error_cb": self._events}
             self._admin = AdminClient(configuration, logger=LOG)
         self._requests = RetryLoop(handle=self._admin, events=self._events, settings=settings)
@@ -73,7 +76,7 @@ class LibrdkafkaClient:
             for name, topic in metadata.topics.items()
             if topic.error is None or error_class(topic.error) is not UnknownTopicOrPartitionError
         ]
-        # Only DescribeTopics returns `is_internal`; the names of Kafka's internal topics begin so.
+        # Only DescribeTopics returns `is_internal`. Names of internal topics start with "__".
         candidates = [name for name in names if name.startswith("__")]
         internal = {
             name for name, topic in self.describe_topics(candidates).items() if topic.is_internal
@@ -89,7 +92,7 @@ class LibrdkafkaClient:
         if not topics:
             return {}
 
-        def ask(try_s: float) -> Mapping[str, TopicDescription]:
+        def call(try_s: float) -> Mapping[str, TopicDescription]:
             futures = self._admin.describe_topics(
                 TopicCollection(sorted(topics)), request_timeout=try_s
             )
@@ -97,20 +100,20 @@ class LibrdkafkaClient:
             for name, future in futures.items():
                 operation = f"describing topic {name!r}"
                 try:
-                    answer: Any = self._requests.answer(future, operation, try_s=try_s, topic=name)
-                except UnansweredError as unanswered:
-                    if error_class(unanswered.error) is UnknownTopicOrPartitionError:
+                    result: Any = self._requests.result(future, operation, try_s=try_s, topic=name)
+                except NoResponseError as no_response:
+                    if error_class(no_response.error) is UnknownTopicOrPartitionError:
                         continue
                     raise
                 described[name] = TopicDescription(
                     name=name,
-                    topic_id=_topic_id(answer.topic_id),
-                    partitions=tuple(sorted(p.id for p in answer.partitions)),
-                    is_internal=answer.is_internal,
+                    topic_id=_topic_id(result.topic_id),
+                    partitions=tuple(sorted(p.id for p in result.partitions)),
+                    is_internal=result.is_internal,
                 )
             return described
 
-        return self._requests.retry(ask, timeout_s=timeout_s)
+        return self._requests.retry(call, timeout_s=timeout_s)
 
     def list_offsets(
         self, queries: Mapping[TopicPartition, OffsetQuery], isolation_level: IsolationLevel
@@ -127,7 +130,7 @@ class LibrdkafkaClient:
         if not queries:
             return {}
 
-        def ask(try_s: float) -> Mapping[TopicPartition, int | None]:
+        def call(try_s: float) -> Mapping[TopicPartition, int | None]:
             futures = self._admin.list_offsets(
                 {_rd(partition): _offset_spec(query) for partition, query in queries.items()},
                 isolation_level=_RD_ISOLATION_LEVEL[isolation_level],
@@ -137,24 +140,24 @@ class LibrdkafkaClient:
             for rd_partition, future in futures.items():
                 partition = TopicPartition(rd_partition.topic, rd_partition.partition)
                 operation = f"listing offsets of {partition}"
-                answer: Any = self._requests.answer(
+                result: Any = self._requests.result(
                     future,
                     operation,
                     try_s=try_s,
                     topic=partition.topic,
                     partition=partition.partition,
                 )
-                if answer.offset < _NO_OFFSET:
-                    # librdkafka's result if only the request to this leader failed.
-                    error = Code(Code.LEADER_NOT_AVAILABLE, "its leader does not answer")
-                    raise UnansweredError(
+                if result.offset < _NO_OFFSET:
+                    # librdkafka returns this value if only the request to this leader failed.
+                    error = Code(Code.LEADER_NOT_AVAILABLE, "the leader did not respond")
+                    raise NoResponseError(
                         error, operation, topic=partition.topic, partition=partition.partition
                     )
-                offsets[partition] = None if answer.offset == _NO_OFFSET else answer.offset
+                offsets[partition] = None if result.offset == _NO_OFFSET else result.offset
             return offsets
 
         return self._requests.retry(
-            ask,
+            call,
             timeout_s=timeout_s,
             check_existence=lambda left_s: self._raise_missing(queries, timeout_s=left_s),
         )
@@ -186,7 +189,7 @@ class LibrdkafkaClient:
         columns: tuple[str, ...],
         isolation_level: IsolationLevel,
         *,
-        topic_id: str | None = None,  # noqa: ARG002, see `pins_topic_ids`
+        topic_id: str | None = None,  # noqa: ARG002, see `checks_topic_ids`
     ) -> Iterator[pa.RecordBatch]:
         return RangeReader(
             errors=FetchErrors(
@@ -206,7 +209,7 @@ class LibrdkafkaClient:
         return self._producers.lend()
 
     def close(self) -> None:
-        """Close the idle producer; the admin handle closes with its last reference."""
+        """Close the idle producer. Python closes the unreferenced admin handle."""
         self._producers.close()
 
     def __enter__(self) -> Self:
@@ -229,34 +232,34 @@ class LibrdkafkaClient:
             topic = topics.get(partition.topic)
             if topic is None:
                 raise UnknownTopicOrPartitionError(
-                    f"Topic {partition.topic!r} does not exist at "
-                    f"{self._settings.bootstrap_servers}, or the principal may not describe it.",
+                    f"Topic {partition.topic!r} does not exist on "
+                    f"{self._settings.bootstrap_servers}, or the principal lacks the DESCRIBE ACL.",
                     topic=partition.topic,
                     partition=partition.partition,
                 )
             if partition.partition not in topic.partitions:
                 raise UnknownTopicOrPartitionError(
-                    f"Topic {partition.topic!r} has {len(topic.partitions)} partitions, and no "
-                    f"partition {partition.partition}.",
-                    advice="Correct the partition.",
+                    f"Topic {partition.topic!r} has {len(topic.partitions)} partitions, but "
+                    f"partition {partition.partition} does not exist.",
+                    advice="Correct the partition number.",
                     topic=partition.topic,
                     partition=partition.partition,
                 )
 
     def _existing_offsets(self, partition: TopicPartition) -> ExistingOffsets:
-        def ask(query: int, isolation_level: IsolationLevel) -> int:
+        def offset_of(query: int, isolation_level: IsolationLevel) -> int:
             offset = self._list_offsets(
                 {partition: query},
                 isolation_level,
                 timeout_s=min(_DIAGNOSIS_TIMEOUT_S, self._settings.api_timeout_s),
             )[partition]
-            assert offset is not None  # Only a timestamp can have no offset.
+            assert offset is not None  # Only a query by timestamp can return None.
             return offset
 
         return ExistingOffsets(
-            log_start_offset=ask(EARLIEST, IsolationLevel.READ_UNCOMMITTED),
-            last_stable_offset=ask(LATEST, IsolationLevel.READ_COMMITTED),
-            high_watermark=ask(LATEST, IsolationLevel.READ_UNCOMMITTED),
+            log_start_offset=offset_of(EARLIEST, IsolationLevel.READ_UNCOMMITTED),
+            last_stable_offset=offset_of(LATEST, IsolationLevel.READ_COMMITTED),
+            high_watermark=offset_of(LATEST, IsolationLevel.READ_UNCOMMITTED),
         )
 
 
@@ -277,6 +280,6 @@ def _offset_spec(query: OffsetQuery) -> Any:
 
 
 def _topic_id(uuid: object) -> str | None:
-    """Return a topic id in Kafka's text form; None for all zeros (brokers before 2.8)."""
+    """Return the topic id as text, or None if it is all zeros (brokers before 2.8)."""
     text = str(uuid) if uuid is not None else ""
     return text if text.strip("A=") else None

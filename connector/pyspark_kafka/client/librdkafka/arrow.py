@@ -1,8 +1,7 @@
 """Converts librdkafka's messages to Arrow record batches.
 
-Purpose: build only the required columns, one column at a time. Invariant: the batches have the
-types of `columns.SOURCE_SCHEMA`, and binary columns stay far below Arrow's limit of 2 GiB. What it
-must not know: the source of the messages.
+Only the required columns are built, one column at a time. Invariant: the batches have the types of
+`columns.SOURCE_SCHEMA`, and binary columns are far smaller than Arrow's limit of 2 GiB.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def record_batch(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of one topic partition as batches.
 
-    Batches with more than `bytes_max` of payload are halved, down to single rows.
+    A batch with more than `bytes_max` bytes of payload is halved repeatedly, down to single rows.
     """
     if len(messages) > 1 and _payload_bytes(messages, columns) > bytes_max:
         middle = len(messages) // 2
@@ -74,9 +73,10 @@ def _offsets(messages: list[Message]) -> Any:
 
 
 def _timestamps(messages: list[Message]) -> Any:
-    """Convert milliseconds to microseconds; -1 ms for a record without a timestamp, as in Spark.
+    """Return timestamps in microseconds.
 
-    Raises `KafkaError` for a timestamp outside of Spark's range.
+    A record without a timestamp gets -1 ms, as in Spark's connector. Raises `KafkaError` for a
+    timestamp outside Spark's range.
     """
     stamps = [m.timestamp() for m in messages]
     milliseconds = pa.array([at if kind else -1 for kind, at in stamps], pa.int64())
@@ -86,9 +86,10 @@ def _timestamps(messages: list[Message]) -> Any:
         worst = max(messages, key=lambda m: abs(m.timestamp()[1]))
         raise KafkaError(
             f"The record at offset {worst.offset()} of {worst.topic()}-{worst.partition()} has the "
-            f"timestamp {worst.timestamp()[1]}, which in milliseconds is outside of Spark's range; "
-            "its producer probably used another unit.",
-            advice="Read it with a schema without the column 'timestamp'.",
+            f"timestamp {worst.timestamp()[1]} ms, which is outside the range of Spark's "
+            "timestamps. The producer probably used a unit other than milliseconds.",
+            advice="To read this record, pass a schema without the 'timestamp' column to "
+            "`schema()`.",
             column="timestamp",
             topic=worst.topic(),
             partition=worst.partition(),
@@ -97,7 +98,7 @@ def _timestamps(messages: list[Message]) -> Any:
 
 
 def _timestamp_types(messages: list[Message]) -> Any:
-    """Return Kafka's ids, which Spark uses: -1 none, 0 CreateTime, 1 LogAppendTime."""
+    """Return Kafka's timestamp type ids: -1 for none, 0 for CreateTime, 1 for LogAppendTime."""
     return pa.array([m.timestamp()[0] - 1 for m in messages], pa.int32())
 
 
@@ -106,22 +107,22 @@ def _headers(messages: list[Message]) -> Any:
 
 
 def _header_lists(messages: list[Message]) -> list[list[tuple[str, bytes | None]] | None]:
-    """Return each record's headers in order, with repeated keys; None without headers.
+    """Return the headers of each record in order, or None for a record without headers.
 
-    Raises `KafkaError` for a header key that is not UTF-8. confluent-kafka then returns a broken
-    list with an exception set. `map` detects that; a plain call in the interpreter's fast path does
-    not, and crashes (confluent-kafka 2.16, Python 3.11).
+    Repeated keys are kept. Raises `KafkaError` for a header key that is not UTF-8. For such a key,
+    confluent-kafka returns an incomplete list and sets an exception. `map` detects the exception,
+    but a direct call of `Message.headers` crashes the process (confluent-kafka 2.16, Python 3.11).
     """
     lists: list[Any] = []
     try:
         for headers in map(Message.headers, messages):
-            lists.append(headers or None)  # noqa: PERF401, the length shows which one failed
+            lists.append(headers or None)  # noqa: PERF401, the length is the failed message's index
     except (SystemError, UnicodeDecodeError):
         failed = messages[len(lists)]
         raise KafkaError(
             f"The record at offset {failed.offset()} of {failed.topic()}-{failed.partition()} has "
-            "a header whose key is not UTF-8, which the engine librdkafka cannot decode.",
-            advice="Read it without 'includeHeaders'.",
+            "a header whose key is not valid UTF-8, which the librdkafka engine cannot decode.",
+            advice="To read this record, remove the 'includeHeaders' option.",
             column="headers",
             topic=failed.topic(),
             partition=failed.partition(),

@@ -1,7 +1,7 @@
-"""Converts librdkafka's errors to those of `pyspark_kafka.errors`.
+"""Converts librdkafka's errors to the errors of `pyspark_kafka.errors`.
 
-Purpose: the table from error code to class, and the texts. Invariant: a text names the operation
-and the servers, and never a setting's value. What it must not know: how callers handle errors.
+A table maps error codes to classes. Invariant: a message names the operation and the bootstrap
+servers, and never contains the value of another setting.
 """
 
 from __future__ import annotations
@@ -27,10 +27,8 @@ from pyspark_kafka.errors import (
 )
 
 LOG: Final = logging.getLogger("pyspark_kafka.librdkafka")
-"""Gets librdkafka's log lines, which would otherwise go to stderr."""
-LOG.addHandler(
-    logging.NullHandler()
-)  # Otherwise warnings go to stderr without a configured handler.
+"""The logger for librdkafka's log lines, which librdkafka would otherwise write to stderr."""
+LOG.addHandler(logging.NullHandler())  # Without any handler, Python writes warnings to stderr.
 
 _CODES_BY_CLASS: Final[Mapping[type[KafkaError], Iterable[int]]] = {
     BrokerUnreachableError: (
@@ -73,7 +71,7 @@ ERROR_BY_CODE: Final[Mapping[int, type[KafkaError]]] = {
 
 
 def error_class(error: Code) -> type[KafkaError]:
-    """Return the class for an error of librdkafka or of the broker."""
+    """Return the class for an error code of librdkafka or of a broker."""
     return ERROR_BY_CODE.get(error.code(), KafkaError)
 
 
@@ -87,7 +85,10 @@ def translate(
     offset: int | None = None,
     group_id: str | None = None,
 ) -> KafkaError:
-    """Return the connector's error; `operation` is a phrase like `fetching t-0 at offset 5`."""
+    """Convert a librdkafka error to an error of `pyspark_kafka.errors`.
+
+    `operation` is a phrase like `fetching t-0 at offset 5`.
+    """
     return error_class(error)(
         f"{sentence(operation)} failed at {bootstrap_servers}: {describe(error)}.",
         topic=topic,
@@ -109,7 +110,10 @@ def unreachable(
     offset: int | None = None,
     group_id: str | None = None,
 ) -> KafkaError:
-    """Return the error for a timeout that `option` sets; `reason` is librdkafka's last error."""
+    """Return the error for brokers that did not answer in time.
+
+    `option` is the name of the option that sets the timeout. `reason` is librdkafka's last error.
+    """
     return BrokerUnreachableError(
         f"{sentence(operation)} failed: {bootstrap_servers} did not answer within {timeout_s:g} s "
         f"({reason}).",
@@ -122,24 +126,25 @@ def unreachable(
 
 
 def describe(error: Code) -> str:
-    """Return the text and the name of an error of librdkafka."""
+    """Return the text and the name of a librdkafka error."""
     return f"{error.str()} ({error.name()})"
 
 
 def code_of(exception: KafkaException) -> Code:
-    """Return the error of librdkafka's exception, which is its only argument."""
+    """Return the error that is the only argument of a librdkafka exception."""
     error = exception.args[0]
     return error if isinstance(error, Code) else Code(Code._FAIL, str(exception))
 
 
 @dataclass(slots=True)
 class ErrorEvents:
-    """The global errors of one librdkafka handle, about brokers and logins.
+    """Stores one librdkafka handle's global errors, which concern brokers and authentication.
 
-    `unauthorized` is the first error about credentials or certificates since `forget`. librdkafka
-    retries these until the timeout, mostly without success. `last` is the latest error of any kind,
-    for the text of a timeout. Both are forgotten before the next request: a handle lives for days,
-    and a broker may reject a login once, for example during a restart.
+    `unauthorized` is the first authentication or authorization error since `clear` was called.
+    librdkafka retries until the timeout after such an error, usually without success. `last` is the
+    latest error of any kind, for the message of a timeout error. Both are cleared before the next
+    request, because a handle can exist for days, and a broker may reject a login temporarily, for
+    example during a restart.
     """
 
     bootstrap_servers: str
@@ -147,24 +152,24 @@ class ErrorEvents:
     last: Code | None = field(default=None)
 
     def __call__(self, error: Code) -> None:
-        """The `error_cb` of a handle."""
+        """Store an error. This is the `error_cb` of the handle."""
         self.last = error
         if self.unauthorized is None and issubclass(error_class(error), AccessError):
             self.unauthorized = error
 
-    def forget(self) -> None:
-        """Forget all errors. Poll the handle before, since it may have queued old ones."""
+    def clear(self) -> None:
+        """Clear all errors. Callers must poll the handle first, because it may queue old errors."""
         self.unauthorized = self.last = None
 
     def raise_if_unauthorized(self, operation: str) -> None:
-        """Raise `AccessError` if the brokers refused the principal."""
+        """Raise `AccessError` if a broker rejected the principal."""
         if self.unauthorized is not None:
             raise translate(
                 self.unauthorized, operation=operation, bootstrap_servers=self.bootstrap_servers
             )
 
     def unreachable(self) -> str | None:
-        """Return why no broker answers, if that is the latest error."""
+        """Return the latest error if it says that brokers do not answer, otherwise None."""
         if self.last is not None and error_class(self.last) is BrokerUnreachableError:
             return str(self.last.str())
         return None

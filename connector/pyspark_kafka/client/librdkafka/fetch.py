@@ -1,16 +1,18 @@
-"""Reads one range of one topic partition as Arrow batches.
+"""Reads one range of a topic partition with librdkafka's consumer.
 
-Purpose: assign an explicit offset to a consumer, without a group, and read until the range is
-covered. Invariant: the visible records of the range are yielded once and in order; every wait ends
-after `poll_timeout_ms` without progress. What it must not know: Spark, and how ranges are planned.
+The consumer is assigned an explicit offset, without a group, and reads until the end of the range.
+Invariant: the visible records of the range are yielded once and in order, and every wait ends after
+`poll_timeout_ms` without progress.
 
-The end of a range. The last offsets need not hold visible records (control records, aborted
-transactions, compaction). The range is complete after a record at its last offset or later, or
-after librdkafka's "end of partition" event at its end or later. An event below the end means that
-the high watermark (last stable offset with read_committed) is lower; the reader waits for it.
+End of the range: the last offsets may contain no visible records, because of control records,
+aborted transactions or compaction. The range is complete once librdkafka has returned a record at
+its last offset or later, or an "end of partition" event at its end offset or later. If the event
+has a lower offset, the high watermark (with read_committed, the last stable offset) is lower than
+the end offset, and the reader waits for new records.
 
-Progress. An aborted transaction yields no messages while it is skipped, whatever its size. The
-field `next_offset` of librdkafka's statistics still shows every fetch response.
+Progress: while librdkafka skips the records of an aborted transaction, it returns no messages. The
+`next_offset` field in librdkafka's statistics advances with every fetch response, so the reader
+also uses it to detect progress.
 """
 
 from __future__ import annotations
@@ -54,15 +56,15 @@ _WAIT_SLICE_S: Final = 0.2
 _STATISTICS_MS_MAX: Final = 1_000
 
 CONSUMER_DEFAULTS: Final[Mapping[str, str]] = {
-    # The default pauses for a second when the queue is full: 4 times slower.
+    # With the default, fetching pauses for a second when the queue is full and is 4 times slower.
     "fetch.queue.backoff.ms": "5",
-    # The end of a range is often an empty fetch; the default is half a second.
+    # The last fetch of a range is often empty, and waits half a second with the default.
     "fetch.wait.max.ms": "25",
     "queued.min.messages": "50000",
     "queued.max.messages.kbytes": "32768",
     "check.crcs": "true",
 }
-"""Our defaults, measured with values of 100 bytes on a local broker."""
+"""The connector's defaults, measured with values of 100 bytes on a local broker."""
 
 CONSUMER_OWNED: Final[Mapping[str, str]] = {
     "enable.auto.commit": "false",
@@ -71,12 +73,12 @@ CONSUMER_OWNED: Final[Mapping[str, str]] = {
     "auto.offset.reset": "error",
     "allow.auto.create.topics": "false",
 }
-"""Required for reading exactly one range; users cannot set these."""
+"""Properties that users cannot set, because a read of exactly one range requires these values."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """How far a range has been read. `position` is the offset after the last record."""
+    """The progress of reading one range. `position` is the offset after the last record."""
 
     fetch_range: FetchRange
     position: int
@@ -89,13 +91,13 @@ class Progress:
         return f"fetching {self.fetch_range.topic_partition} at offset {self.position}"
 
     def failure(self) -> Code | None:
-        """Return the error before the end of the range; later ones do not matter."""
+        """Return the error that stops the read, or None. Ignores errors after the range."""
         return None if self.done else self.failed
 
     def take(self, messages: list[Message]) -> list[Message]:
-        """Return the messages of the range; note events and the end.
+        """Return the messages in the range, and store errors and the end of the partition.
 
-        Messages after an error are dropped: librdkafka continues after a corrupt batch.
+        Messages after an error are dropped, because librdkafka continues after a corrupt batch.
         """
         if all(message.error() is None for message in messages):
             return self._in_range(messages)
@@ -107,8 +109,8 @@ class Progress:
             elif error.code() == Code._PARTITION_EOF:
                 self.end_of_partition = message.offset()
             elif error_class(error) is BrokerUnreachableError:
-                LOG.info("Fetching %s: %s", self.fetch_range.topic_partition, error.str())
-            elif error.code() != Code.GROUP_AUTHORIZATION_FAILED:  # The consumer joins no group.
+                LOG.info("Fetching %s failed: %s", self.fetch_range.topic_partition, error.str())
+            elif error.code() != Code.GROUP_AUTHORIZATION_FAILED:  # The group is not used.
                 self.failed = error
                 break
         in_range = self._in_range(records)
@@ -129,8 +131,8 @@ class Progress:
 
 
 @dataclass(slots=True)
-class _Pending:
-    """Messages that are not yielded yet, with a limit of rows and bytes."""
+class _MessageBuffer:
+    """Messages that have not been yielded yet, up to a limit of rows and bytes."""
 
     columns: tuple[str, ...]
     messages: list[Message] = field(default_factory=list)
@@ -152,13 +154,13 @@ class _Pending:
 
 @dataclass(slots=True)
 class _Fetched:
-    """How far librdkafka has fetched, including aborted transactions."""
+    """The next offset that librdkafka will fetch, from its statistics."""
 
     partition: TopicPartition
     next_offset: int | None = None
 
     def __call__(self, statistics: str) -> None:
-        """The `stats_cb` of the consumer; see librdkafka's STATISTICS.md."""
+        """Store the next offset. This is the `stats_cb` of the consumer (STATISTICS.md)."""
         topic = json.loads(statistics)["topics"].get(self.partition.topic, {})
         partition = topic.get("partitions", {}).get(str(self.partition.partition), {})
         self.next_offset = partition.get("next_offset", self.next_offset)
@@ -166,10 +168,10 @@ class _Fetched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeReader:
-    """Reads one range, once.
+    """Reads one range. A reader can be used only once.
 
-    `existing_offsets` is called only for the text of an error. `check_existence` raises
-    `UnknownTopicOrPartitionError` if the partition certainly does not exist.
+    `existing_offsets` is called only for error messages. `check_existence` raises
+    `UnknownTopicOrPartitionError` if the cluster confirms that the partition does not exist.
     """
 
     errors: FetchErrors
@@ -185,7 +187,7 @@ class RangeReader:
         return self.errors.fetch_range
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """See `KafkaClient.fetch`."""
+        """Yield the records of the range, as `KafkaReadClient.fetch` does."""
         if self.fetch_range.size <= 0:
             return
         fetched = _Fetched(self.fetch_range.topic_partition)
@@ -208,17 +210,17 @@ class RangeReader:
             consumer.close()
 
     def _seek(self, consumer: Consumer, offset: int) -> None:
-        """Continue at `offset`, without messages that were fetched before."""
+        """Continue at `offset`, and discard messages that librdkafka has already fetched."""
         partition = self.fetch_range.topic_partition
         consumer.assign([Assignment(partition.topic, partition.partition, offset)])
 
     def _read(self, consumer: Consumer, fetched: _Fetched) -> Iterator[pa.RecordBatch]:
         progress = Progress(fetch_range=self.fetch_range, position=self.fetch_range.start_offset)
-        pending = _Pending(self.columns)
+        pending = _MessageBuffer(self.columns)
         deadline = self._deadline()
         while not progress.done:
-            # Take available messages; wait only if there are none, and for one. Waiting for many
-            # would last until the timeout at the end of every range.
+            # Take the available messages. If there are none, wait for one message only: waiting
+            # for several would always last until the timeout at the end of a range.
             before = (progress.position, progress.end_of_partition, fetched.next_offset)
             messages = consumer.consume(_MESSAGES_PER_CALL, 0)
             messages = messages or consumer.consume(1, _WAIT_SLICE_S)
@@ -228,7 +230,7 @@ class RangeReader:
             failed = progress.failure()
             if pending.is_full or (failed is not None and pending.messages):
                 yield from pending.drain()
-                has_progress = True  # Spark's time does not count.
+                has_progress = True  # The deadline excludes the time that Spark needs for a batch.
             if has_progress:
                 deadline = self._deadline()
             if failed is not None:
@@ -245,11 +247,13 @@ class RangeReader:
         return time.monotonic() + self.errors.timeout_s
 
     def _raise_unless_new_partition(self, progress: Progress, error: Code) -> None:
-        """Ignore an error for a partition that exists: all brokers do not know a new one yet."""
+        """Raise the error, unless the partition exists and a broker merely has old metadata."""
         if error_class(error) is not UnknownTopicOrPartitionError:
             raise self._failure(progress, error)
         self.check_existence()
-        LOG.info("%s: %s; the partition now exists.", sentence(progress.operation), error.str())
+        LOG.info(
+            "%s failed (%s), but the partition exists.", sentence(progress.operation), error.str()
+        )
         progress.failed = None
 
     def _failure(self, progress: Progress, error: Code) -> KafkaError:
@@ -266,7 +270,7 @@ class RangeReader:
         return self.errors.out_of_range(progress.position, self.existing_offsets())
 
     def _timeout(self, progress: Progress) -> KafkaError:
-        """Return the error for a timeout.
+        """Return the timeout error.
 
         Raises `UnknownTopicOrPartitionError` if the topic does not exist.
         """

@@ -1,9 +1,9 @@
-"""Reads and commits a group's offsets with a consumer that does not join the group.
+"""Reads and commits group offsets with a consumer that does not join the group.
 
-Invariant: every wait is bounded. What it must not know: the use of the offsets.
+Invariant: every wait is bounded.
 
-librdkafka's admin call is not used: it crashes the process if the coordinator stops during the
-request (confluentinc/librdkafka#5397).
+librdkafka's corresponding admin request is not used, because it crashes the process if the
+coordinator stops during the request (confluentinc/librdkafka#5397).
 """
 
 from __future__ import annotations
@@ -19,21 +19,24 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 
 from pyspark_kafka.client.librdkafka.errors import LOG, ErrorEvents, code_of
 from pyspark_kafka.client.librdkafka.fetch import CONSUMER_OWNED
-from pyspark_kafka.client.librdkafka.retry_loop import RetryLoop, UnansweredError
-from pyspark_kafka.client.librdkafka.settings import LibrdkafkaSettings, opening
+from pyspark_kafka.client.librdkafka.retry_loop import NoResponseError, RetryLoop
+from pyspark_kafka.client.librdkafka.settings import (
+    LibrdkafkaSettings,
+    rejected_properties_as_option_errors,
+)
 from pyspark_kafka.kafka.topics import TopicPartition
 
 _POLL_S: Final = 0.1
 _OWNED: Final[Mapping[str, str]] = {
     **CONSUMER_OWNED,
-    # How long a commit waits for a coordinator, and `close` for the commit.
+    # The maximum time that a commit waits for the coordinator, and `close` for the commit.
     "session.timeout.ms": "2000",
-    "group.protocol": "classic",  # The protocol `consumer` has no such setting.
+    "group.protocol": "classic",  # The `consumer` protocol does not support `session.timeout.ms`.
 }
 
 
 class GroupOffsets:
-    """The offsets of one group; closed after one or two requests."""
+    """The offsets of one group. The consumer is open only for a few requests."""
 
     def __init__(self, settings: LibrdkafkaSettings, group_id: str) -> None:
         self._group_id = group_id
@@ -46,14 +49,14 @@ class GroupOffsets:
             "error_cb": events,
             "on_commit": lambda *answer: self._answers.append(answer),
         }
-        with opening(configuration):
+        with rejected_properties_as_option_errors(configuration):
             self._consumer = Consumer(configuration, logger=LOG)
         self._requests = RetryLoop(handle=self._consumer, events=events, settings=settings)
 
     @classmethod
     @contextmanager
     def of(cls, settings: LibrdkafkaSettings, group_id: str) -> Iterator[GroupOffsets]:
-        """Open, and close the consumer at the end."""
+        """Open the consumer, and close it at the end of the `with` statement."""
         group = cls(settings, group_id)
         try:
             yield group
@@ -66,7 +69,7 @@ class GroupOffsets:
         *,
         check_existence: Callable[[float], None],
     ) -> Mapping[TopicPartition, int | None]:
-        """See `KafkaReads.committed_offsets`."""
+        """Return the committed offsets, as `KafkaReadClient.committed_offsets` does."""
         return self._requests.retry(
             lambda try_s: self._read(partitions, try_s), check_existence=check_existence
         )
@@ -77,7 +80,7 @@ class GroupOffsets:
         *,
         check_existence: Callable[[float], None],
     ) -> None:
-        """See `KafkaReads.commit_offsets`."""
+        """Commit offsets, as `KafkaReadClient.commit_offsets` does."""
         self._requests.retry(
             lambda try_s: self._write(offsets, try_s), check_existence=check_existence
         )
@@ -91,12 +94,12 @@ class GroupOffsets:
         except KafkaException as exception:
             error = code_of(exception)
             self._requests.raise_if_unauthorized(operation, error)
-            raise UnansweredError(error, operation, group_id=self._group_id) from None
+            raise NoResponseError(error, operation, group_id=self._group_id) from None
         committed: dict[TopicPartition, int | None] = {}
         for rd_partition in found:
             partition = TopicPartition(rd_partition.topic, rd_partition.partition)
             if rd_partition.error is not None:
-                raise UnansweredError(
+                raise NoResponseError(
                     rd_partition.error,
                     f"{operation} for {partition}",
                     topic=partition.topic,
@@ -107,7 +110,7 @@ class GroupOffsets:
         return committed
 
     def _write(self, offsets: Mapping[TopicPartition, int], try_s: float) -> None:
-        """Commit asynchronously, since the synchronous call has no timeout."""
+        """Commit asynchronously, because the synchronous call has no timeout."""
         operation = f"committing offsets of group {self._group_id!r}"
         self._answers.clear()
         self._consumer.commit(
@@ -119,15 +122,15 @@ class GroupOffsets:
             self._consumer.poll(_POLL_S)
             self._requests.raise_if_unauthorized(operation)
             if time.monotonic() >= deadline:
-                raise UnansweredError(Code(Code._TIMED_OUT), operation, group_id=self._group_id)
+                raise NoResponseError(Code(Code._TIMED_OUT), operation, group_id=self._group_id)
         error, partitions = self._answers.pop()
         if error is not None:
             self._requests.raise_if_unauthorized(operation, error)
-            raise UnansweredError(error, operation, group_id=self._group_id)
+            raise NoResponseError(error, operation, group_id=self._group_id)
         for rd_partition in partitions:
             if rd_partition.error is not None:
                 partition = TopicPartition(rd_partition.topic, rd_partition.partition)
-                raise UnansweredError(
+                raise NoResponseError(
                     rd_partition.error,
                     f"{operation} for {partition}",
                     topic=partition.topic,

@@ -1,13 +1,13 @@
-"""Writes rows with librdkafka's idempotent producer.
+"""The producer of the `librdkafka` engine, which uses librdkafka's idempotent producer.
 
-Purpose: put Arrow columns into librdkafka's queue with little Python per row, and confirm every
-row. Invariant: `flush` returns only when no row is outstanding and none has failed; no wait is
-longer than `delivery.timeout.ms`. What it must not know: Spark.
+Arrow columns are put into librdkafka's queue with little Python code per row. Invariant: `flush`
+returns only if all rows are acknowledged, and no wait is more than a few seconds longer than
+`delivery.timeout.ms`.
 
-How rows are confirmed. Only failures are reported (`delivery.report.only.error`): librdkafka counts
-a message as outstanding from `produce` until the broker acknowledges it or its failure is reported
-to `_Deliveries`. If nothing is outstanding and nothing was reported, all rows are confirmed,
-without a call into Python for each row.
+Confirmation of rows: librdkafka reports only failures (`delivery.report.only.error`). It counts a
+message as outstanding from `produce` until the broker acknowledges it or its failure is reported to
+`_Deliveries`. If no message is outstanding and no failure was reported, all rows are acknowledged.
+This avoids a Python callback for each row.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ from pyspark_kafka.client.librdkafka.errors import (
 from pyspark_kafka.errors import AccessError, DeliveryError, KafkaError, RowError
 
 PRODUCER_DEFAULTS: Final[Mapping[str, str]] = {
-    # Java's defaults where librdkafka's differ and the user would notice.
+    # Defaults of the Java client, where librdkafka's defaults differ noticeably.
     "delivery.timeout.ms": "120000",
     "message.max.bytes": "1048576",
     "partitioner": "murmur2_random",
-    # Lets batches fill; `flush` sends a task's last rows at once.
+    # Gives batches time to fill. `flush` sends the last rows of a task immediately.
     "linger.ms": "50",
     "queue.buffering.max.messages": "200000",
     "queue.buffering.max.kbytes": "65536",
 }
-"""Our defaults, measured with values of 100 bytes on a local broker."""
+"""The connector's defaults, measured with values of 100 bytes on a local broker."""
 
 PRODUCER_OWNED: Final[Mapping[str, str | bool]] = {
     "enable.idempotence": "true",
     "acks": "all",
     "delivery.report.only.error": True,
 }
-"""Required for confirmation; users cannot set these."""
+"""Properties that users cannot set, because confirming rows requires these values."""
 
 _PARTITIONER_CHOOSES: Final = -1
 _NOW: Final = 0
@@ -69,7 +69,7 @@ _WAIT_SLICE_S: Final = 0.1
 _PARTITION_CHECKS: Final = 3
 _METADATA_TIMEOUT_S: Final = 5.0
 _GRACE_S: Final = 5.0
-"""Added to `delivery.timeout.ms`, for librdkafka to report failures."""
+"""The additional time for librdkafka to report failures after `delivery.timeout.ms`."""
 _IDLE_S_MAX: Final = 300.0
 _ABORT_S: Final = 5.0
 _NO_SUCH_TOPIC: Final = (Code._UNKNOWN_TOPIC, Code.UNKNOWN_TOPIC_OR_PART, Code.TOPIC_EXCEPTION)
@@ -77,14 +77,17 @@ _NO_SUCH_TOPIC: Final = (Code._UNKNOWN_TOPIC, Code.UNKNOWN_TOPIC_OR_PART, Code.T
 
 @dataclass(slots=True)
 class _Deliveries:
-    """The first failed delivery; librdkafka's message is valid only in the callback."""
+    """Keeps the error of the first failed delivery.
+
+    The error is created in the callback, because librdkafka's message is valid only there.
+    """
 
     events: ErrorEvents
     errors: DeliveryErrors
     failed: KafkaError | None = None
 
     def __call__(self, error: Code | None, message: Message) -> None:
-        """The `on_delivery` of the producer; called for failures only."""
+        """Store the first error. librdkafka calls this `on_delivery` only for failures."""
         if error is None or self.failed is not None:
             return
         self.failed = self._failure(error, message)
@@ -105,7 +108,7 @@ class _Deliveries:
         if code == Code._MSG_TIMED_OUT:
             return self.errors.unconfirmed(topic, partition, self.events.unreachable())
         if code == Code.MSG_SIZE_TOO_LARGE:
-            reason += f"; its value has {len(message)} bytes"
+            reason += f". The value of the record is {len(message)} bytes long"
         advice = {
             Code.MSG_SIZE_TOO_LARGE: SIZE_ADVICE,
             **dict.fromkeys(_NO_SUCH_TOPIC, missing_topic_advice(topic)),
@@ -117,7 +120,7 @@ class _Deliveries:
 
 @dataclass(slots=True, kw_only=True)
 class LibrdkafkaProducer:
-    """See `client.port.Producer`."""
+    """Implements `client.port.Producer`."""
 
     _rd: RdProducer
     _deliveries: _Deliveries
@@ -145,7 +148,7 @@ class LibrdkafkaProducer:
             self._raise_if_failed()
             if time.monotonic() >= deadline:
                 raise self._unconfirmed(len(self._rd))
-        # All rows have an outcome; `error_cb` no longer matters.
+        # Every row is acknowledged or has failed, so errors of `error_cb` can be ignored.
         if self._deliveries.failed is not None:
             raise self._deliveries.failed
 
@@ -153,20 +156,20 @@ class LibrdkafkaProducer:
         self._give_back(self)
 
     def abort(self) -> None:
-        # Purging reports every message as failed, so that `close`, which waits for outstanding
-        # messages, returns.
+        # `close` waits for outstanding messages. After the purge there are none, because `purge`
+        # reports every message as failed.
         self._rd.purge(in_queue=True, in_flight=True, blocking=True)
         if self._rd.flush(_ABORT_S) == 0:
             self._rd.close()
 
     def end(self) -> None:
-        """Close the handle; requires that no message is outstanding."""
+        """Close the handle. No message may be outstanding."""
         self._rd.close()
 
-    def forget_failures(self) -> None:
-        """Forget the failures of the task before."""
+    def clear_failures(self) -> None:
+        """Clear the failures of the previous task."""
         self._rd.poll(0)
-        self._events.forget()
+        self._events.clear()
 
     def _send_when_there_is_room(self, row: tuple[Any, ...]) -> None:
         deadline = self._deadline()
@@ -184,15 +187,16 @@ class LibrdkafkaProducer:
                 return
 
     def _queue_for_new_partition(self, row: tuple[Any, ...], error: Code) -> None:
-        """Queue a row for a partition that librdkafka does not know yet.
+        """Queue a row again after `produce` raised `error`, because its partition may be new.
 
-        librdkafka refreshes metadata every five minutes and rejects unknown partitions. Raises the
-        error of `_not_queued` if the partition stays unknown, and for any other error.
+        librdkafka refreshes metadata every five minutes and rejects partitions that are not in it.
+        Raises the error of `_not_queued` if the partition is still unknown after fresh metadata, or
+        if `error` has another cause.
         """
         for _ in range(_PARTITION_CHECKS):
             if error.code() != Code._UNKNOWN_PARTITION:
                 break
-            with suppress(KafkaException):  # the next try may find it
+            with suppress(KafkaException):  # the next attempt may succeed
                 self._rd.list_topics(row[0], timeout=_METADATA_TIMEOUT_S)
             try:
                 self._rd.produce(*row)
@@ -201,7 +205,7 @@ class LibrdkafkaProducer:
                 return
             except KafkaException as exception:
                 error = code_of(exception)
-                self._rd.poll(_WAIT_SLICE_S)  # new partitions take a moment to reach all brokers
+                self._rd.poll(_WAIT_SLICE_S)  # wait until brokers have the metadata of partitions
             else:
                 return
         raise self._not_queued(error, row)
@@ -218,8 +222,9 @@ class LibrdkafkaProducer:
         reason = self._events.unreachable() or "no error was seen"
         return DeliveryError(
             f"{count} records were not written: {self._events.bootstrap_servers} did not "
-            f"acknowledge them within {self._delivery_timeout_s + _GRACE_S:g} s ({reason}).",
-            advice="Check that the brokers run and can be reached. To wait longer, raise "
+            f"acknowledge these records within {self._delivery_timeout_s + _GRACE_S:g} s "
+            f"({reason}).",
+            advice="Check that the brokers are running and can be reached. To wait longer, raise "
             f"'{TIMEOUT_OPTION}'.",
         )
 
@@ -244,9 +249,10 @@ class LibrdkafkaProducer:
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    """Yield positional arguments of librdkafka's `produce`, converted column by column.
+    """Yield the positional arguments of librdkafka's `produce` for each row.
 
-    Absent columns at the end are omitted, since each argument takes time.
+    The values are converted column by column. Missing columns at the end are omitted, because
+    passing an argument takes time.
     """
     names = set(batch.schema.names)
 
@@ -284,23 +290,24 @@ def _headers(headers: list[dict[str, Any]] | None) -> list[tuple[str, bytes | No
 
 
 def _check_times(batch: pa.RecordBatch) -> None:
-    """Raise `RowError` for the one timestamp that librdkafka cannot send."""
+    """Raise `RowError` for the timestamp 0, which librdkafka cannot send."""
     if "timestamp" not in batch.schema.names:
         return
     if pc.any(pc.equal(batch.column("timestamp").cast(pa.int64()), _NOW)).as_py():
         raise RowError(
-            "A row has the timestamp 1970-01-01T00:00:00.000Z, which librdkafka replaces by the "
-            "current time.",
-            advice="Write null for the current time, or add a millisecond.",
+            "A row has the timestamp 1970-01-01T00:00:00.000Z, which librdkafka would replace "
+            "with the current time.",
+            advice="Set the timestamp to null for the current time, or add one millisecond to it.",
             column="timestamp",
         )
 
 
 @dataclass(slots=True, kw_only=True)
 class IdleProducer:
-    """Keeps the producer that was returned last, since a new one takes half a second to start.
+    """Keeps the producer that was returned last, because a new producer starts slowly.
 
-    An idempotent producer requests its id from the brokers, which librdkafka does on a timer.
+    An idempotent producer requests a producer id from the brokers. librdkafka does this on a timer,
+    which takes about half a second.
     """
 
     properties: Mapping[str, str] = field(repr=False)
@@ -308,10 +315,10 @@ class IdleProducer:
     _idle: LibrdkafkaProducer | None = None
 
     def lend(self) -> LibrdkafkaProducer:
-        """Return the idle producer if it is fresh, else a new one."""
+        """Return the idle producer if it has not been idle for too long, otherwise a new one."""
         idle, self._idle = self._idle, None
         if idle is not None and time.monotonic() - idle.idle_since < _IDLE_S_MAX:
-            idle.forget_failures()
+            idle.clear_failures()
             return idle
         if idle is not None:
             idle.end()

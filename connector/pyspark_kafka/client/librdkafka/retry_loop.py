@@ -1,12 +1,11 @@
-"""Retries requests until they are answered or time out.
+"""Retries requests until a broker answers or the timeout is reached.
 
-Purpose: retry while leaders or coordinators move and brokers restart. Invariant: every request ends
-within its timeout, with an answer or an error of `pyspark_kafka.errors`. What it must not know: the
-requests.
+Requests are retried while leaders or coordinators move and brokers restart. Invariant: every
+request ends within its timeout, with a result or an error of `pyspark_kafka.errors`.
 
-Why short tries: librdkafka sends a request to the broker in its metadata and does not look for
-another one until the request times out, so a killed broker would take the whole timeout. Metadata
-is refreshed between two tries.
+Each attempt has a short timeout. librdkafka sends a request to the broker that its metadata names,
+and does not try another broker until the request times out. With a long timeout, a broker that was
+killed would use up the time for all attempts. Metadata is refreshed between two attempts.
 """
 
 from __future__ import annotations
@@ -45,15 +44,15 @@ T = TypeVar("T")
 _POLL_S: Final = 0.1
 _FIRST_TRY_S: Final = 2.0
 _TRY_GROWTH: Final = 1.5
-"""Each try is longer, for slow clusters; the default timeout allows eight."""
+"""The timeout grows by this factor with each attempt. By default, eight attempts are possible."""
 _PAUSE_S_MIN: Final = 0.02
 _TIMEOUT_OPTION: Final = "kafka.default.api.timeout.ms"
 _LOCAL_CODES_END: Final = -100
-"""RD_KAFKA_RESP_ERR__END: lower codes are librdkafka's own, the others a broker's."""
+"""RD_KAFKA_RESP_ERR__END. Lower codes are librdkafka errors, and higher codes broker errors."""
 
 _LEADERLESS: Final = frozenset(
     {
-        Code._NOENT,  # librdkafka's "no leader"
+        Code._NOENT,  # librdkafka's code for a partition without a leader
         Code.FENCED_LEADER_EPOCH,
         Code.KAFKA_STORAGE_ERROR,
         Code.LEADER_NOT_AVAILABLE,
@@ -64,7 +63,7 @@ _LEADERLESS: Final = frozenset(
         Code.UNKNOWN_LEADER_EPOCH,
     }
 )
-"""Error codes of a partition while its leader moves."""
+"""Error codes for a partition while its leader moves."""
 _COORDINATOR_MOVED: Final = frozenset(
     {
         Code._WAIT_COORD,
@@ -74,11 +73,14 @@ _COORDINATOR_MOVED: Final = frozenset(
         Code.NOT_COORDINATOR,
     }
 )
-"""Error codes while the coordinator of a group, or the controller, moves."""
+"""Error codes of requests while a group coordinator or the controller moves."""
 
 
-class UnansweredError(Exception):
-    """A try failed; never leaves this package. The fields name the object of the request."""
+class NoResponseError(Exception):
+    """An attempt failed. This error is not raised outside this package.
+
+    `topic`, `partition` and `group_id` are those of the request.
+    """
 
     def __init__(
         self,
@@ -98,9 +100,10 @@ class UnansweredError(Exception):
 
     @property
     def is_retriable(self) -> bool:
-        """Whether a later try may succeed.
+        """Whether a later attempt may succeed.
 
-        "Unknown" is retriable, since new topics take a moment to reach all brokers.
+        An unknown topic or partition is retriable, because the metadata of new topics takes some
+        time to reach all brokers.
         """
         return self.error.code() in _LEADERLESS | _COORDINATOR_MOVED or error_class(self.error) in (
             BrokerUnreachableError,
@@ -110,7 +113,7 @@ class UnansweredError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class RetryLoop:
-    """The requests of one handle, admin or consumer; `events` is its `error_cb`."""
+    """Sends requests with one librdkafka handle. `events` is the `error_cb` of the handle."""
 
     handle: Any
     events: ErrorEvents
@@ -119,35 +122,39 @@ class RetryLoop:
 
     def retry(
         self,
-        ask: Callable[[float], T],
+        call: Callable[[float], T],
         *,
         timeout_s: float | None = None,
         check_existence: Callable[[float], None] | None = None,
     ) -> T:
-        """Call `ask(timeout of one try)` until it does not raise `UnansweredError`.
+        """Execute `call` with the timeout of an attempt until it does not raise `NoResponseError`.
 
-        All tries together take `timeout_s`, by default `kafka.default.api.timeout.ms`. After
-        `fetchOffset.numRetries` tries without the partition or its leader (librdkafka does not
-        distinguish these), `check_existence` is called with the seconds left; it may raise. An
-        error that is not retriable is raised after as many tries. Raises `KafkaError`s.
+        All attempts together take at most `timeout_s`, by default `kafka.default.api.timeout.ms`.
+        If the partition or its leader is unknown (librdkafka does not distinguish the two) after
+        `fetchOffset.numRetries` attempts, `check_existence` is called with the remaining time in
+        seconds, and may raise an error. An error that is not retriable is raised after the same
+        number of attempts. Raises `KafkaError`.
         """
         timeout_s = self.settings.api_timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + timeout_s
         try_s = _FIRST_TRY_S
-        tries = 0
+        attempts = 0
         while True:
-            self._forget_failures()
+            self._clear_failures()
             try:
-                return ask(_bounded(try_s, deadline))
-            except UnansweredError as unanswered:
-                failed = unanswered
-            tries += 1
+                return call(_bounded(try_s, deadline))
+            except NoResponseError as no_response:
+                failed = no_response
+            attempts += 1
             LOG.warning(
-                "%s failed, try %d: %s", sentence(failed.operation), tries, failed.error.str()
+                "%s failed (attempt %d): %s",
+                sentence(failed.operation),
+                attempts,
+                failed.error.str(),
             )
             if not failed.is_retriable:
-                self._raise_persistent(failed, tries)
-            elif check_existence is not None and self._should_check_existence(failed, tries):
+                self._raise_persistent(failed, attempts)
+            elif check_existence is not None and self._should_check_existence(failed, attempts):
                 check_existence(_bounded(timeout_s, deadline))
             self._pause(deadline)
             if time.monotonic() >= deadline:
@@ -155,7 +162,7 @@ class RetryLoop:
             self._refresh_metadata(failed.operation, _bounded(try_s, deadline))
             try_s *= _TRY_GROWTH
 
-    def answer(
+    def result(
         self,
         future: Future[T],
         operation: str,
@@ -164,7 +171,10 @@ class RetryLoop:
         topic: str | None = None,
         partition: int | None = None,
     ) -> T:
-        """Wait for a future, and detect a refused login early; raises `UnansweredError`."""
+        """Return the result of a future. Raises `NoResponseError` if it fails or times out.
+
+        Raises `AccessError` as soon as a broker rejects the login.
+        """
         deadline = time.monotonic() + try_s + _POLL_S
         while True:
             try:
@@ -172,62 +182,62 @@ class RetryLoop:
             except FutureTimeoutError:
                 self.raise_if_unauthorized(operation)
                 if time.monotonic() >= deadline:
-                    raise UnansweredError(
+                    raise NoResponseError(
                         Code(Code._TIMED_OUT), operation, topic=topic, partition=partition
                     ) from None
             except KafkaException as error:
                 self.raise_if_unauthorized(operation, code_of(error))
-                raise UnansweredError(
+                raise NoResponseError(
                     code_of(error), operation, topic=topic, partition=partition
                 ) from None
 
     def metadata(self, operation: str, *, try_s: float) -> Any:
-        """Refresh librdkafka's metadata of all topics and brokers; raises `UnansweredError`."""
+        """Refresh librdkafka's metadata of all topics and brokers. Raises `NoResponseError`."""
         deadline = time.monotonic() + try_s
         while True:
             try:
-                # Short requests, so that a refused login is detected early.
+                # The timeout is short so that a rejected login is detected early.
                 found = self.handle.list_topics(timeout=_bounded(1.0, deadline))
             except KafkaException as error:
                 self.raise_if_unauthorized(operation, code_of(error))
                 if time.monotonic() >= deadline:
                     self._is_unreachable = True
-                    raise UnansweredError(code_of(error), operation) from None
+                    raise NoResponseError(code_of(error), operation) from None
             else:
                 self._is_unreachable = False
                 return found
 
     def raise_if_unauthorized(self, operation: str, error: Code | None = None) -> None:
-        """Raise `AccessError` after a refused login, unless `error` is a broker's answer."""
+        """Raise `AccessError` if a login was rejected, unless `error` is a broker's response."""
         self.handle.poll(0)
         if error is None or error.code() < _LOCAL_CODES_END:
             self.events.raise_if_unauthorized(operation)
 
-    def _forget_failures(self) -> None:
-        """Forget earlier errors: the handle lives as long as a query."""
+    def _clear_failures(self) -> None:
+        """Clear earlier errors, because the handle lives as long as the query."""
         self.handle.poll(0)
-        self.events.forget()
+        self.events.clear()
 
     def _pause(self, deadline: float) -> None:
         pause_s = max(_PAUSE_S_MIN, self.settings.fetch_offset_retry_interval_ms / 1000)
         time.sleep(max(0.0, min(pause_s, deadline - time.monotonic())))
 
     def _refresh_metadata(self, operation: str, try_s: float) -> None:
-        """Refresh metadata; if that fails, the next try uses the old metadata."""
+        """Refresh metadata. If that fails, the next attempt uses the old metadata."""
         try:
             self.metadata(operation, try_s=try_s)
-        except UnansweredError as unanswered:
+        except NoResponseError as no_response:
             LOG.warning(
-                "%s: refreshing metadata failed: %s", sentence(operation), unanswered.error.str()
+                "%s: the metadata refresh failed: %s", sentence(operation), no_response.error.str()
             )
 
-    def _should_check_existence(self, failed: UnansweredError, tries: int) -> bool:
-        if self._is_unreachable or tries != self.settings.fetch_offset_num_retries:
+    def _should_check_existence(self, failed: NoResponseError, attempts: int) -> bool:
+        if self._is_unreachable or attempts != self.settings.fetch_offset_num_retries:
             return False
         is_unknown = error_class(failed.error) is UnknownTopicOrPartitionError
         return is_unknown or failed.error.code() == Code._NOENT
 
-    def _raise_persistent(self, failed: UnansweredError, tries: int) -> None:
+    def _raise_persistent(self, failed: NoResponseError, attempts: int) -> None:
         error = translate(
             failed.error,
             operation=failed.operation,
@@ -236,10 +246,10 @@ class RetryLoop:
             partition=failed.partition,
             group_id=failed.group_id,
         )
-        if isinstance(error, AccessError) or (tries >= self.settings.fetch_offset_num_retries):
+        if isinstance(error, AccessError) or (attempts >= self.settings.fetch_offset_num_retries):
             raise error
 
-    def _timed_out(self, failed: UnansweredError, timeout_s: float) -> KafkaError:
+    def _timed_out(self, failed: NoResponseError, timeout_s: float) -> KafkaError:
         reason = describe(failed.error)
         if self._is_unreachable or error_class(failed.error) is BrokerUnreachableError:
             return unreachable(
@@ -256,7 +266,7 @@ class RetryLoop:
         kind = LeaderNotAvailableError if is_leaderless else error_class(failed.error)
         cause = f"no leader answered within {timeout_s:g} s ({reason})"
         if not is_leaderless:
-            cause = f"every answer within {timeout_s:g} s was {reason}"
+            cause = f"no attempt succeeded within {timeout_s:g} s ({reason})"
         return kind(
             f"{sentence(failed.operation)} failed: {cause}.",
             advice=f"{kind.remedy} To wait longer, raise '{_TIMEOUT_OPTION}'.",

@@ -1,7 +1,7 @@
-"""The settings of the engine `librdkafka`: properties by role, and timeouts.
+"""The settings of the `librdkafka` engine: properties by role, and timeouts.
 
-Purpose: translate `ClientOptions`, and let librdkafka check the result on the driver. Invariant: no
-error contains a secret. What it must not know: the meaning of settings (`client.java_names`).
+They are translated from `ClientOptions`, and librdkafka checks them on the driver. Invariant: no
+error contains a secret.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pyspark_kafka.client.java_names import (
     api_timeout_ms,
     is_secret,
     librdkafka_properties,
+    native_token_source,
     positive_milliseconds,
     setting_of,
 )
@@ -30,13 +31,16 @@ from pyspark_kafka.errors import OptionError
 from pyspark_kafka.options.values import ClientOptions
 
 _PROPERTY: Final = re.compile(r'property "([^"]+)"|`([a-z._]+)` must|: ([a-z._]+) failed')
-"""Finds the property in librdkafka's error texts."""
+"""Matches the name of the property in librdkafka's error messages."""
 _NO_GSSAPI: Final = "No provider for SASL mechanism GSSAPI"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibrdkafkaSettings:
-    """`admin`, `consumer` and `producer` are librdkafka properties, without our own defaults."""
+    """The settings of a client.
+
+    `admin`, `consumer` and `producer` are librdkafka properties, without the connector's defaults.
+    """
 
     bootstrap_servers: str
     admin: Mapping[str, str] = field(repr=False)
@@ -49,14 +53,15 @@ class LibrdkafkaSettings:
 
     @classmethod
     def of(cls, options: ClientOptions, role: Role) -> Self:
-        """Translate and check the options; raises `OptionError` for an invalid setting.
+        """Translate and check the options. Raises `OptionError` for an invalid setting.
 
-        `role` is the purpose of the options; the properties of the other role get only settings of
-        connections.
+        The options apply to the given `role`. The properties of the other role contain only
+        connection settings.
         """
         fixed = {"bootstrap.servers": options.bootstrap_servers}
-        admin = {**librdkafka_properties(options.kafka, role="admin"), **fixed}
-        given = {**librdkafka_properties(options.kafka, role=role), **fixed}
+        admin = {**_with_token_method(librdkafka_properties(options.kafka, role="admin")), **fixed}
+        given = {**_with_token_method(librdkafka_properties(options.kafka, role=role)), **fixed}
+        _check_token_source(given)
         settings = cls(
             bootstrap_servers=options.bootstrap_servers,
             admin=admin,
@@ -71,30 +76,54 @@ class LibrdkafkaSettings:
         return settings
 
 
+def _with_token_method(properties: Mapping[str, str]) -> Mapping[str, str]:
+    """Add the method `oidc` for a token endpoint.
+
+    Java derives it from the URL. With librdkafka's default, no token is requested.
+    """
+    url = properties.get("sasl.oauthbearer.token.endpoint.url", "").strip().lower()
+    mechanism = properties.get("sasl.mechanism", "").strip().upper()
+    if mechanism != "OAUTHBEARER" or not url.startswith(("https://", "http://")):
+        return properties
+    return {"sasl.oauthbearer.method": "oidc", **properties}
+
+
+def _check_token_source(properties: Mapping[str, str]) -> None:
+    """Raise `OptionError` for sources of tokens that only the native engine has."""
+    name = native_token_source(properties)
+    if name is not None:
+        raise OptionError(
+            f"Option 'kafka.{name}' requires the 'native' engine, because the 'librdkafka' engine "
+            "does not support token providers and token files.",
+            advice="Set 'engine' to 'native', and remove options that it does not support.",
+            option=f"kafka.{name}",
+        )
+
+
 def _check(settings: LibrdkafkaSettings, role: Role, kafka: Mapping[str, str]) -> None:
-    """Let librdkafka check the settings; without bootstrap servers it does not connect."""
+    """Let librdkafka check the settings. Without bootstrap servers it does not connect."""
     given = settings.consumer if role == "consumer" else settings.producer
     properties: dict[str, Any] = {
         name: value for name, value in given.items() if name != "bootstrap.servers"
     }
     if role == "producer":
-        # librdkafka's 0 is no timeout at all.
+        # In librdkafka, 0 disables the timeout.
         name = "delivery.timeout.ms"
         positive_milliseconds(name, properties.get(name, PRODUCER_DEFAULTS[name]))
         properties = {**PRODUCER_DEFAULTS, **properties, **PRODUCER_OWNED}
     else:
         properties = {**CONSUMER_DEFAULTS, **properties, **CONSUMER_OWNED}
-    with opening(properties, kafka):
+    with rejected_properties_as_option_errors(properties, kafka):
         (Consumer if role == "consumer" else RdProducer)(properties, logger=LOG).close()
 
 
 @contextlib.contextmanager
-def opening(
+def rejected_properties_as_option_errors(
     properties: Mapping[str, Any], kafka: Mapping[str, str] | None = None
 ) -> Iterator[None]:
-    """Raise `OptionError`, with secrets removed, if librdkafka rejects a property.
+    """Raise `OptionError`, without secrets, if librdkafka rejects a property.
 
-    `kafka` are the user's settings from which the properties were made.
+    `kafka` contains the user's settings from which the properties were translated.
     """
     try:
         yield
@@ -107,13 +136,14 @@ def opening(
 
 
 def _invalid(text: str, kafka: Mapping[str, str]) -> OptionError:
-    """Return the error for librdkafka's text, with the option of the property if it is known."""
+    """Return the error for librdkafka's message. Names the property's option if it is known."""
     if _NO_GSSAPI in text:
         return OptionError(
-            "The confluent-kafka wheels do not contain Kerberos (GSSAPI).",
+            "The SASL mechanism is GSSAPI (Kerberos), which the confluent-kafka wheels do not "
+            "support.",
             advice="Set 'kafka.sasl.mechanism' to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or "
-            "OAUTHBEARER, or install librdkafka with libsasl2 and confluent-kafka built from "
-            "source against it.",
+            "OAUTHBEARER. To use Kerberos, build librdkafka with libsasl2, and build "
+            "confluent-kafka from source with this librdkafka.",
             option="kafka.sasl.mechanism",
         )
     found = _PROPERTY.search(text)
@@ -123,6 +153,6 @@ def _invalid(text: str, kafka: Mapping[str, str]) -> OptionError:
     value = "" if is_secret(name) else f" with the value {kafka[name]!r}"
     return OptionError(
         f"librdkafka rejects option 'kafka.{name}'{value}: {text}.",
-        advice="Correct or remove it.",
+        advice="Correct or remove the option.",
         option=f"kafka.{name}",
     )

@@ -1,1 +1,1 @@
-"""The engine `native`: the port of `client.port` over our own wire client and record batches."""
+"""The `native` engine, which implements `client.port` with `wire` and `records`."""

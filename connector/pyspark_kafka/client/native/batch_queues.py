@@ -1,34 +1,35 @@
-"""The unconfirmed batches of an idempotent producer: when each is sent, and what its answer means.
+"""The queues of unconfirmed batches of an idempotent producer.
 
-Purpose: a queue of batches for every partition; those in front are in flight. Invariant: the
-batches of a partition are appended in the order they were added, each once, whichever answers are
-lost and brokers lead; a batch keeps its sequences; no more batches are in flight than brokers
-remember (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`). What it must not know: sockets, the clock
-(times are arguments), metadata, the texts of errors.
+Each partition has a queue. The batches at its front are in flight. Invariant: the batches of a
+partition are appended once and in the order in which they were added, even if responses are lost or
+the leader changes. A batch keeps its sequence numbers. The number of batches in flight per
+partition does not exceed the number of batches that brokers remember for a producer
+(`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`). Times are arguments.
 
-| answer to a batch                         | what happens to the batch                            |
-| ----------------------------------------- | ---------------------------------------------------- |
-| success, duplicate                        | confirmed                                            |
-| retriable error, or no answer             | sent again                                           |
-| too large                                 | split, and its parts are sent; a single record fails |
-| out of order, earlier batches unconfirmed | sent again after those                               |
-| out of order, no earlier batch            | fails, or see below                                  |
-| any other error                           | fails                                                |
+| response for a batch                             | effect on the batch                           |
+| ------------------------------------------------ | --------------------------------------------- |
+| success, duplicate                               | confirmed                                     |
+| retriable error, no response                     | sent again                                    |
+| too large                                        | split and sent again; a single record fails   |
+| out of order, an earlier batch is unconfirmed    | sent again after the earlier batch            |
+| out of order, no earlier batch is unconfirmed    | fails, except in the case described below     |
+| any other error                                  | fails                                         |
 
-To send batches again, the partition stops sending until everything in flight is answered. Then it
-sends the failed batches in order, one at a time until the first success. It also sends one batch at
-a time at the start, to a new leader, after it was idle and to a recreated topic: a broker that has
-no state of a producer, or has expired it, accepts any sequence, so the second batch must not arrive
-before the first.
+Before failed batches are sent again, the responses to all batches in flight must have arrived. The
+failed batches are then sent in order, one at a time until the first success. Batches are also sent
+one at a time at the start, to a new leader, after an idle period, and to a recreated topic. In
+these cases the broker may have no state for this producer, or the state may have expired. Such a
+broker accepts any sequence number, so the second batch must not arrive before the first.
 
-Splitting keeps sequences correct, since they count records: the parts cover the sequences of the
-whole batch, and batches encoded after it keep theirs.
+Sequence numbers count records, so splitting a batch keeps them correct: the parts have the sequence
+numbers of the original batch, and later batches keep their sequence numbers.
 
-A batch can be out of order although no earlier one is unconfirmed. Either records were lost (an
-unclean leader election), or the batch was appended, its answer was lost, and the broker restarted
-and remembers only the last batch of each producer (the snapshots of `ProducerStateManager`).
-Brokers append in sequence, so the batch was appended if a later one was. Therefore a later batch
-that was already sent is sent again; when it is confirmed, both are.
+A batch can be out of order even if no earlier batch is unconfirmed. One cause is the loss of
+earlier records in an unclean leader election. The other cause is that the batch was appended, its
+response was lost, and the broker restarted and remembers only the last batch of each producer (the
+snapshots of `ProducerStateManager`). Brokers append batches in sequence, so the batch was appended
+if a later batch was appended. For this reason, a later batch that was already sent is sent again.
+If a broker confirms the later batch, both batches are confirmed.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ from pyspark_kafka.wire.error_codes import REACTIONS, Reaction
 
 IN_FLIGHT_MAX: Final = 5
 _OVERHEAD_BYTES: Final = 64
-"""Estimated bytes of a partition in a request, without its batch."""
+"""The estimated size in bytes of a partition's entry in a request, without its batch."""
 
 Split = Callable[[EncodedBatch], Sequence[EncodedBatch]]
 
 
 class ProduceReaction(Enum):
-    """What the answer to a batch leads to; see the table above."""
+    """The effect of a response on a batch, as in the table above."""
 
     SUCCEED = auto()
     RETRY = auto()
@@ -77,16 +78,16 @@ PRODUCE_REACTIONS: Final[Mapping[ErrorCode, ProduceReaction]] = {
     ErrorCode.message_too_large: ProduceReaction.TOO_LARGE,
     ErrorCode.record_list_too_large: ProduceReaction.TOO_LARGE,
 }
-"""The same as `Sender.canRetry` and `TransactionManager.canRetry` of Kafka's client."""
+"""Equivalent to `Sender.canRetry` and `TransactionManager.canRetry` of the Java client."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ProducerBatch:
     """An unconfirmed batch (Kafka: `ProducerBatch`).
 
-    `first_record` is the number of records added to the partition before it, `bytes_max` its
-    largest size before compression, `deadline` when it fails if it is not confirmed, `tries` how
-    often it was sent.
+    `first_record` is the number of records that were added to the partition before this batch.
+    `bytes_max` is the maximum size of the batch before compression. The batch fails if it is not
+    confirmed before `deadline`. `attempts` is the number of times it was sent.
     """
 
     topic_partition: TopicPartition
@@ -94,21 +95,22 @@ class ProducerBatch:
     first_record: int
     bytes_max: int
     deadline: float
-    tries: int = 0
+    attempts: int = 0
 
     @property
     def size(self) -> int:
-        """Bytes in the request."""
+        """The size of the encoded batch in bytes."""
         return len(self.encoded.data)
 
 
 @dataclass(slots=True, eq=False)
 class _PartitionQueue:
-    """The batches of one partition, in order: `presumed`, `in_flight` or `failed`, `waiting`.
+    """The batches of one partition.
 
-    `presumed` batches are those that the brokers appended if a later one is confirmed. `sent_to` is
-    the broker of the last request. `confirmed_by` is the broker that confirmed the last answer;
-    several batches may be in flight to it.
+    Their order is `presumed`, then `in_flight` and `failed`, then `waiting`. `presumed` batches are
+    confirmed when a later batch is confirmed. `sent_to` is the broker of the last request.
+    `confirmed_by` is the broker of the last successful response. Several batches may be in flight
+    to this broker, but only one to other brokers.
     """
 
     waiting: deque[ProducerBatch] = field(default_factory=deque)
@@ -127,7 +129,7 @@ class _PartitionQueue:
         return not (self.waiting or self.in_flight or self.failed or self.presumed)
 
     def may_send(self, now: float) -> bool:
-        """Return whether the next batch can be sent as soon as a leader has room for it."""
+        """Return whether a batch is waiting, no batch has to be retried, and no pause is active."""
         return bool(self.waiting) and not self.failed and now >= self.not_before
 
     def may_send_to(self, broker_id: int, in_flight_max: int) -> bool:
@@ -145,7 +147,7 @@ class BatchQueues:
     """The queues of all partitions of one producer.
 
     `split` divides a batch of several records into two or more batches. `unconfirmed_bytes` is the
-    size of all batches.
+    total size of the unconfirmed batches.
     """
 
     split: Split
@@ -154,18 +156,21 @@ class BatchQueues:
     unconfirmed_bytes: int = 0
     _queues: dict[TopicPartition, _PartitionQueue] = field(default_factory=dict)
     _open: dict[TopicPartition, _PartitionQueue] = field(default_factory=dict)
-    """Partitions with unconfirmed batches; the one that has waited longest comes first."""
+    """Partitions with unconfirmed batches. The partition that has waited longest comes first."""
 
     def __post_init__(self) -> None:
         assert 1 <= self.in_flight_max <= IN_FLIGHT_MAX
 
     @property
     def is_empty(self) -> bool:
-        """Return whether all batches are confirmed."""
+        """Whether all batches are confirmed."""
         return not self._open
 
     def add(self, topic: str, encoded: EncodedBatch, *, bytes_max: int, deadline: float) -> None:
-        """Append a batch to its partition's queue; its sequences follow those of the last one."""
+        """Append a batch to its partition's queue.
+
+        Its sequence numbers must follow those of the previous batch.
+        """
         partition = TopicPartition(topic, encoded.partition)
         queue = self._queues.setdefault(partition, _PartitionQueue())
         self._open.setdefault(partition, queue)
@@ -185,14 +190,17 @@ class BatchQueues:
         return self._open.keys()
 
     def ready(self, now: float) -> list[TopicPartition]:
-        """Return the partitions that have a batch to send."""
+        """Return the partitions that have a batch to send and are not paused."""
         return [partition for partition, queue in self._open.items() if queue.may_send(now)]
 
-    def take(self, broker_id: int, led: Iterable[TopicPartition]) -> list[ProducerBatch]:
-        """Move the batches of one request to a broker in flight; `led` are `ready` partitions."""
+    def take(self, broker_id: int, led_partitions: Iterable[TopicPartition]) -> list[ProducerBatch]:
+        """Return the batches of the next request to a broker, and mark them as in flight.
+
+        `led_partitions` are `ready` partitions that this broker leads.
+        """
         taken: list[ProducerBatch] = []
         size = 0
-        for partition in led:
+        for partition in led_partitions:
             queue = self._open[partition]
             if not queue.waiting or not queue.may_send_to(broker_id, self.in_flight_max):
                 continue
@@ -200,21 +208,21 @@ class BatchQueues:
             if taken and size + added > self.request_bytes_max:
                 continue
             batch = queue.waiting.popleft()
-            batch.tries += 1
+            batch.attempts += 1
             queue.in_flight.append(batch)
             queue.sent_to = broker_id
             taken.append(batch)
             size += added
-        for batch in taken:  # Fairness: these partitions come last next time.
+        for batch in taken:  # For fairness, these partitions come last in the next request.
             self._open[batch.topic_partition] = self._open.pop(batch.topic_partition)
         return taken
 
-    def handle_answer(
+    def handle_result(
         self, batch: ProducerBatch, reaction: ProduceReaction
     ) -> ProducerBatch | None:
-        """Apply an answer; return the batch that has failed for good, if any.
+        """Apply a response; return the batch that failed and cannot be retried, or None.
 
-        After such a failure this object must not be used.
+        After such a failure, this object must no longer be used.
         """
         queue = self._queues[batch.topic_partition]
         queue.in_flight.remove(batch)
@@ -240,19 +248,25 @@ class BatchQueues:
         return failed
 
     def pause(self, partition: TopicPartition, until: Callable[[int], float]) -> None:
-        """Pause a partition; `until` is called with the number of failures in a row."""
+        """Pause a partition until the time that `until` returns.
+
+        `until` is called with the number of consecutive failures of the partition.
+        """
         queue = self._queues[partition]
         queue.failures += 1
         queue.not_before = max(queue.not_before, until(queue.failures))
 
     def reset_window(self, topic: str) -> None:
-        """Send one batch at a time: the brokers may have no state of this producer for a topic."""
+        """Send one batch at a time to each partition of a topic.
+
+        This is required if brokers may have no state for this producer in the topic.
+        """
         for partition, queue in self._open.items():
             if partition.topic == topic:
                 queue.sent_to = queue.confirmed_by = None
 
     def extend_deadlines(self, by_s: float) -> None:
-        """Move the deadlines of all batches."""
+        """Extend the deadlines of all batches by `by_s` seconds."""
         for queue in self._open.values():
             for group in (queue.presumed, queue.failed, queue.in_flight, queue.waiting):
                 for batch in group:
@@ -264,7 +278,7 @@ class BatchQueues:
         return min(batches, key=attrgetter("deadline"), default=None)
 
     def next_retry_at(self, now: float) -> float | None:
-        """Return when the first paused partition may send again."""
+        """Return the time at which the first paused partition may send again, or None."""
         pauses = [
             queue.not_before
             for queue in self._open.values()
@@ -308,12 +322,12 @@ class BatchQueues:
         if earlier:
             self._requeue(queue, [batch])
             return None
-        if batch.tries > 1 and batch.first_record < queue.confirmed_records:
+        if batch.attempts > 1 and batch.first_record < queue.confirmed_records:
             self._confirm(queue, batch)
             return None
         queue.presumed.append(batch)
         queue.confirmed_by = None
-        if batch.tries > 1 and queue.waiting and queue.waiting[0].tries > 0:
+        if batch.attempts > 1 and queue.waiting and queue.waiting[0].attempts > 0:
             return None
         return queue.presumed[0]
 

@@ -1,7 +1,6 @@
-"""`KafkaClient` over the wire client, with one connection to each broker.
+"""The `KafkaClient` of the `native` engine, which uses the router in `wire`.
 
-Invariant: reads never create topics; only a producer may. What it must not know: Spark, and how
-its answers are used.
+Invariant: a read never creates topics. Only a producer may create them.
 """
 
 from __future__ import annotations
@@ -35,26 +34,32 @@ if TYPE_CHECKING:
     from pyspark_kafka.client.native.producer import NativeProducer
 
 _DIAGNOSIS_TIMEOUT_S: Final = 5.0
-"""Timeout of requests that only improve an error's text."""
+"""Timeout of requests that only add details to an error message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NativeReads:
-    """The reading half of `KafkaClient`. One thread, one process."""
+class NativeReadClient:
+    """Implements `KafkaReadClient`. Must be used in only one thread and one process."""
 
     router: Router
     queries: ClusterQueries
     settings: NativeSettings
-    pins_topic_ids: ClassVar[bool] = True
+    checks_topic_ids: ClassVar[bool] = True
 
     @classmethod
     def of(cls, settings: NativeSettings, clock: Clock | None = None) -> Self:
-        """Create a client; it connects with the first request."""
+        """Create a client. It connects when it sends the first request."""
         bootstrap = [Address.parse(each) for each in settings.bootstrap_servers.split(",")]
+        security = settings.security
         dialer = Dialer(
             client_id=settings.client_id,
             clock=clock or Clock(),
-            connect=partial(connect, family=settings.address_family),
+            connect=(
+                partial(connect, family=settings.address_family)
+                if security is None
+                else security.connect(settings.address_family)
+            ),
+            credentials=None if security is None else security.credentials,
             connect_timeout_s=settings.connect_timeout_s,
             response_bytes_max=settings.response_bytes_max,
         )
@@ -118,7 +123,7 @@ class NativeReads:
             pinned_id=None if topic_id is None else topic_id_of(topic_id),
             rack=settings.rack,
             wait_ms_max=settings.fetch_wait_ms_max,
-            answer_s=settings.request_timeout_s,
+            request_timeout_s=settings.request_timeout_s,
             sizes=FetchSizes(bytes_max=settings.fetch_bytes_max),
             retrying=settings.retrying,
             reconnecting=settings.reconnecting,
@@ -145,8 +150,9 @@ class NativeReads:
         found = metadata.topics[partition.topic]
         if pinned_id is not None and found.topic_id not in (None, pinned_id):
             raise UnknownTopicOrPartitionError(
-                f"Topic {partition.topic!r} was deleted and created again while it was read: its "
-                f"id was {topic_id_text(pinned_id)} and is {topic_id_text(found.topic_id)}.",
+                f"Topic {partition.topic!r} was deleted and recreated while the query was reading "
+                f"it. Its topic id changed from {topic_id_text(pinned_id)} to "
+                f"{topic_id_text(found.topic_id)}.",
                 advice="Start the query again.",
                 topic=partition.topic,
                 partition=partition.partition,
@@ -155,25 +161,25 @@ class NativeReads:
     def _offset_of(
         self, partition: TopicPartition, query: int, isolation_level: IsolationLevel
     ) -> int:
-        """Resolve a special offset, with a short timeout."""
+        """Return the offset for a special offset such as EARLIEST. Uses a short timeout."""
         queries = replace(
             self.queries, api_timeout_s=min(_DIAGNOSIS_TIMEOUT_S, self.queries.api_timeout_s)
         )
         offset = queries.list_offsets({partition: query}, isolation_level)[partition]
-        assert offset is not None  # Only a timestamp can have no offset.
+        assert offset is not None  # Only a query by timestamp can return None.
         return offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NativeClient(NativeReads):
-    """All of `KafkaClient`. One thread, one process."""
+class NativeClient(NativeReadClient):
+    """Implements `KafkaClient`. Must be used in only one thread and one process."""
 
     producers: ProducerPool
 
     @classmethod
     def with_producers(cls, settings: NativeSettings, producing: ProducerSettings) -> Self:
-        """Create a client; it connects with the first request."""
-        reads = NativeReads.of(settings)
+        """Create a client. It connects when it sends the first request."""
+        reads = NativeReadClient.of(settings)
         return cls(
             router=reads.router,
             queries=reads.queries,

@@ -1,12 +1,13 @@
-"""Reads one range of one topic partition over the wire client.
+"""Reads one range of a topic partition for the `native` engine.
 
-Purpose: fetch, decode and yield until the range is covered. The next fetch is sent before a
-response is decoded, so that broker and client work in parallel. Invariant: the visible records of
-the range are yielded once and in order; every wait ends after `poll_timeout_ms` without progress;
-at most two responses are in memory. What it must not know: Spark, sockets, how ranges are planned.
+The reader fetches and decodes records until the end of the range. It sends the next fetch before it
+decodes a response, so that the broker and the client work in parallel. Invariant: the visible
+records of the range are yielded once and in order, every wait ends after `poll_timeout_ms` without
+progress, and at most two responses are in memory.
 
-The last offsets of a range need not hold visible records. The end is reached when the headers of
-batches cover it, or when the broker has no more records below it for the isolation level.
+The last offsets of a range may contain no visible records. The range is complete when the offsets
+of the fetched batches reach its end, or when the broker has no more records before its end that are
+visible at the isolation level.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from pyspark_kafka.errors import (
 )
 from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, FetchRange, IsolationLevel
 from pyspark_kafka.records import DecodeRequest, decode
-from pyspark_kafka.wire.connection import Connection, Pending
+from pyspark_kafka.wire.connection import Connection, InFlightRequest
 from pyspark_kafka.wire.error_codes import REACTIONS, Reaction, error_class, format_code
 from pyspark_kafka.wire.fetch import (
     LAST_VERSION_BY_NAME,
@@ -59,38 +60,39 @@ LOG.addHandler(logging.NullHandler())
 
 _EARLIEST_LOCAL: Final = -4
 _FIRST_WITH_EARLIEST_LOCAL: Final = 8
-"""Version of ListOffsets (KIP-405); older brokers have no tiered storage."""
+"""The first version of ListOffsets with EARLIEST_LOCAL (KIP-405, tiered storage)."""
 _PERSISTENT_TRIES: Final = 5
-"""Tries for errors that are mostly persistent; new metadata takes a moment to reach all brokers."""
+"""Attempts for errors that are usually permanent, but can also be due to old metadata."""
 _UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
 _UNKNOWN_EPOCH: Final = -1
 _BATCH_START: Final = struct.Struct(">qiib")
 _LENGTH_ENDS_AT: Final = 12
 _MAGIC: Final = 2
-"""Earlier formats have no leader epoch."""
+"""The first message format with a leader epoch."""
 _LAST_OFFSET_DELTA: Final = struct.Struct(">i")
 _LAST_OFFSET_DELTA_AT: Final = 23
 _HEADER_BYTES: Final = 61
 
 
 @dataclass(frozen=True, slots=True)
-class _InFlight:
-    """A fetch in flight, from `position`, of at most `size` bytes."""
+class _InFlightFetch:
+    """A fetch in flight that starts at offset `position` and requests `size` bytes."""
 
     connection: Connection
-    pending: Pending[FetchResponse]
+    pending: InFlightRequest[FetchResponse]
     position: int
     size: int
 
 
 @dataclass(slots=True, kw_only=True)
 class PartitionReader(ABC, Generic[T]):
-    """Reads one range, once; a subclass decodes the bytes.
+    """Reads one range. A reader can be used only once. Subclasses decode the record batches.
 
-    `offset_of` resolves a special offset with ListOffsets, with a short timeout. `check_existence`
-    takes the id of the topic and raises `UnknownTopicOrPartitionError` if the partition certainly
-    does not exist. Without `pinned_id` the topic that is found first is read. `answer_s` is
-    `request.timeout.ms`, `wait_ms_max` `fetch.max.wait.ms`.
+    `offset_of` looks up a special offset such as EARLIEST with ListOffsets and a short timeout.
+    `check_existence` takes a topic id, and raises `UnknownTopicOrPartitionError` if the cluster
+    confirms that the partition does not exist. `pinned_id` is the id of the topic to read; None
+    means the id in the first metadata. `request_timeout_s` is `request.timeout.ms` in seconds, and
+    `wait_ms_max` is `fetch.max.wait.ms`.
     """
 
     errors: FetchErrors
@@ -100,7 +102,7 @@ class PartitionReader(ABC, Generic[T]):
     pinned_id: UUID | None = None
     rack: str = ""
     wait_ms_max: int = 500
-    answer_s: float = 30.0
+    request_timeout_s: float = 30.0
     sizes: FetchSizes = field(default_factory=FetchSizes)
     retrying: Backoff = field(default=Backoff())
     reconnecting: Backoff = field(default=Backoff())
@@ -115,11 +117,11 @@ class PartitionReader(ABC, Generic[T]):
         return self.errors.fetch_range
 
     def batches(self) -> Iterator[T]:
-        """Yield the visible records of the range; raises what `KafkaReads.fetch` raises."""
+        """Yield the visible records of the range. Raises the errors of `KafkaReadClient.fetch`."""
         position, end = self.fetch_range.start_offset, self.fetch_range.end_offset
         deadline = self._deadline()
-        in_flight: _InFlight | None = None
-        tries = 0
+        in_flight: _InFlightFetch | None = None
+        attempts = 0
         try:
             while position < end:
                 try:
@@ -127,15 +129,15 @@ class PartitionReader(ABC, Generic[T]):
                     fetched = self._receive(in_flight, deadline)
                 except (ApiError, BrokerUnreachableError, ProtocolError) as error:
                     in_flight = None
-                    tries += 1
+                    attempts += 1
                     LOG.info(
-                        "%s failed, try %d: %s",
+                        "%s failed (attempt %d): %s",
                         sentence(self.errors.operation(position)),
-                        tries,
+                        attempts,
                         reason_of(error),
                     )
                     self._count_persistent(position, error)
-                    if not self._pause(tries, error, deadline):
+                    if not self._pause(attempts, error, deadline):
                         raise self._timed_out(position, error) from None
                     continue
                 request, in_flight = in_flight, None
@@ -144,18 +146,18 @@ class PartitionReader(ABC, Generic[T]):
                 if following > position:
                     self._read_epoch = last.leader_epoch
                 if position < following < end:
-                    self.sizes.note_answer(len(fetched.records), following - position)
+                    self.sizes.record_response(len(fetched.records), following - position)
                     in_flight = self._send_ahead(request.connection, following, deadline)
                 next_offset = yield from self._decode(position, following, fetched)
                 if next_offset != following:
                     self._read_epoch = _UNKNOWN_EPOCH
                 if next_offset > position:
                     if in_flight is not None and in_flight.position != next_offset:
-                        in_flight.pending.abandon()  # The headers contradict the batches.
+                        in_flight.pending.abandon()  # The batch headers predicted another offset.
                         in_flight = None
-                    position, tries = next_offset, 0
-                    deadline = self._deadline()  # Spark's time does not count.
-                    del fetched, request  # Free memory before the next answer.
+                    position, attempts = next_offset, 0
+                    deadline = self._deadline()  # Excludes the time that Spark needs for a batch.
+                    del fetched, request  # Free memory before the next response.
                 elif self._is_at_end(request, fetched):
                     return
                 else:
@@ -168,18 +170,18 @@ class PartitionReader(ABC, Generic[T]):
     def _decode(
         self, position: int, following: int, fetched: FetchedPartition
     ) -> Generator[T, None, int]:
-        """Yield the records from `position` to `following`; return the next offset to read."""
+        """Yield the records from `position` to `following`. Returns the next offset to read."""
 
     def _retry_without_progress(
-        self, request: _InFlight, fetched: FetchedPartition, deadline: float
+        self, request: _InFlightFetch, fetched: FetchedPartition, deadline: float
     ) -> None:
-        """Prepare the next try: a larger fetch, or a pause; raises if neither is possible."""
+        """Increase the fetch size or pause before the next attempt. Raises if neither helps."""
         if len(fetched.records) > 0:
             if not self.sizes.grow_for_batch(request.size):
                 partition = self.fetch_range.topic_partition
                 raise CorruptBatchError(
-                    f"{sentence(self.errors.operation(request.position))} failed: the fetched "
-                    f"data ({request.size} bytes requested) contain no complete record batch.",
+                    f"{sentence(self.errors.operation(request.position))} failed: a response to a "
+                    f"fetch of {request.size} bytes contains no complete record batch.",
                     topic=partition.topic,
                     partition=partition.partition,
                     offset=request.position,
@@ -187,25 +189,26 @@ class PartitionReader(ABC, Generic[T]):
         elif not _has_preferred_replica(fetched) and not self._pause(1, None, deadline):
             raise self._timed_out(request.position, None)
 
-    def _pause(self, tries: int, error: ApiError | KafkaError | None, deadline: float) -> bool:
+    def _pause(self, attempts: int, error: ApiError | KafkaError | None, deadline: float) -> bool:
         backoff = self.reconnecting if isinstance(error, BrokerUnreachableError) else self.retrying
-        return backoff.pause(tries, clock=self.router.clock, deadline=deadline)
+        return backoff.pause(attempts, clock=self.router.clock, deadline=deadline)
 
     def _deadline(self) -> float:
         return self.router.clock.now() + self.errors.timeout_s
 
     def _soon(self, deadline: float) -> float:
-        """Return the deadline for one broker, so that time remains to try another."""
-        return min(deadline, self.router.clock.now() + self.answer_s)
+        """Return a deadline for one broker that leaves time to try another broker."""
+        return min(deadline, self.router.clock.now() + self.request_timeout_s)
 
     # --- requests ---
 
     def _send_ahead(
         self, connection: Connection, position: int, deadline: float
-    ) -> _InFlight | None:
-        """Send the next fetch; return None if that fails, which the next `_send` reports.
+    ) -> _InFlightFetch | None:
+        """Send the next fetch. Return None if that fails; the next `_send` reports the error.
 
-        Fetched rows do not wait while the broker throttles `connection`.
+        If the broker is throttling `connection`, returns None without sending, so that the rows
+        that were already fetched are not delayed.
         """
         if self.router.clock.left_s(connection.throttled_until):
             return None
@@ -215,7 +218,7 @@ class PartitionReader(ABC, Generic[T]):
             LOG.info("%s failed: %s", sentence(self.errors.operation(position)), reason_of(error))
             return None
 
-    def _send(self, position: int, deadline: float) -> _InFlight:
+    def _send(self, position: int, deadline: float) -> _InFlightFetch:
         topic_partition = self.fetch_range.topic_partition
         soon = self._soon(deadline)
         topic_id = self._find_topic(soon)
@@ -245,35 +248,36 @@ class PartitionReader(ABC, Generic[T]):
             and topic_id is not None
             and not self._has_refreshed_topic
         ):
-            self._refresh_topic(soon)  # A fetch by name does not detect a recreated topic.
+            self._refresh_topic(soon)  # A fetch by topic name does not detect a recreated topic.
         request = fetch_request(version, limits, [partition])
         try:
             pending = connection.send(request, deadline=deadline)
         except (BrokerUnreachableError, ProtocolError):
-            if not connection.is_usable:  # Otherwise it is throttled, which a new one would ignore.
+            # A usable connection is throttled. Keep it, because a new one would ignore that.
+            if not connection.is_usable:
                 self._drop_connection(connection)
             raise
-        return _InFlight(connection, pending, position, size)
+        return _InFlightFetch(connection, pending, position, size)
 
     def _connection(self, broker: Broker, deadline: float) -> Connection:
         try:
             return self.router.connection(broker, deadline=deadline)
         except (BrokerUnreachableError, ProtocolError):
-            self._forget_leader()
+            self._invalidate_leader()
             raise
 
     def _find_topic(self, deadline: float) -> UUID | None:
-        """Return the topic's id; raises `ApiError` if it is not the pinned one.
+        """Return the topic's id. Raises `ApiError` if it is not `pinned_id`.
 
-        Cached metadata may be of an earlier topic of this name, so it is refreshed once.
+        Cached metadata may belong to an earlier topic with this name, so it is refreshed once.
         """
         name = self.fetch_range.topic_partition.topic
         found = self._topic_id(name, deadline)
         if found is not None and self.pinned_id not in (None, found):
-            self.router.forget_topic(name)
+            self.router.invalidate_topic(name)
             found = self._topic_id(name, deadline)
         if found is not None and self.pinned_id not in (None, found):
-            self.router.forget_topic(name)
+            self.router.invalidate_topic(name)
             raise ApiError(ErrorCode.unknown_topic_id, f"finding topic {name!r}")
         self.pinned_id = self.pinned_id or found
         return found
@@ -284,11 +288,11 @@ class PartitionReader(ABC, Generic[T]):
 
     def _refresh_topic(self, deadline: float) -> None:
         self._has_refreshed_topic = True
-        self.router.forget_topic(self.fetch_range.topic_partition.topic)
+        self.router.invalidate_topic(self.fetch_range.topic_partition.topic)
         self._find_topic(deadline)
 
-    def _receive(self, request: _InFlight, deadline: float) -> FetchedPartition:
-        """Return the partition's answer; raises `ApiError` for a retriable error code."""
+    def _receive(self, request: _InFlightFetch, deadline: float) -> FetchedPartition:
+        """Return the response for the partition. Raises `ApiError` for a retriable error code."""
         clock = self.router.clock
         until = self._soon(deadline) + self.wait_ms_max / 1000
         try:
@@ -301,7 +305,7 @@ class PartitionReader(ABC, Generic[T]):
         operation = self.errors.operation(request.position)
         if response.error_code is not ErrorCode.none:
             raise ApiError(response.error_code, operation)
-        if not response.partitions:  # A broker's answer to a throttled client.
+        if not response.partitions:  # Brokers send an empty response to a throttled client.
             raise ApiError(ErrorCode.throttling_quota_exceeded, operation)
         (fetched,) = response.partitions
         code, truncated_at = fetched.error_code, None
@@ -319,20 +323,20 @@ class PartitionReader(ABC, Generic[T]):
         raise ApiError(code, operation)
 
     def _prefer(self, replica: int | None) -> None:
-        """Read from the replica that the leader prefers (KIP-392), if its address is known."""
+        """Read from the preferred read replica (KIP-392) if its address is known."""
         if replica in self.router.metadata.brokers:
             self._preferred = replica
         else:
-            self.rack = ""  # Otherwise the leader would return no records again.
+            self.rack = ""  # With a rack, the leader would return no records again.
 
     def _react(
         self, code: ErrorCode, fetched: FetchedPartition, response: FetchResponse, position: int
     ) -> None:
-        """Update metadata after an error code; raises if retries do not help."""
+        """Update metadata after an error code. Raises if the error code is not retriable."""
         partition = self.fetch_range.topic_partition
         if code is ErrorCode.corrupt_message or REACTIONS[code] is Reaction.FAIL:
             if code is ErrorCode.offset_out_of_range:
-                return  # From a follower; the leader may have the offset.
+                return  # A follower returned the error. The leader may have the offset.
             kind = CorruptBatchError if code is ErrorCode.corrupt_message else error_class(code)
             raise kind(
                 f"{sentence(self.errors.operation(position))} failed: {format_code(code)}.",
@@ -343,7 +347,7 @@ class PartitionReader(ABC, Generic[T]):
         leader = fetched.current_leader
         if leader is None:
             self.router.invalidate(code, topic=partition.topic)
-        else:  # KIP-951 saves a metadata request.
+        else:  # The response contains the leader (KIP-951), which saves a metadata request.
             self.router.update_leader(
                 partition,
                 leader_id=leader.leader_id,
@@ -352,7 +356,7 @@ class PartitionReader(ABC, Generic[T]):
             )
 
     def _count_persistent(self, position: int, error: ApiError | KafkaError) -> None:
-        """Raise an error that is mostly persistent when it has occurred a few times."""
+        """Raise an error that is usually permanent after it has occurred several times."""
         is_unknown = isinstance(error, ApiError) and error.code in _UNKNOWN
         if not is_unknown and not isinstance(error, ProtocolError):
             return
@@ -373,20 +377,20 @@ class PartitionReader(ABC, Generic[T]):
 
     def _drop_connection(self, connection: Connection) -> None:
         self.router.discard(connection)
-        self._forget_leader()
+        self._invalidate_leader()
 
-    def _forget_leader(self) -> None:
-        """Find the leader again: the broker of the last request may be gone."""
-        self.router.forget_topic(self.fetch_range.topic_partition.topic)
+    def _invalidate_leader(self) -> None:
+        """Discard the leader's metadata, because the broker may no longer be available."""
+        self.router.invalidate_topic(self.fetch_range.topic_partition.topic)
         self._preferred = None
 
-    # --- answers without progress ---
+    # --- responses without progress ---
 
-    def _is_at_end(self, request: _InFlight, fetched: FetchedPartition) -> bool:
+    def _is_at_end(self, request: _InFlightFetch, fetched: FetchedPartition) -> bool:
         """Return whether the range has no more visible records.
 
-        Two other empty answers exist: a preferred replica (KIP-392), and tiered storage that takes
-        too long (KIP-405, `remote.fetch.max.wait.ms`).
+        There are two other reasons for an empty response: it names a preferred read replica
+        (KIP-392), or the read from tiered storage exceeded `remote.fetch.max.wait.ms` (KIP-405).
         """
         visible_end = fetched.high_watermark
         if self.errors.isolation_level is IsolationLevel.READ_COMMITTED:
@@ -398,15 +402,15 @@ class PartitionReader(ABC, Generic[T]):
             and self._is_local(request)
         )
 
-    def _is_local(self, request: _InFlight) -> bool:
-        """Return whether the requested offset is on the broker's own disk."""
+    def _is_local(self, request: _InFlightFetch) -> bool:
+        """Return whether the requested offset is on the broker's local disk."""
         if request.connection.versions.choose(Api.LIST_OFFSETS) < _FIRST_WITH_EARLIEST_LOCAL:
             return True
         try:
             earliest_local = self.offset_of(_EARLIEST_LOCAL, IsolationLevel.READ_UNCOMMITTED)
         except KafkaError as error:
             LOG.info(
-                "%s: the earliest local offset is unknown: %s",
+                "%s: the request for the earliest local offset failed: %s",
                 sentence(self.errors.operation(request.position)),
                 reason_of(error),
             )
@@ -421,7 +425,7 @@ class PartitionReader(ABC, Generic[T]):
         )
 
     def _timed_out(self, position: int, last: ApiError | KafkaError | None) -> KafkaError:
-        """Return the error for a timeout; `last` is the error of the last try.
+        """Return the timeout error. `last` is the error of the last attempt.
 
         Raises `UnknownTopicOrPartitionError` if the topic does not exist.
         """
@@ -445,7 +449,7 @@ class PartitionReader(ABC, Generic[T]):
 
 @dataclass(slots=True, kw_only=True)
 class RangeReader(PartitionReader[pa.RecordBatch]):
-    """Reads Arrow batches with these columns; see `KafkaReads.fetch`."""
+    """Reads a range as Arrow batches with the given columns (see `KafkaReadClient.fetch`)."""
 
     columns: tuple[str, ...]
 
@@ -460,7 +464,7 @@ class RangeReader(PartitionReader[pa.RecordBatch]):
             position = decoded.next_offset
             yield from decoded.batches
             if not made_progress or position >= min(following, self.fetch_range.end_offset):
-                self.sizes.note_decoded(decoded_bytes, len(fetched.records))
+                self.sizes.record_decoded(decoded_bytes, len(fetched.records))
                 return position
             del decoded
 
@@ -480,16 +484,17 @@ class RangeReader(PartitionReader[pa.RecordBatch]):
 
 
 class LastBatch(NamedTuple):
-    """The offset after the last whole batch, and its leader epoch (-1: unknown)."""
+    """The offset after the last complete batch, and the batch's leader epoch (-1 if unknown)."""
 
     next_offset: int
     leader_epoch: int
 
 
 def last_batch(records: memoryview) -> LastBatch:
-    """Return the last whole batch; its offset is -1 if there is none.
+    """Return the next offset and the leader epoch of the last complete batch.
 
-    Reads only the headers, without checks; the decoder checks them.
+    The offset is -1 if there is no complete batch. Reads only the batch headers, and leaves their
+    validation to the decoder.
     """
     position, found = 0, LastBatch(-1, _UNKNOWN_EPOCH)
     while position + _HEADER_BYTES <= len(records):

@@ -1,8 +1,8 @@
-"""A producer's connections to leaders, and the Produce requests in flight on each.
+"""A producer's connections to leaders, and the Produce requests in flight on each of them.
 
-Purpose: one connection to each leader for Produce alone, so that requests about the cluster do not
-wait behind rows. Invariant: a failed connection is removed before its calls are returned, and a
-broker whose address changed gets a new connection. What it must not know: what answers mean.
+Each leader has a connection that is used only for Produce, so that metadata requests do not have to
+wait for rows to be sent. Invariant: a failed connection is removed before its calls are returned,
+and a new connection is opened if a broker's address has changed.
 """
 
 from __future__ import annotations
@@ -14,34 +14,37 @@ from typing import Final
 
 from pyspark_kafka.client.native.batch_queues import ProducerBatch
 from pyspark_kafka.errors import BrokerUnreachableError
-from pyspark_kafka.wire.connection import Connection, Pending, wait_any
+from pyspark_kafka.wire.connection import Connection, InFlightRequest, wait_any
 from pyspark_kafka.wire.metadata import Broker
 from pyspark_kafka.wire.produce import ProduceResponse
 from pyspark_kafka.wire.router import Router
 
-ANSWER_GRACE_S: Final = 1.0
-"""Added to the request timeout, for the answer to arrive."""
+RESPONSE_GRACE_S: Final = 1.0
+"""The additional time for a response to arrive after the request timeout."""
 _FIRST_TRY_S: Final = 5.0
 _DOUBLINGS_MAX: Final = 10
 
 
 def growing_timeout_s(first_s: float, failures: int, longest_s: float) -> float:
-    """Return the timeout of the next try: doubled after each failure, at most `longest_s`."""
+    """Return the timeout of the next attempt.
+
+    It doubles after each failure, up to the larger of `first_s` and `longest_s`.
+    """
     return min(first_s * 2.0 ** min(failures, _DOUBLINGS_MAX), max(first_s, longest_s))
 
 
 @dataclass(slots=True)
 class ProduceCall:
-    """A request in flight. After `deadline` its connection is closed."""
+    """A Produce request in flight. If `deadline` passes, its connection is closed."""
 
     batches: list[ProducerBatch]
-    pending: Pending[ProduceResponse]
+    pending: InFlightRequest[ProduceResponse]
     deadline: float
 
 
 @dataclass(slots=True)
 class LeaderConnection:
-    """The connection to one leader, and its requests in flight, in order."""
+    """The connection to one leader, and its requests in flight in the order they were sent."""
 
     broker: Broker
     connection: Connection
@@ -52,7 +55,8 @@ class LeaderConnection:
 class LeaderConnections:
     """The connections of one producer.
 
-    The first tries to connect take less than `connect_timeout_s`, since they block all else.
+    The first attempts to connect use shorter timeouts than `connect_timeout_s`, because connecting
+    blocks the producer.
     """
 
     router: Router
@@ -60,21 +64,24 @@ class LeaderConnections:
     connect_timeout_s: float
     _connections: dict[int, LeaderConnection] = field(default_factory=dict)
     _failures: dict[int, int] = field(default_factory=dict)
-    """Failed tries to connect in a row, by broker id."""
+    """The number of consecutive failed connection attempts, by broker id."""
 
     def __iter__(self) -> Iterator[LeaderConnection]:
         return iter(self._connections.values())
 
-    def pendings(self) -> list[Pending[ProduceResponse]]:
-        """Return all requests in flight."""
+    def in_flight_requests(self) -> list[InFlightRequest[ProduceResponse]]:
+        """Return the pending responses of all requests in flight."""
         return [call.pending for leader in self for call in leader.calls]
 
     def get(self, broker: Broker) -> LeaderConnection | None:
-        """Return the connection to this broker, usable or not."""
+        """Return the connection to this broker, or None. The connection may be unusable."""
         return self._connections.get(broker.broker_id)
 
     def open(self, broker: Broker, *, deadline: float) -> LeaderConnection:
-        """Return the connection to a leader, opened if necessary; raises as `Router` does."""
+        """Return the connection to a leader, and open it if necessary.
+
+        Raises the errors of `Router.dedicated_connection`.
+        """
         leader = self.get(broker)
         if leader is not None and (
             leader.calls
@@ -95,9 +102,12 @@ class LeaderConnections:
         return leader
 
     def done(self) -> Iterator[tuple[LeaderConnection, ProduceCall]]:
-        """Yield the calls that are answered or failed, in the order of each connection."""
+        """Yield the calls that were answered or failed.
+
+        The calls of each connection are yielded in the order they were sent.
+        """
         clock = self.router.clock
-        while wait_any(self.pendings(), deadline=clock.now(), clock=clock):
+        while wait_any(self.in_flight_requests(), deadline=clock.now(), clock=clock):
             for leader in list(self):
                 while leader.calls and leader.calls[0].pending.done:
                     if not leader.connection.is_open and self.get(leader.broker) is leader:
@@ -105,31 +115,34 @@ class LeaderConnections:
                     yield leader, leader.calls.popleft()
 
     def fail_overdue(self) -> bool:
-        """Close connections with an overdue call; return whether that made calls `done`."""
+        """Close connections whose oldest call is overdue.
+
+        Returns whether any connection is closed. `done` then yields the calls of that connection.
+        """
         now = self.router.clock.now()
         for leader in list(self):
             if leader.calls and now >= leader.calls[0].deadline:
                 request = leader.calls[0].pending.request
-                waited_s = self.request_timeout_s + ANSWER_GRACE_S
+                waited_s = self.request_timeout_s + RESPONSE_GRACE_S
                 leader.connection.fail(
-                    BrokerUnreachableError, f"no answer to {request} arrived within {waited_s:g} s"
+                    BrokerUnreachableError, f"{request} was not answered within {waited_s:g} s"
                 )
         return any(not leader.connection.is_open for leader in self)
 
     def extend_deadlines(self, by_s: float) -> None:
-        """Move the deadlines of all calls."""
+        """Extend the deadlines of all calls by `by_s` seconds."""
         for leader in self:
             for call in leader.calls:
                 call.deadline += by_s
 
     def hand_over(self) -> LeaderConnections:
-        """Move all connections into a new object, for another producer."""
+        """Move all connections into a new object, which another producer can use."""
         handed_over = replace(self)
         self._connections, self._failures = {}, {}
         return handed_over
 
     def close(self) -> None:
-        """Close all; requests in flight are dropped."""
+        """Close all connections and drop their requests in flight."""
         for leader in self:
             leader.connection.close()
         self._connections.clear()

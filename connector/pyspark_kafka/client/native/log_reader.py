@@ -1,9 +1,9 @@
-"""Reads all batches of a partition's log, including open and aborted transactions.
+"""Reads all batches of a partition, including those of open and aborted transactions.
 
-Purpose: `TransactionalClient.read_log`. It does not stop at the last stable offset, which another
-writer's open transaction may hold back. Invariant: batches are yielded in the order of their
-offsets; none is omitted except those below the log start offset when reading begins. What it must
-not know: what the records mean.
+It implements `TransactionalClient.read_log`. It also reads beyond the last stable offset, because
+an open transaction of another producer may hold that offset back. Invariant: batches are yielded in
+the order of their offsets, and no batch is omitted except those before the log start offset when
+the read begins.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ def read_from_log_start(
     read: Callable[[int], Iterator[LogBatch]],
     offset_of: Callable[[int], int],
 ) -> Iterator[LogBatch]:
-    """Read from `start_offset`, or from the log start offset if that is higher.
+    """Yield the batches from `start_offset`, or from the log start offset if that is higher.
 
-    `read` reads from an offset; `offset_of` resolves a special offset with ListOffsets. Records
-    deleted during reading are an error.
+    `read` returns the batches from an offset. `offset_of` looks up a special offset such as
+    EARLIEST with ListOffsets. Raises `OffsetOutOfRangeError` if records are deleted during the
+    read.
     """
     while start_offset < end_offset:
         batches = read(start_offset)

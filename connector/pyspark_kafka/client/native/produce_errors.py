@@ -1,7 +1,7 @@
-"""The error codes that brokers answer to a producer, as errors of `pyspark_kafka.errors`.
+"""Converts error codes in responses to a producer to errors of `pyspark_kafka.errors`.
 
-Invariant: an error names the partition, the broker and its error code. What it must not know: which
-error codes are retried (`batch_queues`).
+Invariant: an error names its object, for example the partition, the broker or the bootstrap
+servers, and the error code. Does not determine which error codes are retried (see `batch_queues`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pyspark_kafka.wire.error_codes import error_class, format_code
 from pyspark_kafka.wire.produce import ProducedPartition
 from pyspark_kafka.wire.router import ApiError
 
-_NEW_ID_ADVICE: Final = "Run the task again: it writes its rows with a new producer id."
+_NEW_ID_ADVICE: Final = "Run the task again. It will write its rows with a new producer id."
 _NO_TOPIC: Final = (
     ErrorCode.invalid_topic_exception,
     ErrorCode.unknown_topic_id,
@@ -55,15 +55,15 @@ _TRANSACTION_ENDED: Final = frozenset(
 
 def batch_rejected(
     errors: DeliveryErrors,
-    answer: ProducedPartition,
+    partition_response: ProducedPartition,
     *,
     broker: str,
     batch: ProducerBatch,
     transactional_id: str | None = None,
 ) -> KafkaError:
-    """For a batch that a broker rejects with an error code that is not retried."""
-    partition, code = batch.topic_partition, answer.error_code
-    reason = f"{broker} answered {format_code(code)}{_details(answer)}"
+    """Return the error for a batch that a broker rejects with an error code that is not retried."""
+    partition, code = batch.topic_partition, partition_response.error_code
+    reason = f"{broker} answered {format_code(code)}{_details(partition_response)}"
     if transactional_id is not None:
         ended = _transaction_ended(
             errors, _not_written(partition, reason), code, transactional_id, partition=partition
@@ -71,14 +71,17 @@ def batch_rejected(
         if ended is not None:
             return ended
     if issubclass(error_class(code), AccessError):
-        return _writing_refused(errors, code, partition, transactional_id)
+        return _write_denied(errors, code, partition, transactional_id)
     advice = _ADVICE.get(code)
     if code in _NO_TOPIC:
         advice = missing_topic_advice(partition.topic)
     elif code is ErrorCode.out_of_order_sequence_number:
-        reason += "; records before it are lost, for example by an unclean leader election"
+        reason += (
+            ". Earlier records of this producer were lost, for example in an unclean leader "
+            "election"
+        )
     elif PRODUCE_REACTIONS[code] is ProduceReaction.TOO_LARGE:
-        reason += f"; as a batch of its own it has {batch.size} bytes"
+        reason += f". A batch with only this record is {batch.size} bytes long"
         advice = SIZE_ADVICE
     return errors.not_written(partition.topic, partition.partition, reason, advice=advice)
 
@@ -86,9 +89,9 @@ def batch_rejected(
 def partition_not_added(
     errors: DeliveryErrors, partition: TopicPartition, code: ErrorCode, *, transactional_id: str
 ) -> KafkaError:
-    """For a partition that the coordinator does not add to the transaction."""
+    """Return the error for a partition that the coordinator did not add to the transaction."""
     reason = (
-        "the coordinator did not add the partition to the transaction of "
+        "the coordinator did not add the partition to the transaction of transactional id "
         f"{transactional_id!r}: {format_code(code)}"
     )
     ended = _transaction_ended(
@@ -97,26 +100,26 @@ def partition_not_added(
     if ended is not None:
         return ended
     if issubclass(error_class(code), AccessError):
-        return _writing_refused(errors, code, partition, transactional_id)
+        return _write_denied(errors, code, partition, transactional_id)
     return errors.not_written(partition.topic, partition.partition, reason)
 
 
 def offsets_not_committed(
-    errors: DeliveryErrors, answer: ApiError, *, group_id: str, transactional_id: str
+    errors: DeliveryErrors, error: ApiError, *, group_id: str, transactional_id: str
 ) -> KafkaError:
-    """For offsets that the coordinator does not commit with the transaction."""
+    """Return the error for group offsets that were not committed with the transaction."""
     what = (
         f"Offsets of group {group_id!r} were not committed: the coordinator answered "
-        f"{format_code(answer.code)}."
+        f"{format_code(error.code)}."
     )
-    ended = _transaction_ended(errors, what, answer.code, transactional_id, group_id=group_id)
+    ended = _transaction_ended(errors, what, error.code, transactional_id, group_id=group_id)
     return ended or request_failed(
-        errors, answer, group_id=group_id, transactional_id=transactional_id
+        errors, error, group_id=group_id, transactional_id=transactional_id
     )
 
 
 def topic_not_available(errors: DeliveryErrors, topic: str, code: ErrorCode) -> KafkaError:
-    """For a topic that does not exist, or that the principal may not write to."""
+    """Return the error for a topic that does not exist or that the principal may not write to."""
     if issubclass(error_class(code), AccessError):
         return request_failed(errors, ApiError(code, f"writing to topic {topic!r}"), topic=topic)
     advice = missing_topic_advice(topic) if code in _NO_TOPIC else None
@@ -126,19 +129,19 @@ def topic_not_available(errors: DeliveryErrors, topic: str, code: ErrorCode) -> 
 
 def request_failed(
     errors: DeliveryErrors,
-    answer: ApiError,
+    error: ApiError,
     *,
     topic: str | None = None,
     partition: int | None = None,
     group_id: str | None = None,
     transactional_id: str | None = None,
 ) -> KafkaError:
-    """For a request other than Produce that a broker answers with an error code."""
-    kind = error_class(answer.code)
+    """Return the error for a request other than Produce that failed with an error code."""
+    kind = error_class(error.code)
     kind = kind if issubclass(kind, AccessError) else DeliveryError
     return kind(
-        f"{sentence(answer.operation)} failed at {errors.bootstrap_servers}: "
-        f"{format_code(answer.code)}.",
+        f"{sentence(error.operation)} failed at {errors.bootstrap_servers}: "
+        f"{format_code(error.code)}.",
         topic=topic,
         partition=partition,
         group_id=group_id,
@@ -146,13 +149,13 @@ def request_failed(
     )
 
 
-def _writing_refused(
+def _write_denied(
     errors: DeliveryErrors,
     code: ErrorCode,
     partition: TopicPartition,
     transactional_id: str | None,
 ) -> KafkaError:
-    in_transaction = f" as transactional id {transactional_id!r}" if transactional_id else ""
+    in_transaction = f" with transactional id {transactional_id!r}" if transactional_id else ""
     return request_failed(
         errors,
         ApiError(code, f"writing to {partition}{in_transaction}"),
@@ -184,8 +187,8 @@ def _not_written(partition: TopicPartition, reason: str) -> str:
     return f"A record for {partition} was not written: {reason}."
 
 
-def _details(answer: ProducedPartition) -> str:
-    """Return the broker's message about the first invalid record, or about the batch."""
-    messages = [one.message for one in answer.record_errors if one.message]
-    messages += [answer.error_message] if answer.error_message else []
+def _details(partition_response: ProducedPartition) -> str:
+    """Return the broker's message about the first invalid record or the batch, in parentheses."""
+    messages = [one.message for one in partition_response.record_errors if one.message]
+    messages += [partition_response.error_message] if partition_response.error_message else []
     return f" ({messages[0]})" if messages else ""

@@ -1,13 +1,13 @@
-"""The idempotent producer of the engine `native`, which runs in the caller's thread.
+"""The idempotent producer of the `native` engine, which runs in the caller's thread.
 
-Purpose: encode rows as batches, send them to leaders, and wait for all acknowledgements.
-Invariant: `flush` returns only when every row is confirmed; calls raise an error when a row has
-waited longer than `delivery_timeout_s`; at most `buffer_bytes` are buffered, or one row. What it
-must not know: Spark, the bytes of batches, and the order of sending (`batch_queues`).
+It encodes rows as batches, sends the batches to leaders, and waits for all acknowledgements.
+Invariant: `flush` returns only if every row is acknowledged. A call raises an error if a row has
+waited longer than `delivery_timeout_s`. At most `buffer_bytes` are buffered, or a single larger
+row. The order of sending is in `batch_queues`.
 
-Nothing runs between calls, and that time counts for no deadline: a slow source does not make
-deliveries fail. Each call handles the answers that have arrived and sends what may be sent. Only a
-full buffer and `flush` wait for answers.
+The producer has no background thread. Deadlines exclude the time between calls, so a slow source
+does not cause timeouts. Each call handles the responses that have arrived and sends the batches
+that are ready. Calls wait for responses only in `flush` and if the buffer is full.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pyspark_kafka.client.native.batch_queues import (
     ProduceReaction,
 )
 from pyspark_kafka.client.native.leader_connections import (
-    ANSWER_GRACE_S,
+    RESPONSE_GRACE_S,
     LeaderConnection,
     LeaderConnections,
     ProduceCall,
@@ -77,11 +77,11 @@ LOG: Final = logging.getLogger("pyspark_kafka.native")
 LOG.addHandler(logging.NullHandler())
 
 _FIRST_TIMEOUT_S: Final = 2.0
-"""Timeout of the first request about the cluster, since requests block the caller's thread."""
+"""Timeout of the first metadata request. It is short, because requests block the caller."""
 _PARTITION_CHECKS: Final = 3
 _RANDOM_MAX: Final = 2**31
 _LINGER_S: Final = 1.0
-"""How long, in calls, rows wait for others to fill batches."""
+"""The maximum time that rows wait for more rows of their batch. Excludes time between calls."""
 _BATCH_BYTES_MIN: Final = 512
 _WAIT_S_MAX: Final = 0.5
 _RETRIABLE: Final = (ApiError, BrokerUnreachableError, ProtocolError)
@@ -89,7 +89,7 @@ _UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unk
 
 
 class NativeProducer:
-    """See `client.port.Producer`."""
+    """Implements `client.port.Producer`."""
 
     def __init__(
         self,
@@ -103,7 +103,10 @@ class NativeProducer:
         producer_id: ProducerIdAndEpoch | None = None,
         connections: LeaderConnections | None = None,
     ) -> None:
-        """Without `producer_id` the producer requests one; `connections` are open ones to reuse."""
+        """Create a producer. If `producer_id` is None, the producer requests a producer id.
+
+        `connections` are open connections to reuse. `close` passes the producer to `give_back`.
+        """
         self.idle_since = 0.0
         self._router = router
         self._clock = router.clock
@@ -126,13 +129,13 @@ class NativeProducer:
         self._id = producer_id
         self._failed: PysparkKafkaError | None = None
         self._returned_at = self._clock.now()
-        # Requests about the cluster: failures in a row, when to try again, the last failure.
+        # Metadata requests: consecutive failures, time of the next attempt, last failure.
         self._failed_requests = 0
         self._retry_at = 0.0
         self._last_failure: str | None = None
         self._partition_failures: dict[TopicPartition, str] = {}
 
-    # --- the port ---
+    # --- Producer ---
 
     def send(self, batch: pa.RecordBatch) -> None:
         self._resume()
@@ -167,23 +170,23 @@ class NativeProducer:
             self.end()
 
     def end(self) -> None:
-        """Close the connections and drop all rows."""
+        """Close the connections and discard all rows."""
         self._topics.clear()
         self._connections.close()
 
-    def forget_failures(self) -> None:
-        """Forget the failures of the task before."""
+    def clear_failures(self) -> None:
+        """Clear the failures of the previous task."""
         self._last_failure = None
         self._partition_failures.clear()
         self._failed_requests, self._retry_at = 0, 0.0
         for topic in self._topics.values():
             topic.unknown_since = None
 
-    # --- rows in ---
+    # --- the buffer ---
 
     @property
     def _piece_bytes(self) -> int:
-        """The most bytes of rows that are encoded together."""
+        """The maximum size in bytes of the rows that are encoded together."""
         return max(1, self._settings.buffer_bytes // 4)
 
     @property
@@ -195,7 +198,7 @@ class NativeProducer:
     def _topic(self, name: str) -> TopicState:
         found = self._topics.get(name)
         if found is None:
-            # Random, since all tasks begin with a first batch.
+            # The start is random, so that the first batches of tasks use different partitions.
             found = self._topics[name] = TopicState(
                 batch_bytes_max=self._settings.batch_bytes_max,
                 unkeyed_batches=int(self._clock.random() * _RANDOM_MAX),
@@ -213,32 +216,32 @@ class NativeProducer:
                 self._wait()
 
     def _check_partitions(self, topic: str, rows: pa.RecordBatch) -> None:
-        """Raise `RowError` for a partition that a topic still lacks after fresh metadata."""
+        """Raise `RowError` for a partition that does not exist in fresh metadata of the topic."""
         if "partition" not in rows.schema.names:
             return
         highest = pc.max(rows.column("partition")).as_py()
         known = self._router.metadata.topics.get(topic)
         if highest is None or known is None or highest < len(known.partitions):
             return
-        for tries in range(1, _PARTITION_CHECKS + 1):
-            self._router.forget_topic(topic)
-            deadline = self._clock.now() + self._request_timeout_s(tries - 1)
+        for attempts in range(1, _PARTITION_CHECKS + 1):
+            self._router.invalidate_topic(topic)
+            deadline = self._clock.now() + self._request_timeout_s(attempts - 1)
             with suppress(*_RETRIABLE):
                 known = self._router.topics([topic], deadline=deadline).topics.get(topic)
             if known is not None and highest < len(known.partitions):
                 return
-            # New partitions take a moment to reach all brokers.
-            self._settings.backoff.pause(tries, clock=self._clock, deadline=deadline)
+            # The metadata of new partitions takes some time to reach all brokers.
+            self._settings.backoff.pause(attempts, clock=self._clock, deadline=deadline)
         raise self._errors.no_such_partition(topic, highest)
 
     # --- progress ---
 
     def _progress(self, *, include_all: bool = False) -> None:
-        """Handle answers, encode rows that are ready (or all), and send batches."""
+        """Handle responses, encode all rows or only those that are ready, and send batches."""
         try:
-            self._handle_answers()
+            self._handle_responses()
             if self._connections.fail_overdue():
-                self._handle_answers()
+                self._handle_responses()
             self._refresh_cluster()
             self._check_deadlines()
             for name, topic in self._topics.items():
@@ -250,7 +253,7 @@ class NativeProducer:
             raise
 
     def _resume(self) -> None:
-        """Exclude the time between calls from deadlines; raise an earlier error again."""
+        """Exclude the time since the last call from deadlines. Raises an earlier error again."""
         if self._failed is not None:
             raise self._failed
         outside_s = self._clock.now() - self._returned_at
@@ -262,7 +265,7 @@ class NativeProducer:
                 topic.unknown_since += outside_s
 
     def _is_ready_to_encode(self, name: str, topic: TopicState) -> bool:
-        """Return whether the rows fill batches, or have waited long enough."""
+        """Return whether the rows fill batches or have waited long enough."""
         held_s = self._clock.now() - topic.rows.oldest_at
         if held_s >= min(_LINGER_S, self._settings.delivery_timeout_s / 2):
             return True
@@ -273,7 +276,7 @@ class NativeProducer:
         return topic.rows.bytes >= min(full_bytes, self._piece_bytes)
 
     def _encode(self, name: str, topic: TopicState) -> None:
-        """Encode the rows of a topic, if its metadata and the producer id are known."""
+        """Encode the rows of a topic if its metadata and the producer id are known."""
         known = self._router.metadata.topics.get(name)
         if known is None or not known.partitions or self._id is None:
             return
@@ -310,29 +313,29 @@ class NativeProducer:
     # --- hooks for transactions ---
 
     def _ready(self, now: float) -> list[TopicPartition]:
-        """Return the partitions with a batch that may be sent."""
+        """Return the partitions that have a batch to send."""
         return self._queues.ready(now)
 
     def _produce_version(self, connection: Connection) -> int:
         """Return the version of Produce to use."""
         return connection.versions.choose(Api.PRODUCE)
 
-    def _note_confirmed(self, batch: ProducerBatch, answer: ProducedPartition) -> None:
-        """Called when a batch is confirmed."""
+    def _note_confirmed(self, batch: ProducerBatch, partition_response: ProducedPartition) -> None:
+        """Process a batch that a broker has acknowledged. Does nothing by default."""
 
     def _note_recreated(self, topic: str) -> None:
-        """Called when a topic was deleted and created again since the last batch."""
+        """Process a topic that was deleted and recreated. Does nothing by default."""
 
     def _rejected(
-        self, answer: ProducedPartition, broker: Broker, batch: ProducerBatch
+        self, partition_response: ProducedPartition, broker: Broker, batch: ProducerBatch
     ) -> KafkaError:
-        """Return the error for a batch that was rejected for good."""
-        return batch_rejected(self._errors, answer, broker=str(broker), batch=batch)
+        """Return the error for a batch that a broker rejected and that is not retried."""
+        return batch_rejected(self._errors, partition_response, broker=str(broker), batch=batch)
 
-    # --- the cluster ---
+    # --- metadata and producer id ---
 
     def _refresh_cluster(self) -> None:
-        """Request missing metadata and the producer id, one try each."""
+        """Request missing metadata and the producer id, with one attempt for each."""
         now = self._clock.now()
         names = {name for name, topic in self._topics.items() if topic.rows.pieces}
         names.update(partition.topic for partition in self._queues.open_partitions())
@@ -370,13 +373,13 @@ class NativeProducer:
         self._retry_at = self._clock.now() + pause_s
 
     def _is_known(self, name: str) -> bool:
-        """Return whether all partitions have a leader; otherwise schedule a metadata request."""
+        """Return whether all partitions have a leader. If not, discard the topic's metadata."""
         found = self._router.metadata.topics.get(name)
         if found is not None and found.partitions:
             self._topic(name).unknown_since = None
             if all(p.leader_id != NO_LEADER for p in found.partitions.values()):
                 return True
-        self._router.forget_topic(name)
+        self._router.invalidate_topic(name)
         return False
 
     def _note_unknown(self, name: str) -> None:
@@ -399,15 +402,15 @@ class NativeProducer:
     def _send_ready(self) -> None:
         self._note_recreated_topics()
         now = self._clock.now()
-        led: dict[int, tuple[Broker, list[TopicPartition]]] = {}
+        led_partitions: dict[int, tuple[Broker, list[TopicPartition]]] = {}
         for partition in self._ready(now):
             try:
                 broker = self._router.leader(partition).broker
-            except ApiError as unknown:  # The router refreshes the topic before its next use.
-                self._retry_later(partition, str(unknown), forget=False)
+            except ApiError as unknown:  # The router refreshes the metadata before its next use.
+                self._retry_later(partition, str(unknown), invalidate=False)
                 continue
-            led.setdefault(broker.broker_id, (broker, []))[1].append(partition)
-        for broker, partitions in led.values():
+            led_partitions.setdefault(broker.broker_id, (broker, []))[1].append(partition)
+        for broker, partitions in led_partitions.values():
             deadline = self._first_deadline(math.inf)
             leader = self._connections.get(broker)
             if leader is not None and len(leader.calls) >= self._settings.in_flight_max:
@@ -436,7 +439,8 @@ class NativeProducer:
             throttled_s = self._clock.left_s(connection.throttled_until)
             if throttled_s:
                 reason = (
-                    f"{leader.broker} throttles this client for {throttled_s:.3g} s, by a quota"
+                    f"{leader.broker} is throttling this client for {throttled_s:.3g} s because "
+                    "of a quota"
                 )
                 self._partition_failures.update(dict.fromkeys(partitions, reason))
                 return
@@ -462,13 +466,13 @@ class NativeProducer:
             call = ProduceCall(
                 batches=batches,
                 pending=connection.post(request),
-                deadline=self._clock.now() + timeout_s + ANSWER_GRACE_S,
+                deadline=self._clock.now() + timeout_s + RESPONSE_GRACE_S,
             )
             leader.calls.append(call)
 
-    # --- answers ---
+    # --- responses ---
 
-    def _handle_answers(self) -> None:
+    def _handle_responses(self) -> None:
         for leader, call in self._connections.done():
             self._handle_response(leader, call)
 
@@ -477,72 +481,85 @@ class NativeProducer:
             response = call.pending.result()
         except (BrokerUnreachableError, ProtocolError) as error:
             for batch in call.batches:
-                self._queues.handle_answer(batch, ProduceReaction.RETRY)
+                self._queues.handle_result(batch, ProduceReaction.RETRY)
                 self._retry_later(batch.topic_partition, reason_of(error))
             return
-        answers = {answer.topic_partition: answer for answer in response.partitions}
+        partition_responses = {
+            partition_response.topic_partition: partition_response
+            for partition_response in response.partitions
+        }
         for batch in call.batches:
-            self._handle_answer(leader, batch, answers[batch.topic_partition], response)
+            self._handle_partition_response(
+                leader, batch, partition_responses[batch.topic_partition], response
+            )
 
-    def _handle_answer(
+    def _handle_partition_response(
         self,
         leader: LeaderConnection,
         batch: ProducerBatch,
-        answer: ProducedPartition,
+        partition_response: ProducedPartition,
         response: ProduceResponse,
     ) -> None:
-        partition, code = answer.topic_partition, answer.error_code
+        partition, code = partition_response.topic_partition, partition_response.error_code
         reaction = PRODUCE_REACTIONS[code]
-        failed = self._queues.handle_answer(batch, reaction)
+        failed = self._queues.handle_result(batch, reaction)
         if failed is not None:
-            raise self._rejected(answer, leader.broker, failed)
+            raise self._rejected(partition_response, leader.broker, failed)
         match reaction:
             case ProduceReaction.SUCCEED:
                 self._partition_failures.pop(partition, None)
-                self._note_confirmed(batch, answer)
+                self._note_confirmed(batch, partition_response)
             case ProduceReaction.TOO_LARGE:
                 topic = self._topic(partition.topic)
                 smaller = max(batch.bytes_max // 2, _BATCH_BYTES_MIN)
                 topic.batch_bytes_max = min(topic.batch_bytes_max, smaller)
             case ProduceReaction.RETRY:
-                self._handle_retriable(leader, answer, response)
+                self._handle_retriable(leader, partition_response, response)
 
     def _handle_retriable(
-        self, leader: LeaderConnection, answer: ProducedPartition, response: ProduceResponse
+        self,
+        leader: LeaderConnection,
+        partition_response: ProducedPartition,
+        response: ProduceResponse,
     ) -> None:
-        """Update metadata after a retriable error; use the leader in the answer (KIP-951)."""
-        partition, code = answer.topic_partition, answer.error_code
+        """Update metadata after a retriable error, from the leader in the response if there is one.
+
+        Leaders in responses were added by KIP-951.
+        """
+        partition, code = partition_response.topic_partition, partition_response.error_code
         failure = f"{leader.broker} answered {format_code(code)}"
-        if answer.current_leader is None:
+        if partition_response.current_leader is None:
             self._router.invalidate(code, topic=partition.topic)
         else:
             self._router.update_leader(
                 partition,
-                leader_id=answer.current_leader.leader_id,
-                leader_epoch=answer.current_leader.leader_epoch,
+                leader_id=partition_response.current_leader.leader_id,
+                leader_epoch=partition_response.current_leader.leader_epoch,
                 endpoints=response.endpoints,
             )
             known = self._router.metadata.partition(partition)
             if known is not None and known.leader_id != leader.broker.broker_id:
                 self._partition_failures[partition] = failure
                 return
-        self._retry_later(partition, failure, forget=False)
+        self._retry_later(partition, failure, invalidate=False)
 
-    def _retry_later(self, partition: TopicPartition, failure: str, *, forget: bool = True) -> None:
-        """Pause a partition; with `forget` also refresh its metadata."""
-        LOG.info("Writing to %s failed, will retry: %s", partition, failure)
+    def _retry_later(
+        self, partition: TopicPartition, failure: str, *, invalidate: bool = True
+    ) -> None:
+        """Pause a partition. With `invalidate`, also discard the metadata of its topic."""
+        LOG.info("Writing to %s failed and will be retried: %s", partition, failure)
         if not self._is_overdue() or partition not in self._partition_failures:
             self._partition_failures[partition] = failure
-        if forget:
-            self._router.forget_topic(partition.topic)
+        if invalidate:
+            self._router.invalidate_topic(partition.topic)
         now, draw = self._clock.now(), self._clock.random()
         backoff = self._settings.backoff
         self._queues.pause(partition, lambda failures: now + backoff.pause_s(failures, draw))
 
-    # --- time ---
+    # --- deadlines ---
 
     def _first_deadline(self, latest: float) -> float:
-        """Return the earliest deadline of a row or batch, at most `latest`."""
+        """Return the earliest deadline of a row or batch, or `latest` if that is earlier."""
         times = [
             topic.rows.oldest_at + self._settings.delivery_timeout_s
             for topic in self._topics.values()
@@ -554,7 +571,10 @@ class NativeProducer:
         return min([latest, *times])
 
     def _is_overdue(self) -> bool:
-        """Return whether a deadline has passed: later failures are not its cause."""
+        """Return whether a deadline has passed.
+
+        Failures after a deadline did not cause the timeout, so error messages do not report them.
+        """
         now = self._clock.now()
         return self._first_deadline(now) < now
 
@@ -577,12 +597,12 @@ class NativeProducer:
         for leader in self._connections:
             for call in leader.calls:
                 if batch in call.batches:
-                    waiting = f"{leader.broker} has not answered {call.pending.request} yet"
-                    return f"{waiting}, after: {failure}" if failure else waiting
+                    waiting = f"{leader.broker} has not answered {call.pending.request}"
+                    return f"{waiting}; the previous failure was: {failure}" if failure else waiting
         return failure
 
     def _wait(self) -> None:
-        """Wait for an answer, or until the next time to act."""
+        """Wait for a response, or until the next deadline or retry."""
         now = self._clock.now()
         times = [self._first_deadline(now + _WAIT_S_MAX), self._retry_at]
         times += [leader.calls[0].deadline for leader in self._connections if leader.calls]
@@ -591,15 +611,18 @@ class NativeProducer:
         if next_retry_at is not None:
             times.append(next_retry_at)
         until = min((at for at in times if at > now), default=now)
-        pendings = self._connections.pendings()
-        if pendings:
-            wait_any(pendings, deadline=until, clock=self._clock)
+        in_flight_requests = self._connections.in_flight_requests()
+        if in_flight_requests:
+            wait_any(in_flight_requests, deadline=until, clock=self._clock)
         else:
             self._clock.sleep(until - now)
 
 
 def _is_final(code: ErrorCode) -> bool:
-    """Return whether retries do not help. REBOOTSTRAP_REQUIRED has rebootstrapped (KIP-1102)."""
+    """Return whether an error code is not retriable.
+
+    REBOOTSTRAP_REQUIRED is retriable, because the router has already rebootstrapped (KIP-1102).
+    """
     return (
         PRODUCE_REACTIONS[code] is ProduceReaction.FAIL
         and code is not ErrorCode.rebootstrap_required

@@ -1,9 +1,8 @@
-"""A pool of one idle producer of the engine `native`, and of the connections of another.
+"""A pool of one idle producer and the idle connections of one transactional producer.
 
-Purpose: reuse a producer for the next task, since a new one has to request an id and to connect. A
-transactional producer serves one transaction; only its connections are reused. Invariant: a
-producer is reused only after all of its rows were confirmed. What it must not know: Spark, how
-producers write.
+The next task reuses the producer, because a new producer has to request a producer id and to
+connect. A transactional producer is used for only one transaction, so only its connections are
+reused. Invariant: a producer is reused only if all of its rows were acknowledged.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _IDLE_S_MAX: Final = 300.0
 
 @dataclass(slots=True, kw_only=True)
 class ProducerPool:
-    """Lends producers and keeps the one that was returned last, with its id and connections."""
+    """Lends producers, and keeps the producer that was returned last with its connections."""
 
     router: Router
     settings: ProducerSettings
@@ -35,14 +34,14 @@ class ProducerPool:
     _connections_idle_since: float = 0.0
 
     def lend(self) -> NativeProducer:
-        """Return the idle producer if it is fresh, else a new one."""
-        # Imported here, since planning needs no producer.
+        """Return the idle producer if it has not been idle for too long, otherwise a new one."""
+        # Imported here, because planning does not need a producer.
         from pyspark_kafka.client.delivery_errors import DeliveryErrors  # noqa: PLC0415
         from pyspark_kafka.client.native.producer import NativeProducer  # noqa: PLC0415
 
         idle, self._idle = self._idle, None
         if idle is not None and self._is_fresh(idle.idle_since):
-            idle.forget_failures()
+            idle.clear_failures()
             return idle
         if idle is not None:
             idle.end()
@@ -55,7 +54,7 @@ class ProducerPool:
     def begin(
         self, transactional_id: str, producer: ProducerIdAndEpoch, version: TransactionVersion
     ) -> NativeTransactionalProducer:
-        """Return a producer for one transaction, with the connections of the last if fresh."""
+        """Return a producer for one transaction; reuse the idle connections if they are fresh."""
         from pyspark_kafka.client.native.transactional_producer import (  # noqa: PLC0415
             NativeTransactionalProducer,
         )

@@ -1,9 +1,8 @@
-"""The settings of the native engine's producers.
+"""The producer settings of the native engine.
 
-Purpose: the producer properties that the engine supports, with defaults and ranges. Invariant: with
-any settings every row is written once and in order; a property that would change partitions or
-acknowledgements is never ignored. What it must not know: connections and their settings
-(`settings`).
+They consist of the supported producer properties, with defaults and ranges. Invariant: with any
+valid settings, every row is written once and in order. A property that affects partitioning or
+acknowledgements is never ignored.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 from pyspark_kafka.client.java_names import librdkafka_properties, setting_of
+from pyspark_kafka.client.librdkafka_names import BOOLEANS
 from pyspark_kafka.client.native.batch_queues import IN_FLIGHT_MAX
 from pyspark_kafka.client.native.settings import NativeSettings, number_of
 from pyspark_kafka.errors import OptionError
@@ -21,40 +21,44 @@ from pyspark_kafka.records.compression import LEVELS
 from pyspark_kafka.wire.retry import Backoff
 
 PARTITIONER: Final = "murmur2_random"
-"""Java's default: murmur2 of the key; without a key, one partition per batch in turn."""
+"""The default partitioner of the Java client: murmur2 of the key.
+
+For rows without a key, each batch uses the next partition.
+"""
 
 PRODUCER_PROPERTIES: Final = frozenset(
     """
     acks allow.auto.create.topics batch.size compression.level compression.type
     delivery.timeout.ms enable.idempotence linger.ms max.in.flight.requests.per.connection
     message.max.bytes partitioner queue.buffering.max.kbytes topic.metadata.propagation.max.ms
-    """.split()  # noqa: SIM905, a table to be read
+    """.split()  # noqa: SIM905, more readable than a list
 )
 """Supported producer properties.
 
-`acks` and `enable.idempotence` have one possible value. `linger.ms` has no effect: rows wait until
-they fill batches, or until `flush`, which a task calls after its last row.
+`acks` and `enable.idempotence` have only one supported value. `linger.ms` has no effect: rows wait
+until a batch is full, until a fixed time has passed, or until `flush`, which a task calls after its
+last row.
 """
 
 _INT32_MAX: Final = 2**31 - 1
 _MEBIBYTE: Final = 1024 * 1024
 BATCH_BYTES: Final = 512 * 1024
-"""Default of `batch.size`. Measured with one Apache Kafka broker, 6 partitions, rows of 100 and
-1000 bytes with and without keys: Java's 16 KiB take 2.5 to 4 times as long, 64 KiB 1.5 to 2 times,
-256 KiB up to 1.15 times; 1 MiB gains little, and is the default limit of a topic."""
+"""Default of `batch.size`. Measured with one Apache Kafka broker, 6 partitions, and rows of 100 and
+1000 bytes with and without keys: compared to this size, writes take 2.5 to 4 times as long with 16
+KiB (Java's default), 1.5 to 2 times as long with 64 KiB, and up to 1.15 times as long with 256 KiB.
+With 1 MiB, the default limit of a topic, they are only slightly faster."""
 _CODECS: Final = {codec.name.lower(): codec for codec in Codec}
 _DEFAULT_LEVEL: Final = "-1"
-_BOOLEANS: Final = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
-"""The same values as in librdkafka."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
-    """Settings of a producer; the defaults are Java's, except the batch size.
+    """Settings of a producer. Except for the batch size, the defaults are those of the Java client.
 
-    `level` None is the codec's default. `delivery_timeout_s` limits the time from `send` to the
-    acknowledgement of a row, `request_timeout_s` one request, `api_timeout_s` all tries of a
-    request, `topic_wait_s` the creation of a topic.
+    If `level` is None, the codec's default level is used. `delivery_timeout_s` limits the time from
+    `send` to the acknowledgement of a row, `request_timeout_s` the time for one request,
+    `api_timeout_s` the time for all attempts of a request, and `topic_wait_s` the wait for a topic
+    to be created.
     """
 
     codec: Codec = Codec.NONE
@@ -73,9 +77,9 @@ class ProducerSettings:
 
     @classmethod
     def of(cls, kafka: Mapping[str, str], client: NativeSettings) -> Self:
-        """Convert the settings `kafka.*`; `client` was made of the same ones.
+        """Convert the `kafka.*` settings. Raises `OptionError` for an invalid value.
 
-        Raises `OptionError` for an invalid value.
+        `client` must have been converted from the same settings.
         """
         parser = _Parser(librdkafka_properties(kafka, role="producer"), kafka)
         codec = parser.codec()
@@ -99,22 +103,25 @@ class ProducerSettings:
 
 
 def unsupported_reason(properties: Mapping[str, str]) -> str | None:
-    """Return why this engine does not support these producer properties, or None."""
+    """Return a clause that says which property this engine does not support, or None."""
     partitioner = properties.get("partitioner", PARTITIONER)
     if partitioner != PARTITIONER:
-        return f"the native engine does not support 'kafka.partitioner' {partitioner!r}"
+        return (
+            f"the native engine does not support the value {partitioner!r} of option "
+            "'kafka.partitioner'"
+        )
     codec = _CODECS.get(properties.get("compression.type", "none").lower())
     level = properties.get("compression.level", _DEFAULT_LEVEL)
     if codec is not None and level != _DEFAULT_LEVEL and not _is_level(codec, level):
         return (
-            f"the native engine does not support 'kafka.compression.level' {level!r} for "
+            f"the native engine does not support compression level {level!r} for "
             f"{codec.name.lower()}"
         )
     return None
 
 
 def _is_level(codec: Codec, text: str) -> bool:
-    # A codec without levels accepts any, as in librdkafka.
+    # A codec without levels accepts any value, as in librdkafka.
     return not LEVELS[codec] or _number(text) in LEVELS[codec]
 
 
@@ -127,7 +134,7 @@ def _number(text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Parser:
-    """Parses properties; errors name the settings that the properties were made of."""
+    """Parses librdkafka properties. Errors name the options that set the properties."""
 
     properties: Mapping[str, str]
     kafka: Mapping[str, str]
@@ -137,7 +144,7 @@ class _Parser:
         text = self.kafka.get(setting, self.properties[name])
         option = f"kafka.{setting}"
         return OptionError(
-            f"Option '{option}' has the value {text!r}.", advice=advice, option=option
+            f"Option '{option}' has the invalid value {text!r}.", advice=advice, option=option
         )
 
     def number(self, name: str, default: int, smallest: int) -> int:
@@ -148,9 +155,9 @@ class _Parser:
 
     def boolean(self, name: str, *, default: bool) -> bool:
         text = self.properties.get(name, str(default)).strip().lower()
-        if text not in _BOOLEANS:
+        if text not in BOOLEANS:
             raise self.invalid(name, "Set it to true or false.")
-        return _BOOLEANS[text]
+        return BOOLEANS[text]
 
     def codec(self) -> Codec:
         text = self.properties.get("compression.type", "none").lower()
@@ -164,6 +171,6 @@ class _Parser:
             return None
         if not _is_level(codec, text):
             levels = LEVELS[codec]
-            advice = f"Set it to a level of {codec.name.lower()}: {levels[0]} to {levels[-1]}."
+            advice = f"Set it to a {codec.name.lower()} level from {levels[0]} to {levels[-1]}."
             raise self.invalid("compression.level", advice)
         return number_of(text)

@@ -1,8 +1,7 @@
-"""The rows of one topic that are not in batches yet.
+"""The rows of one topic that have not been encoded as batches yet.
 
-Purpose: split rows by topic and into slices of bounded size, and check that records are small
-enough to be sent. Invariant: rows of one topic keep their order. What it must not know: brokers,
-record batches.
+This module also splits rows by topic and into slices of limited size, and checks that each record
+is small enough to be sent. Invariant: rows of one topic keep their order.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import pyarrow.compute as pc
 from pyspark_kafka.client.delivery_errors import DeliveryErrors
 
 _RECORD_OVERHEAD_BYTES: Final = 61 + 21
-"""A batch header, and the largest size of a record's other fields, without key, value and headers
+"""The size of a batch header, and the maximum size of a record without key, value and headers
 (`DefaultRecordBatch.estimateBatchSizeUpperBound`)."""
 _HEADER_OVERHEAD_BYTES: Final = 10
 _DATA: Final = ("key", "value", "partition", "timestamp", "headers")
@@ -25,7 +24,7 @@ _DATA: Final = ("key", "value", "partition", "timestamp", "headers")
 
 @dataclass(slots=True)
 class RowBuffer:
-    """The rows of one topic. `oldest_at` is the time when the oldest row was added."""
+    """The buffered rows of one topic. `oldest_at` is the time when the oldest row was added."""
 
     pieces: list[pa.RecordBatch] = field(default_factory=list)
     bytes: int = 0
@@ -39,7 +38,7 @@ class RowBuffer:
         self.bytes += rows.nbytes
 
     def take(self) -> pa.RecordBatch:
-        """Remove and return all rows as one Arrow batch; several pieces are copied."""
+        """Remove all rows and return them as one Arrow batch. Copies them if they are in pieces."""
         pieces, self.pieces, self.bytes = self.pieces, [], 0
         if len(pieces) == 1:
             return pieces[0]
@@ -48,7 +47,7 @@ class RowBuffer:
 
     @property
     def has_keys(self) -> bool:
-        """Return whether the newest rows have keys or partitions."""
+        """Whether the newest rows have keys or partitions."""
         return bool(self.pieces) and any(
             name in self.pieces[-1].schema.names
             and self.pieces[-1].column(name).null_count < self.pieces[-1].num_rows
@@ -72,27 +71,27 @@ def _with_columns(
 
 
 def by_topic(batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
-    """Split rows by topic, in order, without the column `topic`."""
+    """Split rows by topic and keep their order. The results do not contain the `topic` column."""
     data = batch.select([name for name in _DATA if name in batch.schema.names])
     topics = batch.column("topic")
     encoded = topics.dictionary_encode()
     names = encoded.dictionary.to_pylist()
     if len(names) == 1:
         return [(names[0], data)]
-    # Stable, so that rows of a topic keep their order.
+    # The sort is stable, so that rows of a topic keep their order.
     order = pc.sort_indices(encoded.indices)
     counts = {one["values"].as_py(): one["counts"].as_py() for one in topics.value_counts()}
     found = []
     start = 0
     for name in names:
-        # A slice of one copy would keep the rows of all topics alive.
+        # The rows are copied, because a slice would keep the rows of all topics in memory.
         found.append((name, data.take(order.slice(start, counts[name]))))
         start += counts[name]
     return found
 
 
 def pieces_of(rows: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """Yield slices of at most `bytes_max` bytes; a single row may be larger."""
+    """Yield slices of at most `bytes_max` bytes, or of a single larger row."""
     if rows.nbytes <= bytes_max or rows.num_rows == 1:
         yield rows
         return
@@ -102,11 +101,11 @@ def pieces_of(rows: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
 
 
 def check_record_sizes(rows: pa.RecordBatch, topic: str, errors: DeliveryErrors) -> None:
-    """Raises `RowError` for the first record that is larger than a request may be."""
+    """Raise `RowError` for the first record that exceeds the maximum request size."""
     limit = errors.record_bytes_max - _RECORD_OVERHEAD_BYTES
     columns = [name for name in ("key", "value") if name in rows.schema.names]
     headers = rows.column("headers") if "headers" in rows.schema.names else None
-    # Fast path: the largest key, value and headers together mostly fit.
+    # Fast path: usually, even a record with the largest key, value and headers would fit.
     bound = sum(pc.max(pc.binary_length(rows.column(name))).as_py() or 0 for name in columns)
     if headers is not None:
         bound += _most_header_bytes(headers)
@@ -127,7 +126,7 @@ def check_record_sizes(rows: pa.RecordBatch, topic: str, errors: DeliveryErrors)
 
 
 def _most_header_bytes(headers: Any) -> int:
-    headers = headers.drop_null()  # A null list may have child values in Arrow.
+    headers = headers.drop_null()  # In Arrow, a null list may have child values.
     flat = pc.list_flatten(headers)
     if len(flat) == 0:
         return 0

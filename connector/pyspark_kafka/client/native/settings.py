@@ -1,15 +1,16 @@
-"""The settings of the native engine's connections and fetches.
+"""The connection and fetch settings of the native engine.
 
-Purpose: librdkafka properties (`java_names`) as plain values. What it must not know: connections;
-whether a value is valid, which librdkafka has checked on the driver.
+They are converted from librdkafka properties (see `java_names`), which librdkafka has checked on
+the driver.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 from pyspark_kafka.client.java_names import (
     api_timeout_ms,
@@ -18,20 +19,27 @@ from pyspark_kafka.client.java_names import (
 from pyspark_kafka.options.values import ClientOptions, Role
 from pyspark_kafka.wire.retry import Backoff
 
+if TYPE_CHECKING:
+    from pyspark_kafka.client.native.security import Security
+
 Family = Literal["any", "v4", "v6"]
 
 _RECEIVE_BYTES_MAX: Final = 100 * 1024 * 1024
 _OVERHEAD_BYTES: Final = 512
-"""Bytes of a fetch response around its records, at least."""
+"""The minimum number of bytes in a fetch response in addition to its records."""
+_PLAINTEXT: Final = "plaintext"
 _OCTAL: Final = re.compile(r"[+-]?0[0-7]+")
 _UNBOUNDED: Final = 2**31 - 1
 _BACKOFF_MS_MIN: Final = 10
-"""Without a pause, a broker that is down would get a thousand requests a second."""
+"""With no pause, the client would send a thousand requests per second to a broker that is down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeSettings:
-    """Settings without secrets. The defaults are those of the Java client."""
+    """The settings of a client. The defaults are those of the Java client.
+
+    `security` is None if connections are neither encrypted nor authenticated.
+    """
 
     bootstrap_servers: str
     client_id: str
@@ -50,10 +58,11 @@ class NativeSettings:
     reconnecting: Backoff
     fetch_wait_ms_max: int
     fetch_bytes_max: int
+    security: Security | None = None
 
     @classmethod
     def of(cls, options: ClientOptions, role: Role = "consumer") -> Self:
-        """Convert supported settings (`supported_properties`); raises `OptionError`."""
+        """Convert settings that `supported_properties` accepts. Raises `OptionError`."""
         properties = librdkafka_properties(options.kafka, role=role)
 
         def number(name: str, default: int) -> int:
@@ -88,11 +97,21 @@ class NativeSettings:
                 number("max.partition.fetch.bytes", _UNBOUNDED),
                 max(response_bytes_max - _OVERHEAD_BYTES, 1),
             ),
+            security=_security(properties, options.kafka),
         )
 
 
+def _security(properties: Mapping[str, str], kafka: Mapping[str, str]) -> Security | None:
+    """Convert the TLS and SASL settings, and import their modules only if they are used."""
+    if properties.get("security.protocol", _PLAINTEXT).strip().lower() == _PLAINTEXT:
+        return None
+    from pyspark_kafka.client.native.security import Security  # noqa: PLC0415
+
+    return Security.of(properties, kafka)
+
+
 def number_of(text: str) -> int:
-    """Parse as C's `strtol` does, like librdkafka: octal after a 0, hexadecimal after 0x."""
+    """Parse an integer like librdkafka: octal with prefix 0, hexadecimal with prefix 0x."""
     stripped = text.strip()
     return int(stripped, 8) if _OCTAL.fullmatch(stripped) else int(stripped, 0)
 

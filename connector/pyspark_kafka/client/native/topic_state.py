@@ -1,7 +1,6 @@
-"""The state of one topic in a producer: its rows, its sequences, its turn of partitions.
+"""The state of one topic in a producer: its buffered rows and the next sequence numbers.
 
-Invariant: rows without a key go to partitions that have a leader, if there is one. What it must not
-know: who refreshes metadata, and when rows are encoded.
+Invariant: rows without a key are written to partitions that have a leader, if there are any.
 """
 
 from __future__ import annotations
@@ -15,10 +14,11 @@ from pyspark_kafka.wire.metadata import NO_LEADER, TopicMetadata
 
 @dataclass(slots=True)
 class TopicState:
-    """One topic that a producer writes to.
+    """The state of one topic that a producer writes to.
 
-    `unkeyed_batches` counts batches, so that partitions take turns for rows without a key.
-    `unknown_since` is when a broker first answered that the topic does not exist.
+    `next_sequences` maps each partition to its next sequence number. `unkeyed_batches` counts
+    batches, so that each batch of rows without a key uses the next partition. `unknown_since` is
+    the time at which a broker first responded that the topic does not exist.
     """
 
     rows: RowBuffer = field(default_factory=RowBuffer)
@@ -29,14 +29,16 @@ class TopicState:
     topic_id: UUID | None = None
 
     def unkeyed_partitions(self, known: TopicMetadata) -> tuple[int, ...]:
-        """Return the partitions for rows without a key, beginning with the next in turn."""
-        led = [n for n, partition in known.partitions.items() if partition.leader_id != NO_LEADER]
-        usable = sorted(led or known.partitions)
+        """Return the partitions for rows without a key, starting with the next one to use."""
+        led_partitions = [
+            n for n, partition in known.partitions.items() if partition.leader_id != NO_LEADER
+        ]
+        usable = sorted(led_partitions or known.partitions)
         start = self.unkeyed_batches % len(usable)
         return (*usable[start:], *usable[:start])
 
 
 def known_id(topic: TopicMetadata | None) -> UUID | None:
-    """Return the id of a topic; None if the topic or its id is unknown."""
+    """Return the id of a topic, or None if the topic or its id is unknown."""
     found = None if topic is None else topic.topic_id
     return found if found is not None and found.int else None

@@ -1,7 +1,6 @@
 """The partitions that AddPartitionsToTxn has added to a transaction (KIP-98).
 
-Invariant: a partition is in the transaction once the coordinator has confirmed it, and stays in
-it. What it must not know: batches, retries, the texts of errors.
+Invariant: a partition counts as added when the coordinator has confirmed it, and is never removed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.wire.error_codes import REACTIONS, Reaction
 
 Add = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, ErrorCode]]
-"""Send one AddPartitionsToTxn; return the partitions that were not added, and why."""
+"""Sends an AddPartitionsToTxn request and returns the codes of partitions that were not added."""
 
 
 @dataclass(slots=True)
@@ -25,16 +24,16 @@ class TransactionPartitions:
     _added: set[TopicPartition] = field(default_factory=set)
 
     def missing(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Return those that must be added before records are written to them."""
+        """Return the given partitions that have not been added to the transaction."""
         return [partition for partition in partitions if partition not in self._added]
 
     def try_add(
         self, partitions: Collection[TopicPartition], add: Add
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Try to add these; return the error codes of those that were not added.
+        """Try to add partitions; return the error codes of partitions that were not added.
 
-        A coordinator adds all partitions of a request or none: if one cannot be added, the others
-        get OPERATION_NOT_ATTEMPTED.
+        A coordinator adds all partitions of a request or none. If it cannot add a partition, it
+        returns OPERATION_NOT_ATTEMPTED for the other partitions.
         """
         failed = add(partitions)
         self._added.update(p for p in partitions if p not in failed)
@@ -42,5 +41,5 @@ class TransactionPartitions:
 
 
 def is_final(code: ErrorCode) -> bool:
-    """Return whether retries do not resolve this error code of a coordinator."""
+    """Return whether this error code of a coordinator is not retriable."""
     return REACTIONS[code] is Reaction.FAIL and code is not ErrorCode.operation_not_attempted

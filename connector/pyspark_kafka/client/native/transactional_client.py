@@ -1,8 +1,8 @@
-"""`TransactionalClient` over the wire client.
+"""The `TransactionalClient` of the `native` engine.
 
-Purpose: retry the single tries of `wire`. Invariant: every call ends within
-`kafka.default.api.timeout.ms`; a final error code raises at once; in a request about many ids, one
-without an answer does not delay the others. What it must not know: Spark, the commit protocol.
+It adds retries to the requests in `wire`. Invariant: every call ends within
+`kafka.default.api.timeout.ms`, and a final error code is raised immediately. If a request contains
+many transactional ids, an id without a response does not delay the other ids.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ LOG.addHandler(logging.NullHandler())
 _FEATURE: Final = "transaction.version"
 _LATEST_VERSION: Final = 2
 _MARKER_BACKOFF: Final = Backoff(first_s=0.02, longest_s=0.25, multiplier=1.5)
-"""Short, since markers are mostly written within milliseconds and every planning waits for them."""
+"""Short pauses: markers are usually written in milliseconds, and micro-batches wait for them."""
 _NO_SUCH_VERSION: Final = f"they do not support InitProducerId v{wire.FIRST_TWO_PHASE}"
 _LISTING_TRIES: Final = 3
-"""Tries for a broker that does not answer; other brokers take over its coordinators."""
+"""Attempts to query an unresponsive broker. Other brokers take over its coordinators."""
 _FENCED: Final = frozenset(
     {
         ErrorCode.invalid_producer_epoch,
@@ -72,16 +72,16 @@ _FENCED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeTransactionalClient(NativeClient):
-    """Implements `TransactionalClient`. For one thread and one process."""
+    """Implements `TransactionalClient`. Must be used in only one thread and one process."""
 
     # --- transactions ---
 
     def transaction_version(self) -> TransactionVersion:
-        def ask(deadline: float) -> int:
+        def call(deadline: float) -> int:
             features = self.router.any_connection(deadline=deadline).versions.features
             return features.get(_FEATURE, 0)
 
-        level = self.queries.retry(ask, "requesting the transaction version")
+        level = self.queries.retry(call, "requesting the transaction version")
         return 2 if level >= _LATEST_VERSION else 1
 
     def init_producer_id(
@@ -102,9 +102,9 @@ class NativeTransactionalClient(NativeClient):
                 deadline=deadline,
             )
 
-        def ask(deadline: float) -> ProducerIdAndEpoch:
+        def call(deadline: float) -> ProducerIdAndEpoch:
             try:
-                return self._once_markers_are_written(once, deadline)
+                return self._retry_while_markers_are_written(once, deadline)
             except ApiError as error:
                 if error.code in _FENCED:
                     raise _fenced(transactional_id, error.code) from None
@@ -118,33 +118,33 @@ class NativeTransactionalClient(NativeClient):
                     raise _no_two_phase_commit(transactional_id, _NO_SUCH_VERSION) from None
                 raise
 
-        return self.queries.retry(ask, f"initializing transactional id {transactional_id!r}")
+        return self.queries.retry(call, f"initializing transactional id {transactional_id!r}")
 
-    def _once_markers_are_written(self, once: Callable[[float], T], deadline: float) -> T:
-        """Retry with short pauses while the markers of an earlier transaction are written."""
-        tries = 0
+    def _retry_while_markers_are_written(self, once: Callable[[float], T], deadline: float) -> T:
+        """Retry with short pauses while the markers of an earlier transaction are being written."""
+        attempts = 0
         while True:
             try:
                 return once(deadline)
             except ApiError as error:
-                tries += 1
+                attempts += 1
                 if error.code is not ErrorCode.concurrent_transactions or not _MARKER_BACKOFF.pause(
-                    tries, clock=self.router.clock, deadline=deadline
+                    attempts, clock=self.router.clock, deadline=deadline
                 ):
                     raise
 
     def end_transactions(self, ends: Collection[EndTransaction]) -> Mapping[str, ErrorCode | None]:
         by_id = {end.transactional_id: end for end in ends}
 
-        def ask(
+        def call(
             names: Collection[str], deadline: float
         ) -> Mapping[str, ErrorCode | ApiError | KafkaError]:
-            answers = wire.end_transactions(
+            results = wire.end_transactions(
                 self.router, [by_id[name] for name in names], deadline=deadline
             )
-            return {name: _final(name, answer) for name, answer in answers.items()}
+            return {name: _final(name, result) for name, result in results.items()}
 
-        request = _RetryEach(by_id, ask)
+        request = _RequestRemaining(by_id, call)
         try:
             replace(self.queries, backoff=_MARKER_BACKOFF).retry(
                 request, f"ending {len(by_id)} transactions"
@@ -154,25 +154,25 @@ class NativeTransactionalClient(NativeClient):
         except KafkaError as error:
             LOG.warning(
                 "The outcome of EndTxn is unknown for %d transactions: %s",
-                len(request.left),
+                len(request.remaining),
                 reason_of(error),
             )
-        return {name: request.answers.get(name) for name in by_id}
+        return {name: request.results.get(name) for name in by_id}
 
     def describe_transactions(
         self, transactional_ids: Collection[str]
     ) -> Mapping[str, TransactionDescription]:
-        request = _RetryEach(
+        request = _RequestRemaining(
             transactional_ids,
             lambda names, deadline: wire.describe_transactions(
                 self.router, names, deadline=deadline
             ),
         )
-        self.queries.retry(request, f"describing {len(request.left)} transactions")
-        return {name: found for name, found in request.answers.items() if found is not None}
+        self.queries.retry(request, f"describing {len(request.remaining)} transactions")
+        return {name: found for name, found in request.results.items() if found is not None}
 
     def list_transactions(self, id_prefix: str) -> Sequence[TransactionListing]:
-        listing = _Listing(self.router, id_prefix)
+        listing = _ListTransactions(self.router, id_prefix)
         return self.queries.retry(listing, f"listing transactions with prefix {id_prefix!r}")
 
     def transactional_producer(
@@ -218,7 +218,7 @@ class NativeTransactionalClient(NativeClient):
             offset_of=lambda query, level: self._offset_of(partition, query, level),
             check_existence=lambda pinned: self._check_existence(partition, pinned),
             wait_ms_max=settings.fetch_wait_ms_max,
-            answer_s=settings.request_timeout_s,
+            request_timeout_s=settings.request_timeout_s,
             retrying=settings.retrying,
             reconnecting=settings.reconnecting,
         )
@@ -258,17 +258,17 @@ class NativeTransactionalClient(NativeClient):
         )
 
     def broker_config(self) -> Mapping[str, str] | None:
-        tries = 0
+        attempts = 0
 
-        def ask(deadline: float) -> Mapping[str, str]:
-            nonlocal tries
+        def call(deadline: float) -> Mapping[str, str]:
+            nonlocal attempts
             brokers = admin_requests.brokers(self.router, deadline=deadline)
-            broker = brokers[tries % len(brokers)]
-            tries += 1
+            broker = brokers[attempts % len(brokers)]
+            attempts += 1
             return admin_requests.broker_config(self.router, broker, deadline=deadline)
 
         try:
-            return self.queries.retry(ask, "describing the configuration of a broker")
+            return self.queries.retry(call, "describing the configuration of a broker")
         except AccessError:
             return None
 
@@ -286,33 +286,33 @@ class NativeTransactionalClient(NativeClient):
         )
 
 
-class _RetryEach(Generic[K, T]):
-    """A request about many keys: each try is for the keys without an answer."""
+class _RequestRemaining(Generic[K, T]):
+    """A request for many keys. Each attempt contains only the keys without a result."""
 
     def __init__(
         self,
         keys: Collection[K],
-        ask: Callable[[Collection[K], float], Mapping[K, T | ApiError | KafkaError]],
+        call: Callable[[Collection[K], float], Mapping[K, T | ApiError | KafkaError]],
     ) -> None:
-        self.answers: dict[K, T] = {}
-        self.left = list(keys)
-        self._ask = ask
+        self.results: dict[K, T] = {}
+        self.remaining = list(keys)
+        self._call = call
 
     def __call__(self, deadline: float) -> None:
         failures: list[ApiError | KafkaError] = []
-        for key, answer in self._ask(self.left, deadline).items() if self.left else ():
-            if isinstance(answer, ApiError | KafkaError):
-                failures.append(answer)
+        for key, result in self._call(self.remaining, deadline).items() if self.remaining else ():
+            if isinstance(result, ApiError | KafkaError):
+                failures.append(result)
             else:
-                self.answers[key] = answer
-        self.left = [key for key in self.left if key not in self.answers]
+                self.results[key] = result
+        self.remaining = [key for key in self.remaining if key not in self.results]
         if failures:
-            # A retriable error first, so that all keys are tried again.
+            # Prefer a retriable error, so that all keys are requested again.
             raise max(failures, key=is_retriable)
 
 
-class _Listing:
-    """Lists transactions by prefix: each try asks all brokers, since coordinators move."""
+class _ListTransactions:
+    """Lists transactions by prefix. Each attempt queries all brokers, because coordinators move."""
 
     def __init__(self, router: Router, id_prefix: str) -> None:
         self._router = router
@@ -324,54 +324,58 @@ class _Listing:
         failures: list[ApiError | KafkaError] = []
         skipped: list[ApiError | KafkaError] = []
         brokers = admin_requests.brokers(self._router, deadline=deadline)
-        answers = wire.list_transactions(self._router, self._id_prefix, brokers, deadline=deadline)
-        for broker, answer in answers.items():
-            if isinstance(answer, KafkaError) and not self._is_worth_retrying(broker, answer):
-                skipped.append(answer)
-            elif isinstance(answer, ApiError | KafkaError):
-                failures.append(answer)
+        results = wire.list_transactions(self._router, self._id_prefix, brokers, deadline=deadline)
+        for broker, result in results.items():
+            if isinstance(result, KafkaError) and not self._is_worth_retrying(broker, result):
+                skipped.append(result)
+            elif isinstance(result, ApiError | KafkaError):
+                failures.append(result)
             else:
-                for one in answer:
-                    # While a coordinator moves, two brokers may have an id: prefer the open one.
+                for one in result:
+                    # While a coordinator moves, two brokers may return the same id. Prefer the
+                    # listing with an open transaction.
                     if one.transactional_id not in found or one.state is TransactionState.ONGOING:
                         found[one.transactional_id] = one
-        if len(skipped) == len(answers):
+        if len(skipped) == len(results):
             failures += skipped
         if failures:
             raise max(failures, key=is_retriable)
         for error in skipped:
             LOG.warning(
-                "The transactions with prefix %r are listed without those of one broker: %s",
+                "The list of transactions with prefix %r is incomplete. A broker failed: %s",
                 self._id_prefix,
                 reason_of(error),
             )
         return list(found.values())
 
     def _is_worth_retrying(self, broker: Broker, error: KafkaError) -> bool:
-        """Return whether to try this broker again; other brokers take over what it coordinated."""
+        """Return whether to query this broker again.
+
+        If a broker stays unreachable, other brokers take over its transaction coordinators.
+        """
         failures = self._failures.get(broker.broker_id, 0) + 1
         self._failures[broker.broker_id] = failures
         return not isinstance(error, BrokerUnreachableError) or failures < _LISTING_TRIES
 
 
 def _final(
-    transactional_id: str, answer: ErrorCode | ApiError | KafkaError
+    transactional_id: str, result: ErrorCode | ApiError | KafkaError
 ) -> ErrorCode | ApiError | KafkaError:
-    """Return the answer, or an `ApiError` for a code that is not final for EndTxn."""
-    if not isinstance(answer, ErrorCode):
-        return answer
+    """Return the error code of EndTxn, or an `ApiError` if its error code is not final."""
+    if not isinstance(result, ErrorCode):
+        return result
     is_retriable = (
-        REACTIONS[answer] not in (Reaction.SUCCEED, Reaction.FAIL)
-        or answer is ErrorCode.unknown_server_error
-        or issubclass(error_class(answer), AccessError)
+        REACTIONS[result] not in (Reaction.SUCCEED, Reaction.FAIL)
+        or result is ErrorCode.unknown_server_error
+        or issubclass(error_class(result), AccessError)
     )
-    operation = f"ending the transaction of {transactional_id!r}"
-    return ApiError(answer, operation) if is_retriable else answer
+    operation = f"ending the transaction of transactional id {transactional_id!r}"
+    return ApiError(result, operation) if is_retriable else result
 
 
 def _fenced(transactional_id: str, code: ErrorCode) -> ProducerFencedError:
     return ProducerFencedError(
-        f"Another producer now owns transactional id {transactional_id!r}: the coordinator "
+        f"Transactional id {transactional_id!r} is now owned by another producer: the coordinator "
         f"answered {format_code(code)}.",
         transactional_id=transactional_id,
     )
@@ -380,9 +384,9 @@ def _fenced(transactional_id: str, code: ErrorCode) -> ProducerFencedError:
 def _timeout_too_long(transactional_id: str, timeout_ms: int) -> OptionError:
     return OptionError(
         f"Initializing transactional id {transactional_id!r} failed: the transaction timeout of "
-        f"{timeout_ms} ms is above the limit of the brokers.",
-        advice="Lower option 'transactionTimeout', or raise 'transaction.max.timeout.ms' of the "
-        "brokers.",
+        f"{timeout_ms} ms exceeds the limit of the brokers.",
+        advice="Lower option 'transactionTimeout', or raise the broker setting "
+        "'transaction.max.timeout.ms'.",
         option="transactionTimeout",
         transactional_id=transactional_id,
     )
@@ -401,8 +405,9 @@ def _no_two_phase_commit(transactional_id: str, reason: str) -> OptionError:
         f"Initializing transactional id {transactional_id!r} failed: option 'twoPhaseCommit' is "
         "set, but the brokers do not support two-phase commit, or do not allow it for this "
         f"principal ({reason}).",
-        advice="Unset 'twoPhaseCommit', or set 'transaction.two.phase.commit.enable' and "
-        "'unstable.api.versions.enable' of the brokers and grant TWO_PHASE_COMMIT on this id.",
+        advice="Remove option 'twoPhaseCommit'. To use two-phase commit, set "
+        "'transaction.two.phase.commit.enable' and 'unstable.api.versions.enable' to true on the "
+        "brokers, and grant the principal the TWO_PHASE_COMMIT ACL on this transactional id.",
         option="twoPhaseCommit",
         transactional_id=transactional_id,
     )

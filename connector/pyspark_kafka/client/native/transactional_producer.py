@@ -1,15 +1,15 @@
-"""A producer for one transaction, with a producer id and epoch that were initialized before.
+"""A producer for one transaction, with a producer id and producer epoch from the caller.
 
-Invariant: no record is written to a partition before the partition is in the transaction; the
-producer never ends the transaction and never requests another epoch. What it must not know: who
-commits or aborts the transaction.
+Invariant: no record is written to a partition before the partition is added to the transaction. The
+producer never ends the transaction and never requests another producer epoch.
 
-The transaction version determines how a partition is added. Version 1 (KIP-98): the producer sends
-AddPartitionsToTxn before the first batch. Version 2 (KIP-890): the leader adds the partition when
-it gets Produce of version 12 or later; it rejects older ones. In both versions leaders verify with
-the coordinator, so Produce can return a coordinator's error codes.
+The transaction version determines how a partition is added. With version 1 (KIP-98), the producer
+sends AddPartitionsToTxn before the first batch. With version 2 (KIP-890), the leader adds the
+partition when it receives a Produce request of version 12 or later, and rejects requests of earlier
+versions. With both versions, leaders verify the transaction with the coordinator, so Produce can
+return error codes of the coordinator.
 
-Source: `TransactionManager` and `Sender` of Apache Kafka, for which error codes are final.
+The classification of error codes follows `TransactionManager` and `Sender` in Apache Kafka.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ _UNKNOWN_OFFSET: Final = -1
 
 
 class NativeTransactionalProducer(NativeProducer):
-    """See `client.transactional_port.TransactionalProducer`.
+    """Implements `client.transactional_port.TransactionalProducer`.
 
-    Neither `close` nor `abort` ends the transaction; `abort` closes the connections.
+    `close` and `abort` do not end the transaction. `abort` closes the connections.
     """
 
     _transactional_id: str
@@ -96,7 +96,7 @@ class NativeTransactionalProducer(NativeProducer):
         self._last_offsets: dict[TopicPartition, int] = {}
 
     @classmethod
-    def begin(  # noqa: PLR0917 - what identifies a transaction, in its order
+    def begin(  # noqa: PLR0917, the parameters that identify a transaction are positional
         cls,
         router: Router,
         settings: ProducerSettings,
@@ -108,9 +108,10 @@ class NativeTransactionalProducer(NativeProducer):
         connections: LeaderConnections | None = None,
         keep: KeepConnections = LeaderConnections.close,
     ) -> Self:
-        """Create the producer for the one transaction of this epoch, which is still empty.
+        """Create the producer for an empty transaction of this producer epoch.
 
-        `connections` are open ones to reuse; `keep` gets the open ones when the producer closes.
+        `connections` are open connections to reuse. When the producer is closed, it passes its open
+        connections to `keep`.
         """
         errors = DeliveryErrors(
             bootstrap_servers=bootstrap_servers, record_bytes_max=settings.request_bytes_max
@@ -126,16 +127,16 @@ class NativeTransactionalProducer(NativeProducer):
             keep=keep,
         )
 
-    # --- the port ---
+    # --- TransactionalProducer ---
 
     @property
     def last_offsets(self) -> Mapping[TopicPartition, int]:
-        """After `flush`: the last offset that a broker returned, by partition.
+        """The highest offset that a broker returned for each partition, after `flush`.
 
-        This is the offset of the partition's last record, or of an earlier record of this
-        transaction if the broker confirmed later batches without an offset. In both cases the next
-        control batch of this producer id ends this transaction: InitProducerId returns only after
-        the markers of earlier transactions are written.
+        This is the offset of the partition's last record, or the offset of an earlier record of
+        this transaction if the broker acknowledged later batches without an offset. In both cases,
+        the next control batch of this producer id in the partition ends this transaction, because
+        InitProducerId returns only after the markers of earlier transactions are written.
         """
         return MappingProxyType(self._last_offsets)
 
@@ -146,11 +147,11 @@ class NativeTransactionalProducer(NativeProducer):
                 raise self._errors.not_written(
                     partition.topic,
                     partition.partition,
-                    "the broker confirmed all batches as duplicates, without their offsets",
+                    "the broker acknowledged all batches as duplicates, without their offsets",
                 )
 
     def close(self) -> None:
-        assert not self._has_work(), "close requires a flush before"
+        assert not self._has_work(), "flush must be called before close"
         self._failed = self._failed or DeliveryError("The producer is closed.", advice="")
         self._keep(self._connections.hand_over())
 
@@ -163,7 +164,10 @@ class NativeTransactionalProducer(NativeProducer):
             backoff=self._settings.backoff,
             reconnect_backoff=self._settings.backoff,
         )
-        doing = f"committing offsets of group {group_id!r} as {self._transactional_id!r}"
+        doing = (
+            f"committing offsets of group {group_id!r} with transactional id "
+            f"{self._transactional_id!r}"
+        )
         try:
             queries.retry(partial(self._send_offsets, group_id, offsets), doing)
         except PysparkKafkaError as error:
@@ -184,11 +188,11 @@ class NativeTransactionalProducer(NativeProducer):
                 version=self._version,
                 deadline=deadline,
             )
-        except ApiError as answer:
-            if is_final(answer.code):
+        except ApiError as error:
+            if is_final(error.code):
                 raise offsets_not_committed(
                     self._errors,
-                    answer,
+                    error,
                     group_id=group_id,
                     transactional_id=self._transactional_id,
                 ) from None
@@ -199,7 +203,7 @@ class NativeTransactionalProducer(NativeProducer):
     def _ready(self, now: float) -> list[TopicPartition]:
         ready = super()._ready(now)
         if self._version == 1 and self._partitions.missing(ready):
-            # One request for all partitions, including paused ones.
+            # One request adds all partitions, including paused partitions.
             self._add(self._partitions.missing(self._queues.open_partitions()))
             missing = set(self._partitions.missing(ready))
             return [partition for partition in ready if partition not in missing]
@@ -212,10 +216,10 @@ class NativeTransactionalProducer(NativeProducer):
             )
         return connection.versions.choose(Api.PRODUCE, at_least=FIRST_VERSION_ADDING_PARTITIONS)
 
-    def _note_confirmed(self, batch: ProducerBatch, answer: ProducedPartition) -> None:
+    def _note_confirmed(self, batch: ProducerBatch, partition_response: ProducedPartition) -> None:
         partition, last_offset = batch.topic_partition, _UNKNOWN_OFFSET
-        if answer.base_offset != _UNKNOWN_OFFSET:
-            last_offset = answer.base_offset + batch.encoded.record_count - 1
+        if partition_response.base_offset != _UNKNOWN_OFFSET:
+            last_offset = partition_response.base_offset + batch.encoded.record_count - 1
         known = self._last_offsets.get(partition, _UNKNOWN_OFFSET)
         self._last_offsets[partition] = max(known, last_offset)
 
@@ -224,16 +228,16 @@ class NativeTransactionalProducer(NativeProducer):
             raise self._errors.not_written(
                 topic,
                 None,
-                "the topic was deleted and created again during the transaction",
+                "the topic was deleted and recreated during the transaction",
                 advice="Run the task again.",
             )
 
     def _rejected(
-        self, answer: ProducedPartition, broker: Broker, batch: ProducerBatch
+        self, partition_response: ProducedPartition, broker: Broker, batch: ProducerBatch
     ) -> KafkaError:
         return batch_rejected(
             self._errors,
-            answer,
+            partition_response,
             broker=str(broker),
             batch=batch,
             transactional_id=self._transactional_id,
@@ -242,7 +246,7 @@ class NativeTransactionalProducer(NativeProducer):
     # --- adding partitions ---
 
     def _add(self, partitions: list[TopicPartition]) -> None:
-        """Try once to add these; pause those that were not added."""
+        """Send one request to add partitions. Pause the partitions that were not added."""
         deadline = self._first_deadline(
             self._clock.now() + self._request_timeout_s(self._failed_additions)
         )
@@ -268,7 +272,7 @@ class NativeTransactionalProducer(NativeProducer):
             }
         self._failed_additions = self._failed_additions + 1 if failures else 0
         for partition, failure in failures.items():
-            self._retry_later(partition, failure, forget=False)
+            self._retry_later(partition, failure, invalidate=False)
 
     def _not_added(self, partition: TopicPartition, code: ErrorCode) -> KafkaError:
         return partition_not_added(

@@ -1,4 +1,7 @@
-"""The sink without `transactionalId`: idempotent producers, every row acknowledged by acks=all.
+"""The at-least-once sink, used if `transactionalId` is not set.
 
-Rows of failed attempts stay in the topic, and a batch that Spark runs again is written again.
+Its producers are idempotent and use acks=all.
+
+Rows of failed task attempts stay in the topic. If Spark runs a batch again, its rows are written
+again.
 """

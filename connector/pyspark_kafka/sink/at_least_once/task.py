@@ -1,7 +1,7 @@
 """The at-least-once write of one task.
 
-Purpose: `write_task`. Invariant: it returns only after every row is acknowledged, and after a
-failure nothing keeps sending. Must not know: Spark.
+Invariant: `write_task` returns only after every row has been acknowledged. After a failure the
+producer sends nothing more.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def _open_for_writing(options: ClientOptions) -> KafkaClient:
 
 
 _CLIENTS: Final = ClientPool(_open_for_writing)
-"""The clients of this process. Spark reuses Python workers, and a new idempotent producer has to
-connect and to request its producer id, which takes librdkafka half a second."""
+"""The clients of this process, kept because Spark reuses Python workers. A new idempotent producer
+must connect and request a producer id, which takes half a second with librdkafka."""
 
 
 def write_task(
@@ -33,8 +33,8 @@ def write_task(
 ) -> Mapping[str, int]:
     """Write rows, wait until all are acknowledged, and return the number of rows by topic.
 
-    Raises `RowError` for a row that cannot be written, and errors of `KafkaError`. Opens nothing if
-    there are no rows.
+    Raises `RowError` for a row that cannot be written, and subclasses of `KafkaError`. Opens no
+    client if there are no rows.
     """
     iterator = (batch for batch in batches if batch.num_rows > 0)
     first = next(iterator, None)

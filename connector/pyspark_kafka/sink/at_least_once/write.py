@@ -1,7 +1,7 @@
-"""The at-least-once write of one micro-batch or job.
+"""The at-least-once write of one micro-batch or batch job.
 
-Purpose: the `Write` of `sink.writers` without transactions. Invariant: everything that can be
-checked on the driver is checked in `AtLeastOnceWrite.of`. Must not know: clients.
+Implements the `Write` protocol of `sink.writers` without transactions. Invariant:
+`AtLeastOnceWrite.of` runs every check that is possible on the driver.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written(WriterCommitMessage):
-    """The result of a task: acknowledged rows by topic."""
+    """The result of a task: the number of acknowledged rows by topic."""
 
     rows_by_topic: Mapping[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AtLeastOnceWrite:
-    """Implements `sink.writers.Write`; pickled to the executors."""
+    """An at-least-once implementation of `sink.writers.Write`. It is pickled for the executors."""
 
     options: SinkOptions
     schema: StructType
 
     @classmethod
     def of(cls, options: SinkOptions, schema: StructType) -> AtLeastOnceWrite:
-        """Check schema and options; raises `SchemaError` and `OptionError`."""
+        """Check the schema and the options; raises `SchemaError` and `OptionError`."""
         check_columns(schema, options.topic)
         _check_settings(_Settings(options.client))
         return cls(options=options, schema=schema)
 
     def task(self, batches: Iterable[pa.RecordBatch]) -> Written:
         """Write the rows of one task; raises the errors of `write_task`."""
-        # Imported here because only tasks need it: see `_check_settings`.
+        # A local import, because only tasks need it: see `_check_settings`.
         from pyspark_kafka.sink.at_least_once.task import write_task  # noqa: PLC0415
 
         written = Written(
@@ -60,19 +60,25 @@ class AtLeastOnceWrite:
         messages: Sequence[WriterCommitMessage | None],
         batch_id: int | None,  # noqa: ARG002
     ) -> list[Mapping[str, int]]:
-        """Return the rows by topic of each task: they are already written."""
+        """Return the row counts by topic for each task. The rows are already written."""
         return _rows(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:
-        """Log the rows that finished tasks have written; a retry writes them again."""
+        """Log the number of rows that finished tasks have written.
+
+        A retry writes these rows again.
+        """
         batch = "Batch" if batch_id is None else f"Micro-batch {batch_id}"
         rows = format_rows(_rows(messages))
-        log.warning("%s failed. Its finished tasks have written: %s", batch, rows)
+        log.warning("%s failed. Rows that its finished tasks have written: %s", batch, rows)
 
 
 @dataclass(frozen=True)
 class _Settings:
-    """Client options as a cache key: a streaming query creates a writer for every micro-batch."""
+    """Client options as a cache key.
+
+    A streaming query creates a writer for every micro-batch, but its settings need only one check.
+    """
 
     options: ClientOptions
 
@@ -83,7 +89,7 @@ class _Settings:
 @lru_cache(maxsize=16)
 def _check_settings(settings: _Settings) -> None:
     """Let the engine check the settings; raises `OptionError`."""
-    # Imported here because only planning needs it: the process that commits loads this module, too.
+    # A local import, because the process that commits also loads this module but does not need it.
     from pyspark_kafka.client.factory import check_settings  # noqa: PLC0415
 
     check_settings(settings.options, role="producer")
@@ -94,7 +100,7 @@ def _rows(messages: Sequence[WriterCommitMessage | None]) -> list[Mapping[str, i
 
 
 def format_rows(rows_by_topic: Iterable[Mapping[str, int]]) -> str:
-    """Return the sums by topic for a log line: `3 rows to a, 1 rows to b`, or `none`."""
+    """Return the row counts by topic as text: `3 rows to a, 1 rows to b`, or `none`."""
     rows = Counter[str]()
     for counted in rows_by_topic:
         rows.update(counted)

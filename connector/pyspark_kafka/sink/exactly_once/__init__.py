@@ -1,31 +1,31 @@
-"""The sink that writes every row exactly once: a two-phase commit over Kafka's transactions.
+"""The exactly-once sink: a two-phase commit with Kafka transactions.
 
-Each task attempt writes in a transaction of its own and leaves it *prepared*: all rows are
-acknowledged, and the transaction is open. The driver then writes one durable decision to the commit
-topic, in a transaction of the sink's transactional id (`sink_id`, the option `transactionalId`).
-After that it commits the transactions of all tasks.
+Each task attempt writes its rows in its own transaction and leaves the transaction *prepared*: all
+rows are acknowledged, and the transaction is open. The driver then writes one durable decision to
+the commit topic, in a transaction of the sink's own transactional id (`sink_id`, the value of the
+`transactionalId` option). After that it commits the transactions of all tasks.
 
     names            the transactional ids of task attempts, which begin with the sink id
-    steps            the protocol's steps by name, and its failpoints
-    failpoint_client a client whose every request is a failpoint
-    messages         what a task returns to the driver
+    steps            the names of the protocol's steps, and their failpoints
+    failpoint_client a client with a failpoint before and after each request
+    messages         the results that tasks return to the driver
     decisions        decisions, as values and as records of the commit topic
-    commit_log       the log of the commit topic, as far as this process has read it
-    commit_topic     that topic: created, checked, read, written
+    commit_log       the records of the commit topic that this process has read
+    commit_topic     creates, checks, reads and writes the commit topic
     planning         before the tasks of a batch: fence, read, roll forward, sweep
     task             the work of a task attempt
     commit           after the tasks: verify, decide, roll forward, mark, sweep
-    abort            after a failure
-    roll_forward     the committer: commits the transactions of a decision
-    sweep            fences open transactions of earlier attempts and runs
-    source_offsets   the offsets of a micro-batch, read from its checkpoint
-    operator_command the command that an error recommends if only an operator can continue
-    clock            the wall clock that transaction timeouts are compared with
-    write            planning, tasks and commit, as Spark's writers call them
-    operator_report  the state of a sink, found by read-only requests
-    operator_repair  `--recover` and `--forget`
-    operator_text    the report as text and JSON
+    abort            cleans up after a failed batch
+    roll_forward     commits the transactions of a decision
+    sweep            aborts open transactions of earlier attempts and runs
+    source_offsets   reads the source offsets of a micro-batch from its checkpoint
+    operator_command the command that error messages recommend to the operator
+    clock            the wall clock, for comparison with transaction timeouts
+    write            runs planning, tasks and commit when Spark calls a writer
+    operator_report  finds out the state of a sink with read-only requests
+    operator_repair  implements `--recover` and `--forget`
+    operator_text    formats the report as text and JSON
 
-Invariant: only `write` knows when Spark calls what (`messages` uses one class of Spark's); all
-network access is through `client.transactional_port.TransactionalClient`.
+Invariant: only `write` depends on the order of Spark's calls (`messages` uses one Spark class). All
+network access goes through `client.transactional_port.TransactionalClient`.
 """

@@ -1,10 +1,11 @@
-"""After a batch has failed on the driver: abort its transactions, unless it was decided.
+"""The cleanup after a failed batch: aborts its transactions, unless the batch was decided.
 
-Purpose: Spark calls this after any failure in tasks or in commit, so the batch may be decided, or
-a request that decides it may still be under way. Invariant: a transaction is aborted only if this
-process has raised the epoch of the sink's transactional id, so that nothing can decide the batch
-any longer, and if the commit topic does not contain the transaction. Otherwise nothing is done, and
-the next planning settles it. Must not know: Spark, why the batch failed.
+Spark calls `abort` after any failure of a task or of the commit. At that point the batch may
+already be decided, or the EndTxn that decides it may still be in flight. Invariant: a transaction
+is aborted only if two conditions hold: this process has raised the epoch of the sink's
+transactional id (so that nothing can decide the batch any longer), and no decision in the commit
+topic contains the transaction. Otherwise nothing is done, and the next planning run completes or
+aborts the batch.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def abort(
 ) -> None:
     """Abort the prepared transactions of a failed batch, if that is safe.
 
-    `messages` are the results of finished tasks, and None for others. Never raises errors of the
-    brokers: the caller raises the original failure.
+    `messages` are the results of finished tasks, and None for the other tasks. Errors of brokers
+    are only logged, because the caller raises the original error.
     """
     results = [message for message in messages if isinstance(message, TaskMessage)]
     if not results:
@@ -46,8 +47,9 @@ def abort(
     except (KafkaError, ExactlyOnceError) as error:
         log.warning(
             "Not all transactions of a failed batch (run %s) with transactionalId '%s' were "
-            "aborted: %s The next start of the query aborts them, or commits them if they were "
-            "decided. Until then, or until they time out, read_committed readers wait.",
+            "aborted: %s When the query starts again, it aborts them, or commits them if the batch "
+            "was decided. Until then, or until the transactions time out, read_committed consumers "
+            "wait for them.",
             first.task.run,
             sink_id,
             error,
@@ -78,7 +80,9 @@ def _abort(
             for entry in state.decision.entries
         }
     if any((m.entry.transactional_id, m.entry.producer) in decided for m in prepared):
-        log.info("Run %s with transactionalId '%s' was decided", first.task.run, sink_id)
+        log.info(
+            "The batch of run %s with transactionalId '%s' was decided", first.task.run, sink_id
+        )
         return
     with step(Step.ABORT_TASKS):
         _end(client, prepared)
@@ -96,14 +100,15 @@ def _abort(
 def _is_owner(client: TransactionalClient, sink_id: str, owner: ProducerIdAndEpoch) -> bool:
     """Return whether the sink's transactional id still has the producer id and epoch of planning.
 
-    InitProducerId, even if it fails, would abort a decision that a newer owner is writing.
+    This check comes first, because even a failed InitProducerId would abort a decision that a newer
+    owner is writing.
     """
     found = client.describe_transactions([sink_id]).get(sink_id)
     if found is not None and found.producer == owner:
         return True
     log.info(
-        "Transactional id '%s' is left unchanged (%s): the batch is decided, or another run has "
-        "taken over",
+        "Transactional id '%s' (%s) is not fenced: the batch is decided, or another run has taken "
+        "over",
         sink_id,
         "unknown" if found is None else f"{found.state.value}, {found.producer}",
     )
@@ -125,7 +130,10 @@ def _take_over(
 
 
 def _end(client: TransactionalClient, prepared: Sequence[Prepared]) -> None:
-    """Abort the transactions. One that cannot be aborted has ended, or times out."""
+    """Abort the transactions.
+
+    If an abort fails, the transaction has already ended or will time out.
+    """
     ends = [
         EndTransaction(
             transactional_id=message.entry.transactional_id,
@@ -137,6 +145,6 @@ def _end(client: TransactionalClient, prepared: Sequence[Prepared]) -> None:
     ]
     error_codes = client.end_transactions(ends)
     log.info(
-        "Aborted the transactions of a failed batch: %s",
+        "Aborted the transactions of a failed batch. Error codes of EndTxn: %s",
         {name: code and code.name for name, code in error_codes.items()},
     )

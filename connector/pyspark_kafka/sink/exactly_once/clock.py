@@ -1,4 +1,4 @@
-"""The clock for comparisons of the driver's times with the brokers'."""
+"""The wall clock of this process, for comparison with brokers' timestamps."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import time
 
 
 def wall_clock_ms() -> int:
-    """Return milliseconds since the epoch, as in Kafka's timestamps."""
+    """Return the current time in milliseconds since the Unix epoch, like Kafka's timestamps."""
     return time.time_ns() // 1_000_000

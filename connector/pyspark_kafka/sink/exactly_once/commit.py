@@ -1,9 +1,9 @@
-"""After the tasks of a batch: verify, decide, roll forward, mark, sweep.
+"""The commit of a batch after its tasks: verify, decide, roll forward, mark, sweep.
 
-Purpose: steps 7 to 11 of the protocol, on the driver, under the producer id and epoch of the sink's
-transactional id that planning got. Invariant: one EndTxn decides all rows of a batch; every error
-before it leaves the batch undecided, and every error after it reports that the batch is decided;
-only an acknowledged EndTxn counts as decided. Must not know: Spark.
+Runs steps 7 to 11 of the protocol on the driver, with the sink's producer id and epoch from
+planning. Invariant: one EndTxn decides all rows of a batch. An error before this EndTxn leaves the
+batch undecided, and an error after it reports that the batch is decided. A batch counts as decided
+only after the EndTxn is acknowledged. The only Spark class used here is `WriterCommitMessage`.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from pyspark_kafka.sink.exactly_once.sweep import sweep
 log = logging.getLogger(__name__)
 
 _TIME_LEFT_MS_MIN: Final = 60_000
-"""The time that a task's transaction must have left when it is verified, so that the rest of the
-commit ends before its timeout. Half of it must be left when the batch is decided."""
+"""A task's transaction must have at least this time left when it is verified, so that the commit
+can complete. Half of this time must be left when the batch is decided."""
 
 _TIME_LEFT_SHARE: Final = 4
-"""For short timeouts, this share of the timeout is enough; else no batch could be committed."""
+"""For short timeouts, a quarter of the timeout is enough: otherwise no batch could be committed."""
 
 _NAMED_MAX: Final = 10
 
@@ -69,12 +69,12 @@ def commit(
     offsets: SourceOffsets | None,
     now_ms: Callable[[], int] = wall_clock_ms,
 ) -> None:
-    """Commit a batch whose tasks have all returned results; `offsets` are a micro-batch's.
+    """Commit a batch. Every task has returned a result; `offsets` are the source offsets, if known.
 
     Raises `BatchNotCommittedError` or `SinkFencedError` if the batch is not decided and none of its
-    rows will be visible, `ReplayMismatchError` if it was decided with other rows,
+    rows will be visible, `ReplayMismatchError` if the batch was decided with other rows,
     `OutcomeUnknownError` if the outcome is unknown, `RowsLostError` if decided rows were aborted,
-    and errors of `KafkaError`.
+    and subclasses of `KafkaError`.
     """
     results = TaskResults.of(options.transactional_id, messages)
     batch = _Batch(client=client, options=options, results=results, offsets=offsets, now_ms=now_ms)
@@ -91,7 +91,7 @@ def commit(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Batch:
-    """A batch whose tasks have all returned results."""
+    """A batch with the results of all its tasks."""
 
     client: TransactionalClient
     options: ExactlyOnce
@@ -115,9 +115,9 @@ class _Batch:
         return f"None of the rows that replace the lost rows of decision {number} will be visible."
 
     def verify(self) -> float:
-        """Step 7: check that every prepared transaction is unchanged and has time left.
+        """Step 7: check that every prepared transaction is unchanged and will not time out soon.
 
-        Returns the time by the driver's clock, in ms, before which they must be decided.
+        Returns the time before which the batch must be decided, in ms, by the driver's clock.
         """
         entries = [message.entry for message in self.results.prepared]
         if not entries:
@@ -132,12 +132,12 @@ class _Batch:
         if problems:
             more = f"; and {len(problems) - _NAMED_MAX} more" if problems[_NAMED_MAX:] else ""
             raise BatchNotCommittedError(
-                f"{self._name} is not committed, because transactions of its tasks changed after "
-                f"they were prepared or are about to time out: {'; '.join(problems[:_NAMED_MAX])}"
+                f"{self._name} is not committed: some transactions of its tasks changed after they "
+                f"were prepared, or are about to time out: {'; '.join(problems[:_NAMED_MAX])}"
                 f"{more}. {self._nothing_visible}",
-                advice="Run the batch again. If batches take this long, raise the option "
-                "'transactionTimeout'. If another query uses the same transactionalId, give each "
-                "query its own.",
+                advice="Run the batch again. If the transactions timed out, increase the option "
+                "'transactionTimeout' or make the batches smaller. If another query uses the same "
+                "transactionalId, give each query its own.",
                 transactional_id=self._sink_id,
             )
         return min(
@@ -147,14 +147,15 @@ class _Batch:
         )
 
     def decision(self) -> Decision | None:
-        """Return the decision for a batch that was not decided before.
+        """Return the decision for a batch that has not been decided before.
 
-        A batch without rows is decided, too: it is then known as committed, and may have offsets to
-        commit. None for a job without rows that cannot be repeated: there is nothing to keep.
+        A batch without rows also gets a decision, which records that the batch is committed and can
+        commit source offsets. A job without rows and without `batchId` gets None, because nothing
+        would use its decision.
         """
         results = self.results
         if not results.prepared and results.task.batch_id is None:
-            log.info("%s has no rows: there is nothing to commit", self._name)
+            log.info("%s has no rows, so there is nothing to commit", self._name)
             return None
         return Decision(
             sink_id=self._sink_id,
@@ -169,10 +170,7 @@ class _Batch:
         )
 
     def supplement(self) -> Decision | None:
-        """Return a new decision for a decided batch that has lost rows.
-
-        None if it has lost none.
-        """
+        """Return a new decision for a decided batch, or None if none of its rows are lost."""
         with step(Step.COMMIT_COMPARE):
             state = self._decided_before()
             self._compare(state.decision)
@@ -183,8 +181,7 @@ class _Batch:
             self._check_rewritten(lost, rewritten)
         if not lost:
             log.warning(
-                "%s was already committed (decision %d): its %d rows were counted again, and none "
-                "was written",
+                "%s was already committed (decision %d): the replay counted %d rows and wrote none",
                 self._name,
                 state.decision.number,
                 self.results.totals.row_count,
@@ -211,23 +208,23 @@ class _Batch:
         if state is None or state.decision.number != number:
             current = "none" if state is None else f"decision {state.decision.number}"
             raise SinkFencedError(
-                f"{self._name} is a replay of decision {number} in topic "
-                f"'{self.options.commit_topic}', which now contains {current} for this query: "
-                "another run has continued, or the state was removed. This run has written "
-                "nothing.",
-                advice="Let only one of the two queries run.",
+                f"{self._name} is a replay of decision {number}, but topic "
+                f"'{self.options.commit_topic}' now contains {current} for this query: "
+                "another run has continued the query, or the state was removed. The rows of this "
+                "run will not be visible.",
+                advice="Make sure that only one run of the query is active.",
                 topic=self.options.commit_topic,
                 transactional_id=self._sink_id,
             )
         return state
 
     def _compare(self, decision: Decision) -> None:
-        """Check that the replayed rows are those that were decided."""
+        """Check that the replayed rows are equal to the decided rows."""
         differences = []
         if self.results.totals != decision.totals:
             now = self.results.totals
             differences.append(
-                f"it has {now.row_count} rows with checksum {now.checksum} instead of "
+                f"the replay has {now.row_count} rows with checksum {now.checksum} instead of "
                 f"{decision.totals.row_count} rows with checksum {decision.totals.checksum}"
             )
         if (
@@ -235,7 +232,7 @@ class _Batch:
             and decision.offsets_hash is not None
             and self.offsets.hash != decision.offsets_hash
         ):
-            differences.append("the checkpoint has other source offsets for it")
+            differences.append("the checkpoint contains different source offsets for the batch")
         if not differences:
             return
         what = (
@@ -246,54 +243,57 @@ class _Batch:
             raise ReplayMismatchError(
                 f"{what} The committed rows are unchanged, and no rows were added.",
                 advice="If the query or its input is not deterministic, set the option "
-                "'onReplayMismatch' to 'warn' to keep the committed rows. If this is another "
-                "query, a new checkpoint or a second write of foreachBatch, use another "
-                "transactionalId.",
+                "'onReplayMismatch' to 'warn' to keep the committed rows and continue. If this is "
+                "a different query, a new checkpoint or a second write in foreachBatch, use a "
+                "different transactionalId.",
                 transactional_id=self._sink_id,
             )
-        log.warning("%s Rows that only the replay has are not in Kafka.", what)
+        log.warning("%s Rows that are only in the replay are not written to Kafka.", what)
 
     def _check_rewritten(self, lost: Sequence[Entry], rewritten: dict[int, Entry]) -> None:
-        """Check that exactly the lost rows were written again, unchanged."""
+        """Check that this run rewrote exactly the lost rows, unchanged."""
         missing = [entry for entry in lost if entry.partition not in rewritten]
         if missing:
             raise RowsLostError(
-                f"{self._name} is committed, but {_listing(missing)} are lost, and this run has "
-                "not written them again.",
-                advice="Run the batch again: the next start looks up which rows are lost.",
+                f"{self._name} is committed, but the following rows are lost, and this run did not "
+                f"write them again: {_listing(missing)}.",
+                advice="Run the batch again. When the query starts again, it looks up the lost "
+                "rows and writes them.",
                 transactional_id=self._sink_id,
             )
         kept = rewritten.keys() - {entry.partition for entry in lost}
         if kept:
             raise BatchNotCommittedError(
                 f"{self._name} was already committed. This run has written the rows of partitions "
-                f"{', '.join(map(str, sorted(kept)))} again, which are no longer lost. The rows "
+                f"{', '.join(map(str, sorted(kept)))} again, although they are not lost. The rows "
                 "that this run wrote will not be visible.",
                 transactional_id=self._sink_id,
             )
         for entry in lost:
             if rewritten[entry.partition].totals != entry.totals:
                 raise ReplayMismatchError(
-                    f"{self._name} is committed, but {_listing([entry])} are lost, and this run "
-                    "has written different rows in their place. The new rows will not be visible.",
+                    f"{self._name} is committed, but the following rows are lost, and this run "
+                    f"wrote different rows to replace them: {_listing([entry])}. The new rows will "
+                    "not be visible.",
                     advice="Write the lost rows with another tool. Then mark the batch as finished "
                     f"with {operator_command(self._sink_id, '--recover --accept-loss')}.",
                     transactional_id=self._sink_id,
                 )
 
     def decide(self, decision: Decision, *, before_ms: float) -> None:
-        """Step 8. When this returns, the batch is committed, whatever happens next.
+        """Step 8: write the decision and commit its transaction.
 
-        EndTxn is not sent after `before_ms`: rows of a decision whose transactions time out are
-        lost.
+        When this method returns, the batch is committed, even if a later step fails. EndTxn is not
+        sent after `before_ms`, because the rows of a decision are lost if their transactions time
+        out.
         """
         self._write_decision(decision)
         if self.now_ms() >= before_ms:
             raise BatchNotCommittedError(
                 f"{self._name} is not committed: writing its decision took so long that the "
                 f"transactions of its tasks are about to time out. {self._nothing_visible}",
-                advice="Run the batch again. If this happens again, raise the option "
-                "'transactionTimeout', or find out why writes to the topic "
+                advice="Run the batch again. If this happens again, increase the option "
+                "'transactionTimeout', or find out why writes to topic "
                 f"'{self.options.commit_topic}' are slow.",
                 topic=self.options.commit_topic,
                 transactional_id=self._sink_id,
@@ -309,10 +309,10 @@ class _Batch:
         except KafkaError as error:
             raise self._unknown(f"the request to commit it failed: {reason_of(error)}") from error
         if error_code is None:
-            raise self._unknown("the brokers did not answer the request to commit it in time")
+            raise self._unknown("the request to commit it timed out without a response")
         if error_code is not ErrorCode.none:
             raise self._unknown(
-                f"the brokers answered the request to commit it with {error_code.name.upper()}"
+                f"the request to commit it returned the error {error_code.name.upper()}"
             )
         log.info(
             "%s is decided (decision %d): %d rows in %d transactions are committed",
@@ -336,8 +336,8 @@ class _Batch:
             producer.abort()
             if isinstance(error, ProducerFencedError):
                 raise SinkFencedError(
-                    f"{self._name} is not committed: another run with this transactionalId has "
-                    "taken over. None of the rows that this run wrote will be visible.",
+                    f"{self._name} is not committed, because another run with this transactionalId "
+                    "has fenced this run. None of the rows that this run wrote will be visible.",
                     advice="If both queries are meant to run, give each its own transactionalId. "
                     "Otherwise stop one of them.",
                     transactional_id=self._sink_id,
@@ -351,8 +351,8 @@ class _Batch:
             return
         if self.offsets is None or not self.offsets.offsets:
             log.warning(
-                "%s has no offsets to commit to group '%s': its checkpoint contains no Kafka "
-                "partition. If the query does not read from Kafka, remove the option "
+                "%s commits no offsets to group '%s', because its checkpoint contains no offsets "
+                "of Kafka partitions. If the query does not read from Kafka, remove the option "
                 "'commitOffsets'.",
                 self._name,
                 group_id,
@@ -363,24 +363,24 @@ class _Batch:
     def _unknown(self, why: str) -> OutcomeUnknownError:
         if self.results.task.batch_id is None:
             advice = (
-                "Look at the outcome with "
-                f"{operator_command(self._sink_id, '--recover')} before you run the job again: if "
-                "its rows are committed, another run would write them twice."
+                "Before you run the job again, look up the outcome with "
+                f"{operator_command(self._sink_id, '--recover')}. If the rows are committed, "
+                "another run would write them a second time."
             )
         else:
             advice = (
-                "Start the query again: it determines the outcome, and completes the batch or "
+                "Start the query again. It determines the outcome, and then completes the batch or "
                 "writes it again. Do not write these rows with another tool."
             )
         return OutcomeUnknownError(
             f"The outcome of {self.results.task.batch} with transactionalId '{self._sink_id}' is "
-            f"unknown: {why}. Either all of its rows are committed or none.",
+            f"unknown: {why}. Either all of its rows are committed or none of them.",
             advice=advice,
             transactional_id=self._sink_id,
         )
 
     def finish(self, decision: Decision) -> None:
-        """Steps 9 to 11; the next planning repeats what fails here."""
+        """Run steps 9 to 11. If one of them fails, the next planning run repeats it."""
         with step(Step.COMMIT_ROLL_FORWARD):
             lost = roll_forward(self.client, QueryState(decision=decision))
         if lost:
@@ -399,16 +399,17 @@ class _Batch:
     def _rows_lost(self, lost: Sequence[Entry]) -> RowsLostError:
         if self.results.task.batch_id is None:
             advice = (
-                "A job without 'batchId' cannot be repeated in part. Write the lost rows with "
-                "another tool, and then mark the job as finished with "
+                "A job without 'batchId' cannot rewrite only its lost rows. Write the lost rows "
+                "with another tool, and then mark the job as finished with "
                 f"{operator_command(self._sink_id, '--recover --accept-loss')}."
             )
         else:
-            advice = "Run the batch again (restart the query): only the lost rows are written."
+            advice = "Run the batch again (restart the query): it writes only the lost rows."
         return RowsLostError(
-            f"{self._name} is committed, but the brokers have aborted {_listing(lost)}. Their "
-            "transactions timed out or were fenced between their verification and their commit.",
-            advice=f"{advice} If they timed out, raise the option 'transactionTimeout'.",
+            f"{self._name} is committed, but brokers have aborted some of its transactions. These "
+            f"rows are lost: {_listing(lost)}. The transactions timed out or were fenced after "
+            "they were verified and before they were committed.",
+            advice=f"{advice} If they timed out, increase the option 'transactionTimeout'.",
             transactional_id=self._sink_id,
         )
 
@@ -419,13 +420,13 @@ class _Batch:
                 topic.mark_finished(decision)
         except KafkaError as error:
             log.warning(
-                "%s is committed, but could not be marked as finished. The next batch marks it: %s",
+                "%s is committed, but marking it as finished failed. The next batch does this: %s",
                 self._name,
                 error,
             )
 
     def _sweep(self, decision: Decision) -> None:
-        """End transactions that are left open. Once committed, a batch job must not fail."""
+        """Abort open transactions of failed attempts. A committed batch job must not fail here."""
         try:
             sweep(
                 self.client,
@@ -439,11 +440,11 @@ class _Batch:
         except SinkFencedError as error:
             if self.results.task.batch_id is not None:
                 raise
-            log.warning("%s is committed. Another run has taken over since: %s", self._name, error)
+            log.warning("%s is committed. After that another run took over: %s", self._name, error)
         except KafkaError as error:
             log.warning(
-                "%s is committed, but open transactions of failed attempts could not be aborted. "
-                "The next batch does that: %s",
+                "%s is committed, but aborting the open transactions of failed attempts failed. "
+                "The next batch aborts them: %s",
                 self._name,
                 error,
             )
@@ -457,15 +458,15 @@ def _note_decided(results: TaskResults) -> Iterator[None]:
         raise
     except Exception as error:
         error.add_note(
-            f"{sentence(results.task.batch)} is decided nevertheless: its rows are committed, or "
-            "will be when the next batch with this transactionalId starts. Do not write them "
-            "with another tool."
+            f"{sentence(results.task.batch)} is decided despite this error: its rows are committed "
+            "already, or will be committed when the next batch with this transactionalId starts. "
+            "Do not write them with another tool."
         )
         raise
 
 
 def _problem(entry: Entry, found: TransactionDescription | None, now_ms: int) -> str | None:
-    """Return why a prepared transaction cannot be committed, or None if it can."""
+    """Return the reason why a prepared transaction cannot be committed, or None if it can."""
     if found is None:
         return "no longer exists"
     if found.producer != entry.producer:
@@ -475,13 +476,13 @@ def _problem(entry: Entry, found: TransactionDescription | None, now_ms: int) ->
     written = frozenset(entry.last_offsets)
     if found.partitions != written:
         listed = [", ".join(map(str, sorted(some))) for some in (found.partitions, written)]
-        return f"contains the partitions {listed[0]}, but its task has written to {listed[1]}"
+        return f"contains the partitions {listed[0]}, but its task wrote to {listed[1]}"
     began_ms = _began_ms(entry, found)
     left_ms = began_ms + found.timeout_ms - now_ms
     if left_ms < _time_left_ms_min(found):
         return (
-            f"is {now_ms - began_ms} ms old and times out in {left_ms} ms, by the clocks of its "
-            "broker and this driver"
+            f"is {now_ms - began_ms} ms old and times out in {left_ms} ms, according to the clocks "
+            "of its broker and of this driver"
         )
     return None
 
@@ -502,5 +503,5 @@ def _listing(entries: Sequence[Entry]) -> str:
         + ")"
         for entry in entries[:_NAMED_MAX]
     ]
-    more = f" and the rows of {len(entries) - _NAMED_MAX} more" if entries[_NAMED_MAX:] else ""
+    more = f"; and {len(entries) - _NAMED_MAX} more partitions" if entries[_NAMED_MAX:] else ""
     return "; ".join(named) + more

@@ -1,11 +1,10 @@
-"""The log of the commit topic, as far as this process has read it for one sink.
+"""An in-memory copy of the commit topic's records for one sink.
 
-Purpose: find the decided records of a sink, and at the next batch read only what is new: the log
-holds the decisions of hours, and Spark plans every micro-batch in the same process. Invariant: a
-batch counts if its own producer's control marker commits it, in the order of the log. Earlier reads
-stay valid for some minutes, and only if the log still has the last batch that was read, in the
-topic with the same id. If the log was truncated or compacted past it, everything is read again.
-Must not know: what the records mean.
+Spark plans every micro-batch in the same process, and the topic can contain decisions from several
+hours. With the copy, each batch reads only new records. Invariant: a transactional batch counts
+only after a control marker of the same producer id has committed it, in log order. The copy is
+discarded and the whole topic is read again in three cases: the last read was more than five minutes
+ago, the topic was recreated, or truncation or compaction changed the last batch that was read.
 """
 
 from __future__ import annotations
@@ -22,14 +21,17 @@ from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import TransactionResult
 
 KEPT_MS_MIN: Final = 600_000
-"""The topic keeps tombstones and markers for at least this time (`delete.retention.ms`)."""
+"""The topic retains tombstones and markers for at least this time (`delete.retention.ms`)."""
 _FRESH_S: Final = KEPT_MS_MIN / 1_000 / 2
 
 Record = tuple[bytes | None, bytes | None]
 
 
 class CommitLog:
-    """The batches that have records with `key_prefix`, reduced to these records."""
+    """The batches that contain records whose keys start with `key_prefix`.
+
+    Other records of these batches are dropped.
+    """
 
     def __init__(self, key_prefix: bytes) -> None:
         self._prefix = key_prefix
@@ -40,22 +42,25 @@ class CommitLog:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether all tombstones and markers since the last read are still in the log."""
+        """Whether the log still has all tombstones and markers written since the last read."""
         return time.monotonic() - self._read_s < _FRESH_S
 
     @property
     def decided(self) -> tuple[LogBatch, ...]:
-        """The batches that are committed, or not transactional, in order."""
+        """The batches that are committed or not transactional, in log order."""
         still_open = {offset for offsets in self._open.values() for offset in offsets}
         return tuple(batch for batch in self._batches if batch.base_offset not in still_open)
 
     @property
     def has_open(self) -> bool:
-        """Whether a transaction that wrote such records is still open."""
+        """Whether a transaction with records of this sink is still open."""
         return bool(self._open)
 
     def read(self, client: TransactionalClient, partition: TopicPartition, end_offset: int) -> bool:
-        """Read up to `end_offset`; return False if the log is not the one that was read before."""
+        """Read new batches up to `end_offset`.
+
+        Returns False if the last batch of the previous read is no longer in the log.
+        """
         began_s = time.monotonic()
         start_offset = 0 if self._last is None else self._last.base_offset
         batches = client.read_log(partition, start_offset, end_offset)
@@ -92,7 +97,7 @@ class CommitLog:
             self._batches = [b for b in self._batches if b.base_offset not in offsets]
 
     def _drop_replaced(self) -> None:
-        """Drop replaced records, as compaction does; not while a transaction is open."""
+        """Drop replaced records like log compaction, unless a transaction is open."""
         if self._open:
             return
         latest = {
@@ -113,7 +118,7 @@ class CommitLog:
 
 
 _READ: Final[dict[tuple[str, bytes], CommitLog]] = {}
-"""What this process has read, by topic id and key prefix."""
+"""This process's copies of commit logs, by topic id and key prefix."""
 
 
 def read_commit_log(
@@ -123,13 +128,14 @@ def read_commit_log(
     *,
     topic_id: str | None = None,
 ) -> CommitLog:
-    """Read up to the current high watermark, from where this process has read to if possible.
+    """Read up to the current high watermark.
 
-    Without `topic_id` everything is read.
+    If `topic_id` is given and this process has a recent copy, the copy is updated if possible.
+    Otherwise the topic is read from the start.
     """
     ends = client.list_offsets({partition: LATEST}, IsolationLevel.READ_UNCOMMITTED)
     end_offset = ends[partition]
-    assert end_offset is not None  # only a timestamp can have no offset
+    assert end_offset is not None  # ListOffsets returns None only for a lookup by timestamp
     if topic_id is not None:
         known = _READ.pop((topic_id, key_prefix), None)
         if known is not None and known.is_fresh and known.read(client, partition, end_offset):
@@ -143,5 +149,5 @@ def read_commit_log(
 
 
 def _whole(batch: LogBatch) -> LogBatch:
-    """Return the batch without its fetch buffer, so that it can be kept and compared."""
+    """Copy a batch without its fetch buffer, so that it can be kept and compared."""
     return replace(batch, records=tuple(batch.records))

@@ -1,12 +1,12 @@
-"""The commit topic: where decisions are kept, for all queries that write exactly once.
+"""The commit topic, which contains the decisions of all queries that write exactly once.
 
-Purpose: create and check it, read the decisions of one sink, mark decisions as finished.
-Invariant: `read` returns what was decided, whatever transactions other queries have open. Must not
-know: what decisions are for, Spark.
+Creates and checks the topic, reads the decisions of one sink, and marks decisions as finished.
+Invariant: open transactions of other queries do not prevent `read` from returning a decision.
 
-A read_committed reader would stop at the first open transaction of any query, before decisions of
-this one. So everything up to the high watermark is read. That is complete for a caller that has
-just fenced the sink's transactional id: all of its markers are then written.
+A read_committed consumer would stop at the first open transaction of any query, before later
+decisions of this sink. Therefore the topic is read up to the high watermark. The result is complete
+if the caller has already fenced the sink's transactional id, because by then all markers of this id
+have been written.
 """
 
 from __future__ import annotations
@@ -40,22 +40,23 @@ REPLICAS: Final = 3
 IN_SYNC_REPLICAS_MIN: Final = 2
 CHUNK_BYTES_MAX: Final = 48 * 1024
 MESSAGE_BYTES_MIN: Final = 64 * 1024
-"""The smallest allowed `max.message.bytes`: a chunk, its key and the overhead of a batch."""
+"""The smallest allowed `max.message.bytes`: room for a chunk, its key and the batch overhead."""
 
 CONFIG: Final = {
     "cleanup.policy": "compact",
     "unclean.leader.election.enable": "false",
-    # Every start of a query reads the whole topic, so replaced records have to be removed soon.
-    # Brokers clean whole segments, and drop markers and tombstones after `delete.retention.ms`.
+    # Every start of a query reads the whole topic, so compaction should remove replaced records
+    # soon. Brokers clean only closed segments, and remove markers and tombstones after
+    # `delete.retention.ms`.
     "segment.bytes": str(1024 * 1024),
     "max.message.bytes": str(512 * 1024),
     "min.cleanable.dirty.ratio": "0.1",
     "delete.retention.ms": str(KEPT_MS_MIN),
 }
-"""The configuration of a topic that is created here, except what depends on the broker count."""
+"""The configuration of a new commit topic. `min.insync.replicas` depends on the broker count."""
 
 _CHECKED: Final[set[str | None]] = set()
-"""Ids of the topics that this process has checked: Spark plans every micro-batch in it."""
+"""Ids of the topics that this process has checked. It checks each topic only once."""
 
 _SCHEMA: Final = pa.schema(
     [PRODUCE_SCHEMA.field(name) for name in ("key", "value", "topic", "partition")]
@@ -63,10 +64,10 @@ _SCHEMA: Final = pa.schema(
 
 
 class CommitTopic:
-    """The topic with this name, accessed through a client."""
+    """The commit topic with this name, accessed through a client."""
 
     chunk_bytes_max: ClassVar[int] = CHUNK_BYTES_MAX
-    """The largest value of a record; `ensure` checks that the topic accepts it."""
+    """The maximum size of a record's value; `ensure` checks that the topic accepts it."""
 
     def __init__(self, client: TransactionalClient, name: str) -> None:
         self._client = client
@@ -76,17 +77,17 @@ class CommitTopic:
 
     @property
     def topic_id(self) -> str | None:
-        """The topic's id, after `ensure` and if the brokers support topic ids."""
+        """The id of the topic. It is set by `ensure` if the brokers support topic ids."""
         return self._topic_id
 
     # --- created and checked ---
 
     def ensure(self) -> bool:
-        """Create the topic if it does not exist, or check its configuration.
+        """Create the topic if it does not exist, or check the configuration of the existing topic.
 
-        It gets three replicas, or fewer if there are fewer brokers. An existing topic is checked
-        once a process; returns False if it was checked before. Raises `CommitTopicError` for a
-        topic that could lose decisions or cannot hold them.
+        A new topic has three replicas, or one per broker if there are fewer than three brokers. An
+        existing topic is checked once per process. Returns False if it was already checked. Raises
+        `CommitTopicError` for a topic that could lose decisions or is too small for them.
         """
         partitions = self._partition_count()
         if partitions == 0:
@@ -102,9 +103,9 @@ class CommitTopic:
                 f"Topic '{self._name}' cannot be the commit topic: {'; '.join(problems)}. Nothing "
                 "was written.",
                 advice="Correct its configuration (kafka-configs.sh --alter), or name another "
-                "topic with the option 'commitTopic': the sink creates it with the required "
-                "configuration. Change 'commitTopic' only while no batch is unfinished, because "
-                "decisions stay in the old topic.",
+                "topic with the option 'commitTopic': the sink creates a topic that does not exist "
+                "with the required configuration. Change 'commitTopic' only while no batch is "
+                "unfinished, because decisions stay in the old topic.",
                 option="commitTopic",
                 topic=self._name,
             )
@@ -121,7 +122,7 @@ class CommitTopic:
         return len(description.partitions)
 
     def _create(self) -> bool:
-        """Return whether the topic is new; False if another query has just created it."""
+        """Return whether the topic was created; False if another query has just created it."""
         brokers = self._client.broker_count()
         replicas = min(REPLICAS, brokers)
         config = CONFIG | {"min.insync.replicas": str(min(IN_SYNC_REPLICAS_MIN, replicas))}
@@ -143,8 +144,8 @@ class CommitTopic:
         if is_new and replicas < REPLICAS:
             log.warning(
                 "The commit topic '%s' was created with %d of %d replicas, because the cluster has "
-                "%d brokers. Decisions are lost if these brokers lose their data. Raise its "
-                "replication factor when the cluster has more brokers.",
+                "%d brokers. Decisions are lost if these brokers lose their data. Increase the "
+                "replication factor of the topic when the cluster has more brokers.",
                 self._name,
                 replicas,
                 REPLICAS,
@@ -158,8 +159,8 @@ class CommitTopic:
         except AccessError as error:
             raise CommitTopicError(
                 f"The configuration of the commit topic '{self._name}' cannot be checked: "
-                f"{reason_of(error)}. With a wrong configuration the topic would lose decisions. "
-                "Nothing was written.",
+                f"{reason_of(error)}. With a wrong configuration, decisions could be lost. Nothing "
+                "was written.",
                 advice="Grant the principal DESCRIBE_CONFIGS on the topic.",
                 option="commitTopic",
                 topic=self._name,
@@ -171,8 +172,9 @@ class CommitTopic:
         required = min(REPLICAS, brokers)
         if replicas < required or in_sync_min < min(IN_SYNC_REPLICAS_MIN, required):
             log.warning(
-                "The commit topic '%s' has %d replicas and min.insync.replicas=%d. With %d brokers "
-                "it can have %d and %d. A decision can be lost with a broker: raise both.",
+                "The commit topic '%s' has %d replicas and min.insync.replicas=%d. If a broker is "
+                "lost, decisions can be lost, too. The cluster has %d brokers: increase the "
+                "replication factor to %d and min.insync.replicas to %d.",
                 self._name,
                 replicas,
                 in_sync_min,
@@ -186,9 +188,9 @@ class CommitTopic:
     def read(self, sink_id: str) -> Mapping[str, QueryState]:
         """Return the state of every query of this sink, by query id.
 
-        Complete only for a caller that has fenced `sink_id` before: a decision that is being
-        written is skipped. Raises `CommitTopicError` if records of the sink are damaged, missing
-        or of a newer format.
+        The result is complete only if the caller has already fenced `sink_id`: a decision whose
+        transaction is still open is skipped. Raises `CommitTopicError` if records of the sink are
+        damaged, missing or in a newer format.
         """
         found = read_commit_log(
             self._client, self._partition, key_prefix(sink_id), topic_id=self._topic_id
@@ -204,8 +206,8 @@ class CommitTopic:
                 _check_marks(states)
         except CommitTopicError as error:
             raise CommitTopicError(
-                f"The commit topic '{self._name}' does not show which batches of transactionalId "
-                f"'{sink_id}' are committed. {error.what} Nothing was written.",
+                f"The decisions of transactionalId '{sink_id}' in the commit topic '{self._name}' "
+                f"cannot be read. {error.what} Nothing was written.",
                 advice=error.advice,
                 topic=self._name,
                 transactional_id=sink_id,
@@ -213,7 +215,10 @@ class CommitTopic:
         return states
 
     def keys(self, sink_id: str) -> tuple[bytes, ...]:
-        """Return the keys of all records of this sink: tombstones for them remove its state."""
+        """Return the keys of all records of this sink.
+
+        Tombstones for these keys remove its state.
+        """
         found = read_commit_log(self._client, self._partition, key_prefix(sink_id))
         keys = {key for batch in found.decided for key, _ in batch.records if key is not None}
         return tuple(sorted(keys))
@@ -221,7 +226,7 @@ class CommitTopic:
     # --- written ---
 
     def rows(self, records: Sequence[tuple[bytes, bytes | None]]) -> pa.RecordBatch:
-        """Return the records as rows for a producer; a value of None is a tombstone."""
+        """Return the records as a batch for a producer. A record without a value is a tombstone."""
         count = len(records)
         columns = [
             _array(pa.binary(), [key for key, _ in records]),
@@ -232,11 +237,14 @@ class CommitTopic:
         return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
     def mark_finished(self, decision: Decision) -> None:
-        """Write that every transaction of a decision is committed; returns when acknowledged."""
+        """Record that every transaction of a decision is committed.
+
+        Returns after the record is acknowledged.
+        """
         self.write_plain([finished_record(decision)])
 
     def write_plain(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Write records, if any, outside of transactions; returns when they are acknowledged."""
+        """Write records outside a transaction. Returns after they are acknowledged."""
         if not records:
             return
         producer = self._client.producer()
@@ -250,7 +258,10 @@ class CommitTopic:
 
 
 def _array(kind: pa.DataType, values: Sequence[bytes | None]) -> pa.Array:
-    """Assemble an array without `pyarrow.array`, whose import of pandas is slower than planning."""
+    """Build an array without `pyarrow.array`.
+
+    `pyarrow.array` imports pandas, which takes longer than planning.
+    """
     ends = accumulate((len(value or b"") for value in values), initial=0)
     are_there = sum(1 << n for n, value in enumerate(values) if value is not None)
     buffers = [
@@ -263,21 +274,24 @@ def _array(kind: pa.DataType, values: Sequence[bytes | None]) -> pa.Array:
 
 def _problems(partitions: int, config: Mapping[str, str]) -> Iterator[str]:
     if partitions != 1:
-        yield f"it has {partitions} partitions instead of 1, which keeps decisions in order"
+        yield f"it has {partitions} partitions instead of 1, so decisions are not ordered"
     policy = config.get("cleanup.policy")
     if policy != "compact":
         yield f"its cleanup.policy is '{policy}' instead of 'compact'"
     if config.get("unclean.leader.election.enable") != "false":
         yield "its unclean.leader.election.enable is not 'false'"
     if int(config.get("delete.retention.ms", KEPT_MS_MIN)) < KEPT_MS_MIN:
-        yield f"its delete.retention.ms is {config['delete.retention.ms']}, below {KEPT_MS_MIN}"
+        yield (
+            f"its delete.retention.ms is {config['delete.retention.ms']}, which is less than "
+            f"{KEPT_MS_MIN}"
+        )
     for name in ("max.message.bytes", "segment.bytes"):
         if int(config.get(name, MESSAGE_BYTES_MIN)) < MESSAGE_BYTES_MIN:
-            yield f"its {name} is {config[name]}, below {MESSAGE_BYTES_MIN}"
+            yield f"its {name} is {config[name]}, which is less than {MESSAGE_BYTES_MIN}"
 
 
 def _offsets(batch: LogBatch) -> str:
-    return f"partition 0, offset {batch.base_offset} to {batch.last_offset}"
+    return f"partition 0, offsets {batch.base_offset} to {batch.last_offset}"
 
 
 def _check_marks(states: Mapping[str, QueryState]) -> None:
@@ -286,9 +300,9 @@ def _check_marks(states: Mapping[str, QueryState]) -> None:
             sink_id = state.decision.sink_id
             raise CommitTopicError(
                 f"The last decision of query {query_id} has the number {state.decision.number}, "
-                f"but the number {state.finished_number} is marked as finished: decisions were "
-                "deleted, or removed while a query was running.",
-                advice="Compare the output with the input. Then remove the state with "
+                f"but decision {state.finished_number} is marked as finished. Records of the "
+                "topic were deleted, or --forget was used while a query was running.",
+                advice="Compare the output of the query with its input. Then remove the state with "
                 f"{operator_command(sink_id, '--forget --accept-loss')}.",
                 transactional_id=sink_id,
             )

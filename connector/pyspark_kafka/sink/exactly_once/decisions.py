@@ -1,19 +1,20 @@
-"""Decisions: one batch of one query, and the transactions that hold its rows.
+"""Decisions, which commit the batches of queries and list the transactions with their rows.
 
-Purpose: decisions as values, and as records of the commit topic. Invariant: reading returns exactly
-what was written, or an error that names the record that is damaged or of a newer format. Must not
-know: clients, where the records are.
+Defines decisions as values, and their format in the commit topic. Invariant: reading returns
+exactly the decision that was written, or raises an error that names the record that is damaged,
+missing or in a newer format.
 
     key                                  value
     ["sink id","query","decision",0]     {"chunks":2,"format":1,"number":7}\\n and the first part
-    ["sink id","query","decision",1]     {"chunks":2,"format":1,"number":7}\\n and the rest
+    ["sink id","query","decision",1]     {"chunks":2,"format":1,"number":7}\\n and the second part
     ["sink id","query","finished"]       {"format":1,"number":7,"run":"..."}
 
-The parts are one JSON document, split where a chunk is full; all chunks are in one transaction. A
-shorter decision leaves chunks of an older one behind; their number tells them apart. Keys contain
-the sink's transactional id, the query and the kind, so that no query can hide or compact away
-another's records. A finished mark counts only after the decision that it names by number and run.
-Other marks were written before a `--forget`.
+The parts are one JSON document, which is split into chunks of a maximum size. All chunks of a
+decision are written in one transaction. If a decision has fewer chunks than the previous one, old
+chunks remain in the topic; their `number` identifies them. Keys contain the sink's transactional
+id, the query id and the kind of the record, so that records of different queries never replace each
+other. A finished mark is ignored if it precedes its decision or has the run of another decision
+with the same number: it was written before a `--forget`.
 """
 
 from __future__ import annotations
@@ -37,14 +38,17 @@ _CHECKSUMS: Final = 2**64
 _DECISION: Final = "decision"
 _FINISHED: Final = "finished"
 _HEADER_BYTES_MAX: Final = 80
-"""The size of a chunk's header, whose numbers have at most 19 digits."""
+"""The maximum size of a chunk's header. Its numbers have at most 19 digits."""
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTotals:
-    """Row count and the sum of the rows' checksums modulo 2**64, which is independent of order."""
+    """The row count, and the sum of the rows' checksums modulo 2**64.
+
+    The order of rows does not matter.
+    """
 
     row_count: int = 0
     checksum: int = 0
@@ -58,10 +62,10 @@ class RowTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A prepared transaction: the rows of one task.
+    """A prepared transaction with the rows of one task.
 
-    `partition` is Spark's, of the DataFrame. `last_offsets` are the offsets of the transaction's
-    last record in each of Kafka's partitions.
+    `partition` is Spark's partition of the DataFrame. `last_offsets` contains the offset of the
+    transaction's last record in each Kafka partition.
     """
 
     partition: int
@@ -75,11 +79,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A committed batch: it is committed from the moment that its decision is.
+    """The decision of a batch. The batch is committed as soon as its decision is committed.
 
     `number` rises by one with each decision of (`sink_id`, `query_id`). `batch_id` is None for a
-    job without `batchId`. `offsets_hash` is that of the micro-batch's file in the checkpoint, if it
-    is known. `totals` are those of all tasks of the batch, even of tasks without an entry.
+    job without `batchId`. `offsets_hash` is the hash of the micro-batch's offsets in the
+    checkpoint, or None. `totals` covers all tasks of the batch, including tasks without an entry.
     """
 
     sink_id: str
@@ -95,7 +99,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryState:
-    """The state of one query in the commit topic: its last decision, and what is finished.
+    """The last decision of a query, and the number of its last finished decision.
 
     `chunk_count` is the number of records of the decision.
     """
@@ -113,9 +117,9 @@ class QueryState:
 
 
 def to_records(decision: Decision, *, chunk_bytes_max: int) -> list[tuple[bytes, bytes]]:
-    """Return the records of a decision, with values of up to `chunk_bytes_max` bytes.
+    """Return the records of a decision. No value is longer than `chunk_bytes_max` bytes.
 
-    They have to be written in one transaction. The same decision always gives the same bytes.
+    All records must be written in one transaction. Equal decisions produce identical bytes.
     """
     part_bytes = chunk_bytes_max - _HEADER_BYTES_MAX
     assert part_bytes > 0, chunk_bytes_max
@@ -130,13 +134,13 @@ def to_records(decision: Decision, *, chunk_bytes_max: int) -> list[tuple[bytes,
 
 
 def finished_record(decision: Decision) -> tuple[bytes, bytes]:
-    """Return the record that marks all transactions of a decision as committed."""
+    """Return the record that marks a decision as finished (all its transactions are committed)."""
     value = {"format": FORMAT, "number": decision.number, "run": decision.run}
     return _finished_key(decision.sink_id, decision.query_id), _json(value)
 
 
 def tombstones(state: QueryState) -> list[tuple[bytes, None]]:
-    """Return tombstones for all records of a query, to be written in one producer batch."""
+    """Return tombstones for all records of a query, which must be written in one producer batch."""
     sink_id, query_id = state.decision.sink_id, state.decision.query_id
     chunks = [_json([sink_id, query_id, _DECISION, chunk]) for chunk in range(state.chunk_count)]
     return [(key, None) for key in (*chunks, _finished_key(sink_id, query_id))]
@@ -147,7 +151,7 @@ def _finished_key(sink_id: str, query_id: str) -> bytes:
 
 
 def key_prefix(sink_id: str) -> bytes:
-    """Return the common prefix of the keys of this sink, which no other sink's keys have."""
+    """Return the prefix of this sink's keys. No other sink has keys with this prefix."""
     return _json([sink_id])[:-1] + b","
 
 
@@ -191,12 +195,15 @@ def _entry_document(entry: Entry) -> dict[str, object]:
 
 
 class _RecordError(Exception):
-    """A record that cannot be used; the message continues the sentence "The record ..."."""
+    """A record that cannot be used.
+
+    The message completes a sentence that begins with "The record".
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Record:
-    """`position` is the record's index among those that were read."""
+    """The value of a record. `position` is its index among all records that were read."""
 
     position: int
     value: bytes
@@ -204,7 +211,10 @@ class _Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chunk:
-    """A record of a decision: `part` is this chunk's share of `count` chunks."""
+    """A record of a decision that has `count` chunks.
+
+    `part` is this chunk's part of the document.
+    """
 
     position: int
     number: int
@@ -214,7 +224,7 @@ class _Chunk:
 
 @dataclass(slots=True)
 class _QueryRecords:
-    """The latest records of one query by chunk, and all of its finished marks."""
+    """The latest record of each chunk of one query, and all finished marks of the query."""
 
     chunks: dict[int, _Record] = field(default_factory=dict)
     marks: list[_Record] = field(default_factory=list)
@@ -228,9 +238,9 @@ def query_states(
 ) -> dict[str, QueryState]:
     """Return the state of every query of the sink, from the committed records in log order.
 
-    Skips records of other sinks. A null value removes its key. Raises `CommitTopicError` with the
-    key for a record that is damaged, missing or of a newer format; `location` returns where the
-    n-th record is, for that error.
+    Records of other sinks are skipped, and a null value removes the record with the same key.
+    Raises `CommitTopicError` with the key of a record that is damaged, missing or in a newer
+    format. For this error, `location` returns where the n-th record is stored.
     """
     prefix = key_prefix(sink_id)
     kept: dict[bytes, list[_Record]] = {}
@@ -251,7 +261,10 @@ def query_states(
 
 @dataclass(frozen=True, slots=True)
 class _StateReader:
-    """Builds states from the records of a sink, and errors that name the wrong record."""
+    """Builds query states from the records of a sink.
+
+    Raises errors that name the damaged record.
+    """
 
     sink_id: str
     location: Callable[[int], str]
@@ -294,7 +307,8 @@ class _StateReader:
         for index, chunk in enumerate(chunks):
             if chunk.number != first.number:
                 wrong = _RecordError(
-                    f"is missing: there is one of decision {chunk.number} instead of {first.number}"
+                    f"is missing: the topic contains this chunk of decision {chunk.number} instead "
+                    f"of decision {first.number}"
                 )
                 raise self._damaged(self._key(query_id, index), chunk.position, wrong)
         return chunks
@@ -316,7 +330,7 @@ class _StateReader:
             raise self._damaged(key, record.position, wrong) from None
 
     def _mark(self, query_id: str, record: _Record, decision: Decision) -> int:
-        """Return the finished number; 0 if the mark is for another decision with this number."""
+        """Return the number of a finished mark; 0 if its run differs from the decision's run."""
         try:
             fields = _of_this_format(record.value)
             number, run = _number(fields, "number", least=1), _field(fields, "run", str)
@@ -333,20 +347,21 @@ class _StateReader:
         return CommitTopicError(
             f"The record with the key {key.decode(errors='replace')}{at} {wrong}.",
             advice="If the record has a newer format, upgrade pyspark-kafka. Otherwise restore the "
-            "topic; if that is impossible, compare the output with the input, and then remove the "
-            f"state with {operator_command(self.sink_id, '--forget --accept-loss')}.",
+            "topic. If that is impossible, compare the output of the query with its input, and "
+            "then remove the state with "
+            f"{operator_command(self.sink_id, '--forget --accept-loss')}.",
             transactional_id=self.sink_id,
         )
 
 
 def _parse_key(key: bytes) -> tuple[str, int | None]:
-    """Return the query id, and the number of the chunk; None for a finished mark."""
+    """Return the query id and the index of the chunk; the index is None for a finished mark."""
     match _parsed(key):
         case [str(), str(query_id), "decision", int(chunk)] if chunk >= 0:
             return query_id, chunk
         case [str(), str(query_id), "finished"]:
             return query_id, None
-    raise _RecordError("has a key that this version of pyspark-kafka does not know")
+    raise _RecordError("has a key that this version of pyspark-kafka does not support")
 
 
 def _parsed(data: bytes) -> object:
@@ -358,7 +373,7 @@ def _parsed(data: bytes) -> object:
 
 def _object(value: object) -> Mapping[str, object]:
     if not isinstance(value, dict):
-        raise _RecordError("is damaged: a JSON object is missing")
+        raise _RecordError("is damaged: it does not contain a JSON object where one is required")
     return value
 
 
@@ -366,7 +381,7 @@ def _field(fields: Mapping[str, object], name: str, kind: type[_T]) -> _T:
     value = fields.get(name)
     if type(value) is not kind:
         raise _RecordError(
-            f"is damaged: '{name}' is {value!r:.50} instead of a value of type {kind.__name__}"
+            f"is damaged: the value {value!r:.50} of '{name}' is not of type {kind.__name__}"
         )
     return value
 
@@ -374,7 +389,7 @@ def _field(fields: Mapping[str, object], name: str, kind: type[_T]) -> _T:
 def _number(fields: Mapping[str, object], name: str, *, least: int = 0) -> int:
     value = _field(fields, name, int)
     if value < least:
-        raise _RecordError(f"is damaged: '{name}' is {value}, below {least}")
+        raise _RecordError(f"is damaged: '{name}' is {value}, which is less than {least}")
     return value
 
 
@@ -383,8 +398,8 @@ def _of_this_format(data: bytes) -> Mapping[str, object]:
     record_format = _number(fields, "format", least=1)
     if record_format > FORMAT:
         raise _RecordError(
-            f"has format {record_format} of a newer version of pyspark-kafka; this version reads "
-            f"formats up to {FORMAT}"
+            f"has format {record_format}, which a newer version of pyspark-kafka wrote; this "
+            f"version supports formats up to {FORMAT}"
         )
     return fields
 
@@ -426,7 +441,7 @@ def _parse_entry(sink_id: str, value: object) -> Entry:
     transactional_id = _field(fields, "transactional_id", str)
     if not is_task_id_of(transactional_id, sink_id):
         raise _RecordError(
-            f"is damaged: '{transactional_id}' is not an id of a task of '{sink_id}'"
+            f"is damaged: '{transactional_id}' is not the id of a task of sink '{sink_id}'"
         )
     version = _number(fields, "version", least=1)
     if version not in (1, 2):
@@ -455,6 +470,8 @@ def _last_offsets(fields: Mapping[str, object]) -> dict[TopicPartition, int]:
         offsets = _object(fields[topic])
         for number in offsets:
             if not number.isdecimal():
-                raise _RecordError(f"is damaged: '{number}' is no partition of topic '{topic}'")
+                raise _RecordError(
+                    f"is damaged: '{number}' is not a partition number of topic '{topic}'"
+                )
             found[TopicPartition(topic, int(number))] = _number(offsets, number)
     return found

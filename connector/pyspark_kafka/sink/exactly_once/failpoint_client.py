@@ -1,8 +1,8 @@
-"""A client whose every request is a failpoint.
+"""A client with a failpoint before and after each request.
 
-Purpose: tests kill, stall or fail between any two requests, without changes to the protocol or the
-engine. Invariant: every call is forwarded to the inner client; failpoints are named after the
-port's methods (`produce` for a producer's rows). Must not know: what tests do at failpoints.
+Tests use it to kill or stall the process, or to make it fail, between any two requests, without
+changes to the protocol or the engine. Invariant: every call is forwarded to the inner client. A
+failpoint is named after the client's method, or `produce` for a producer's `send`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _Producer = TypeVar("_Producer", bound=Producer)
 
 
 class FailpointProducer(Generic[_Producer]):
-    """A producer whose every request is a failpoint."""
+    """A producer with a failpoint before and after each request."""
 
     def __init__(self, producer: _Producer) -> None:
         self._producer = producer
@@ -53,7 +53,7 @@ class FailpointProducer(Generic[_Producer]):
 
 
 class FailpointTransactionalProducer(FailpointProducer[TransactionalProducer]):
-    """A transactional producer whose every request is a failpoint."""
+    """A transactional producer with a failpoint before and after each request."""
 
     @property
     def last_offsets(self) -> Mapping[TopicPartition, int]:
@@ -65,7 +65,7 @@ class FailpointTransactionalProducer(FailpointProducer[TransactionalProducer]):
 
 
 class FailpointClient:
-    """A `TransactionalClient` whose every request is a failpoint."""
+    """A `TransactionalClient` with a failpoint before and after each request."""
 
     def __init__(self, client: TransactionalClient) -> None:
         self._client = client
@@ -180,8 +180,8 @@ class FailpointClient:
             return self._client.committed_offsets(group_id, partitions)
 
     @property
-    def pins_topic_ids(self) -> bool:
-        return self._client.pins_topic_ids
+    def checks_topic_ids(self) -> bool:
+        return self._client.checks_topic_ids
 
     def fetch(
         self,

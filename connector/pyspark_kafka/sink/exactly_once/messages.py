@@ -1,9 +1,8 @@
-"""The results of tasks: all that a batch's commit knows of its tasks.
+"""The results of tasks. The commit of a batch receives no other information about its tasks.
 
-Purpose: the three results of a task, as values that Spark pickles, and the checked results of a
-whole batch. Invariant: each result names its batch and the epoch of the sink's transactional id
-under which it was planned; `TaskResults` exist only if every task has returned one and they agree.
-Must not know: clients.
+Defines the three possible results of a task, which Spark pickles, and the checked results of a
+whole batch. Invariant: each result contains its batch, and the sink's producer id and epoch from
+planning. `TaskResults` is created only if every task has returned a result and the results agree.
 """
 
 from __future__ import annotations
@@ -26,8 +25,9 @@ from pyspark_kafka.sink.exactly_once.names import is_task_id_of
 class Task:
     """A task attempt of a batch.
 
-    `query_id` is Spark's id of the streaming query, `decisions.BATCH_JOB` for a job with
-    `batchId`, or a token of the job; `batch_id` is None for a job without `batchId`.
+    `query_id` is Spark's id of the streaming query, `decisions.BATCH_JOB` for a job with `batchId`,
+    or a token that identifies a job without `batchId`. `batch_id` is None for a job without
+    `batchId`.
     """
 
     query_id: str
@@ -39,7 +39,7 @@ class Task:
 
     @property
     def batch(self) -> str:
-        """The batch, for messages to the user."""
+        """The batch, as text for messages to the user."""
         if self.batch_id is None:
             return f"the batch job (run {self.run})"
         if self.query_id == BATCH_JOB:
@@ -49,10 +49,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMessage(WriterCommitMessage):
-    """`owner` is the sink's producer id and epoch that planning got.
+    """The fields that all results have.
 
-    `version` is the version of its transactions. `last_number` is the number of the query's last
-    decision when planning read it, or 0.
+    `owner` is the sink's producer id and epoch from planning, and `version` is the version of the
+    sink's transactions. `last_number` is the number of the query's last decision at the time of
+    planning, or 0.
     """
 
     task: Task
@@ -64,9 +65,9 @@ class TaskMessage(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared(TaskMessage):
-    """Rows are written and acknowledged in a transaction that is left open.
+    """The result of a task that wrote rows: they are acknowledged, and their transaction is open.
 
-    `decision_number` is None, or the decision whose lost entry this transaction replaces.
+    `decision_number` is set if this transaction replaces a lost entry of that decision.
     """
 
     entry: Entry
@@ -75,12 +76,12 @@ class Prepared(TaskMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Empty(TaskMessage):
-    """There were no rows, and nothing was opened."""
+    """The result of a task without rows, which opened no transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlreadyCommitted(TaskMessage):
-    """The batch was decided before: rows were counted, and nothing was written."""
+    """The result of a task whose batch was already decided: it counted the rows and wrote none."""
 
     decision_number: int
     totals: RowTotals
@@ -88,10 +89,10 @@ class AlreadyCommitted(TaskMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResults:
-    """The results of all tasks of one batch. `task` is one of them.
+    """The results of all tasks of one batch. `task` is any of these tasks.
 
-    `replayed_number` is None, or the number of the existing decision of this batch: then the rows
-    of `prepared` are those that it has lost.
+    `replayed_number` is None, or the number of the existing decision of this batch. In that case
+    the transactions in `prepared` replace its lost rows.
     """
 
     task: Task
@@ -104,14 +105,14 @@ class TaskResults:
 
     @property
     def totals(self) -> RowTotals:
-        """The totals of all rows, written or counted."""
+        """The totals of all rows, written or only counted."""
         written = [message.entry.totals for message in self.prepared]
         counted = [message.totals for message in self.already_committed]
         return reduce(add, written + counted, RowTotals())
 
     @property
     def rows_by_topic(self) -> Mapping[str, int]:
-        """The counts of the rows that were written."""
+        """The number of rows that were written, by topic."""
         rows = Counter[str]()
         for message in self.prepared:
             rows.update(message.rows_by_topic)
@@ -119,9 +120,9 @@ class TaskResults:
 
     @classmethod
     def of(cls, sink_id: str, messages: Sequence[WriterCommitMessage | None]) -> TaskResults:
-        """Combine the results of a batch, in the order of Spark's partitions.
+        """Combine the results of a batch, which are in the order of Spark's partitions.
 
-        Raises `BatchNotCommittedError` if a result is missing or if they contradict each other.
+        Raises `BatchNotCommittedError` if a result is missing or if results contradict each other.
         """
         results = _complete(sink_id, messages)
         first = results[0]
@@ -130,7 +131,7 @@ class TaskResults:
         partitions = Counter(result.task.partition for result in results)
         if twice := [str(partition) for partition, count in partitions.items() if count > 1]:
             raise _not_committed(
-                sink_id, first.task, f"several tasks returned results for partition {_few(twice)}"
+                sink_id, first.task, f"several tasks returned results of partition {_few(twice)}"
             )
         prepared = tuple(result for result in results if isinstance(result, Prepared))
         for message in prepared:
@@ -151,9 +152,9 @@ def _complete(sink_id: str, messages: Sequence[WriterCommitMessage | None]) -> l
     if len(results) == len(messages) and results:
         return results
     missing = [str(n) for n, m in enumerate(messages) if not isinstance(m, TaskMessage)]
-    whose = f"The tasks of partitions {_few(missing)}" if missing else "The tasks"
+    whose = f"the tasks of partitions {_few(missing)}" if missing else "its tasks"
     raise BatchNotCommittedError(
-        f"A batch with transactionalId '{sink_id}' is not committed. {whose} returned no results. "
+        f"A batch with transactionalId '{sink_id}' is not committed: {whose} returned no results. "
         "None of its rows will be visible.",
         transactional_id=sink_id,
     )
@@ -172,9 +173,9 @@ def _check_agreement(sink_id: str, first: TaskMessage, other: TaskMessage) -> No
             raise _not_committed(
                 sink_id,
                 first.task,
-                f"its tasks belong to different batches: the {what} of partition "
-                f"{first.task.partition} is {expected}, and that of partition "
-                f"{other.task.partition} is {found}",
+                f"its tasks belong to different batches: the task of partition "
+                f"{first.task.partition} returned {what} {expected}, but the task of partition "
+                f"{other.task.partition} returned {found}",
             )
 
 
@@ -185,13 +186,13 @@ def _check_entry(sink_id: str, message: Prepared) -> None:
         raise _not_committed(
             sink_id,
             task,
-            f"the task of partition {task.partition} returned the transaction "
-            f"'{entry.transactional_id}' of partition {entry.partition}, which is not its own",
+            f"the task of partition {task.partition} returned the transaction of another task: "
+            f"'{entry.transactional_id}' of partition {entry.partition}",
         )
 
 
 def _replayed_number(sink_id: str, results: Sequence[TaskMessage]) -> int | None:
-    """Return the decision that all tasks found, or None if all found none."""
+    """Return the number of the decision that all tasks found, or None if no task found one."""
     numbers = {
         result.decision_number if isinstance(result, AlreadyCommitted | Prepared) else None
         for result in results
@@ -201,8 +202,8 @@ def _replayed_number(sink_id: str, results: Sequence[TaskMessage]) -> int | None
     raise _not_committed(
         sink_id,
         results[0].task,
-        "some of its tasks found that it was already committed, and others did not (decisions "
-        f"{_few(str(number) for number in numbers)})",
+        "its tasks disagree about the existing decision of the batch: "
+        f"{_few(str(number) for number in numbers)}",
     )
 
 

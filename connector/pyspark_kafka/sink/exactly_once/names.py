@@ -1,8 +1,8 @@
-"""Transactional ids: the sink's, which the user sets, and those of its task attempts.
+"""The sink's transactional id, which the user sets, and the ids of its task attempts.
 
-Purpose: build and parse them. Invariant: exactly the ids of task attempts have the form
-`sink_id/run/partition/attempt-slot`; no part contains a character with a meaning in patterns or
-paths. Must not know: Kafka clients.
+Builds and parses the ids of task attempts. Invariant: an id of the form
+`sink_id/run/partition/attempt-slot` is always the id of a task attempt. No part contains a
+character with a special meaning in patterns or paths.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Final
 from pyspark_kafka.kafka.transactions import is_sink_id
 
 SLOTS: Final = 16
-"""The number of slots. A slot is Spark's `taskAttemptId`, which counts the task attempts of all
-stages, modulo this number. It separates batches and stage attempts, which a task does not know."""
+"""The number of slots. The slot of an attempt is Spark's `taskAttemptId` modulo this number.
+`taskAttemptId` counts the task attempts of all stages, so attempts of different batches or stage
+attempts usually get different slots. A task cannot read its stage attempt from Spark."""
 
 _RUN: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 _TASK_ID: Final = re.compile(
@@ -39,14 +40,20 @@ class TaskId:
 
 
 def is_run(run: str) -> bool:
-    """Return whether this can be the run in a task attempt's id; Spark's run ids can."""
+    """Return whether the text is valid as the run in a task attempt's id.
+
+    Spark's run ids are valid.
+    """
     return _RUN.fullmatch(run) is not None
 
 
 def task_id(
     sink_id: str, run: str, *, partition: int, attempt: int, task_attempt_id: int
 ) -> TaskId:
-    """Return the id of a task attempt. `run` is the query run's id, or a token of a batch job."""
+    """Return the id of a task attempt.
+
+    `run` is the run id of the query, or a token for a batch job.
+    """
     assert is_sink_id(sink_id), sink_id
     assert is_run(run), run
     return TaskId(
@@ -55,7 +62,7 @@ def task_id(
 
 
 def parse_task_id(text: str) -> TaskId | None:
-    """Return the parts of an id; None if it is not a task attempt's."""
+    """Return the parts of a transactional id, or None if it is not the id of a task attempt."""
     match = _TASK_ID.fullmatch(text)
     if match is None:
         return None
@@ -70,11 +77,11 @@ def parse_task_id(text: str) -> TaskId | None:
 
 
 def is_task_id_of(text: str, sink_id: str, *, run: str | None = None) -> bool:
-    """Return whether an id is that of a task attempt of this sink (and of this run)."""
+    """Return whether the id belongs to a task attempt of this sink (and of this run, if given)."""
     parsed = parse_task_id(text)
     return parsed is not None and parsed.sink_id == sink_id and run in (None, parsed.run)
 
 
 def prefix(sink_id: str, *, run: str | None = None) -> str:
-    """Return the prefix of the ids of all task attempts of this sink (and of this run)."""
+    """Return the common prefix of the ids of this sink's task attempts (of this run, if given)."""
     return f"{sink_id}/" if run is None else f"{sink_id}/{run}/"

@@ -1,7 +1,6 @@
-"""The command that an error recommends if only an operator can continue.
+"""The command that error messages recommend if only an operator can continue.
 
-Purpose: `operator_command`. Invariant: the command runs once the address of a broker is filled in.
-Must not know: what the command does.
+Invariant: the command can be run after HOST:PORT is replaced with the address of a broker.
 """
 
 from __future__ import annotations
@@ -10,9 +9,10 @@ import shlex
 
 
 def operator_command(sink_id: str, flags: str) -> str:
-    """Return the command with `flags` such as `--forget`, and how to complete it."""
+    """Return the command with `flags` such as `--forget`, and hints on how to complete it."""
     return (
         f"`python -m pyspark_kafka transactions {shlex.quote(f'--id={sink_id}')} {flags} "
-        "--bootstrap-servers HOST:PORT` (add --commit-topic if the sink sets 'commitTopic'; "
-        "without --yes the command only prints what it would do)"
+        "--bootstrap-servers HOST:PORT` (add --commit-topic if the sink sets 'commitTopic', and "
+        "--command-config if the cluster is secured; without --yes the command changes nothing and "
+        "only prints its actions)"
     )

@@ -1,10 +1,10 @@
-"""The repair of a sink without Spark: recover unfinished batches, or forget its state.
+"""Repairs a sink without Spark: recovers unfinished batches, or removes the sink's state.
 
-Purpose: the repairs of `python -m pyspark_kafka transactions`. Invariant: a repair does what the
-next start of the query would do, with the same functions in the same order: fence the sink, commit
-what is decided, abort what is not. It is therefore safe beside a running query, whose batch then
-fails with an error. Lost rows are accepted, and unreadable decisions removed, only if the operator
-requests it. Must not know: Spark, arguments, how a report is printed.
+Implements the repairs of `python -m pyspark_kafka transactions`. Invariant: a repair runs the same
+functions in the same order as the next start of the query: it fences the sink, commits decided
+transactions and aborts undecided ones. A repair is safe while a query is running, but the query's
+current batch fails with an error. Lost rows are accepted, and unreadable decisions are removed,
+only if the operator requests this.
 """
 
 from __future__ import annotations
@@ -40,12 +40,15 @@ from pyspark_kafka.sink.exactly_once.roll_forward import (
 from pyspark_kafka.sink.exactly_once.sweep import sweep
 
 OnAction = Callable[[str], None]
-"""Called with a description of each completed action."""
+"""A callback that receives a description of each completed action."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairRequest:
-    """The operator's flags `--forget` and `--accept-loss`; without the first, `--recover`."""
+    """The operator's flags `--forget` and `--accept-loss`.
+
+    Without `--forget` the repair is `--recover`.
+    """
 
     forget: bool = False
     accept_loss: bool = False
@@ -55,16 +58,16 @@ class RepairRequest:
 
 
 def check(report: Report, request: RepairRequest, *, names_topic: bool) -> None:
-    """Refuse a repair that could abort decided rows, because decisions are unknown.
+    """Refuse a repair that could abort decided rows because the decisions are unknown.
 
-    `names_topic` is whether the operator named the commit topic. Raises `ExactlyOnceError`.
+    `names_topic` is true if the operator named the commit topic. Raises `ExactlyOnceError`.
     """
     sink_id, topic = report.sink_id, report.commit_topic
     if report.damage is not None and not (request.forget and request.accept_loss):
         raise ExactlyOnceError(
             f"The decisions of transactionalId '{sink_id}' cannot be read: {report.damage.what} "
-            "Open transactions that look undecided may belong to a decided batch, so nothing was "
-            "changed.",
+            "Transactions that seem to be undecided may belong to a decided batch. Therefore "
+            "nothing was changed.",
             advice=report.damage.advice,
             topic=topic,
             transactional_id=sink_id,
@@ -73,28 +76,29 @@ def check(report: Report, request: RepairRequest, *, names_topic: bool) -> None:
         raise ExactlyOnceError(
             f"The commit topic '{topic}' does not exist, so the decisions of transactionalId "
             f"'{sink_id}' are unknown. Nothing was changed.",
-            advice="Name the topic of the sink's option commitTopic with --commit-topic. If it was "
-            "deleted, --accept-loss aborts every open transaction of this id.",
+            advice="If the sink sets 'commitTopic', pass that topic with --commit-topic. If the "
+            "topic was deleted, add --accept-loss to abort every open transaction of this id.",
             topic=topic,
             transactional_id=sink_id,
         )
     if report.has_commit_topic and not (report.damage or report.decisions or names_topic):
         raise ExactlyOnceError(
             f"The commit topic '{topic}' contains no decision of transactionalId '{sink_id}'. If "
-            "the sink's option commitTopic names another topic, a repair would abort what is "
-            "decided there. Nothing was changed.",
-            advice=f"If this is the right topic, add --commit-topic {topic}; otherwise name the "
-            "right one.",
+            "the sink's option 'commitTopic' names another topic, a repair would abort "
+            "transactions that are decided in that topic. Nothing was changed.",
+            advice=f"If this is the right topic, add --commit-topic {topic}. Otherwise pass the "
+            "right topic with --commit-topic.",
             topic=topic,
             transactional_id=sink_id,
         )
 
 
 def signs_of_life(earlier: Report, later: Report, *, quiet_ms: int) -> tuple[str, ...]:
-    """Return signs that the owner is alive, from two reports some seconds apart.
+    """Return signs that the owner is alive, from two reports that were made some seconds apart.
 
-    A query that waits for input leaves no sign, and a repair does not disturb it: it fences the
-    sink again for its next batch. These are signs of a running batch, which would fail.
+    The signs show that a batch is running; a repair would make it fail. A query that is waiting for
+    input shows no signs, but a repair does not disturb it: the query fences the sink again before
+    its next batch.
     """
     return tuple(_signs(earlier, later, quiet_ms))
 
@@ -102,11 +106,11 @@ def signs_of_life(earlier: Report, later: Report, *, quiet_ms: int) -> tuple[str
 def _signs(earlier: Report, later: Report, quiet_ms: int) -> Iterator[str]:
     now_ms, owner = later.taken_ms, later.owner
     if (earlier.owner and earlier.owner.producer) != (owner and owner.producer):
-        yield f"another process has just fenced '{later.sink_id}'"
+        yield f"another process has fenced '{later.sink_id}' during the check"
     if owner is not None and is_open(owner.state):
-        yield f"the transaction of '{later.sink_id}' is open: a decision is being written"
+        yield f"'{later.sink_id}' has an open transaction: a decision is being written"
     if _traces(earlier) != _traces(later):
-        yield "transactions began, ended or grew between two looks"
+        yield "transactions of tasks began, ended or grew during the check"
     for decision in (one.decision for one in later.decisions):
         if now_ms - decision.decided_ms < quiet_ms:
             yield f"query {decision.query_id} decided a batch at {time_text(decision.decided_ms)}"
@@ -118,12 +122,15 @@ def _signs(earlier: Report, later: Report, quiet_ms: int) -> Iterator[str]:
     if young:
         yield (
             f"{len(young)} undecided transactions began less than {duration_text(quiet_ms)} ago, "
-            f"such as '{young[0]}'"
+            f"for example '{young[0]}'"
         )
 
 
 def _traces(report: Report) -> object:
-    """Return what a task changes while it writes. Others may write to the partitions, too."""
+    """Return the parts of a report that change while tasks write.
+
+    Other producers can change them, too.
+    """
     ends = {held.partition: held.high_watermark for held in report.held}
     of_tasks = [one.description for one in report.leftover]
     return (
@@ -136,7 +143,9 @@ def _traces(report: Report) -> object:
 
 
 def planned_actions(report: Report, request: RepairRequest) -> tuple[str, ...]:
-    """Return the actions of a repair, as far as they are known before; empty if there are none."""
+    """Return the actions of a repair that can be predicted, or an empty tuple if no repair is
+    needed.
+    """
     if not (report.unfinished or report.leftover or request.forget):
         return ()
     return tuple(_planned_actions(report, request))
@@ -154,17 +163,20 @@ def _planned_actions(report: Report, request: RepairRequest) -> Iterator[str]:
     if not request.forget:
         return
     if report.needs_operator and not request.accept_loss:
-        yield f"keep the records of '{report.sink_id}' in topic '{report.commit_topic}'"
+        yield (
+            f"keep the records of '{report.sink_id}' in topic '{report.commit_topic}', because "
+            "decisions remain unfinished"
+        )
     elif report.has_commit_topic:
         yield f"remove every record of '{report.sink_id}' from topic '{report.commit_topic}'"
 
 
 def _mark_action(report: DecisionReport, request: RepairRequest) -> str:
     if not report.needs_operator:
-        return "mark as finished"
+        return "write the finished mark of"
     if request.accept_loss:
-        return "mark as finished, although rows are lost,"
-    return "leave unfinished"
+        return "accept the loss of rows and write the finished mark of"
+    return "not write the finished mark of"
 
 
 def decision_text(decision: Decision) -> str:
@@ -179,11 +191,11 @@ def decision_text(decision: Decision) -> str:
 def repair(
     client: TransactionalClient, report: Report, request: RepairRequest, on_action: OnAction
 ) -> None:
-    """Repair the sink, and report each completed action. A failed repair may be repeated.
+    """Repair the sink, and report each completed action. A failed repair can be repeated.
 
-    Decisions are read again after the sink is fenced: from then on they cannot change. Raises
-    errors of `KafkaError`, `SinkFencedError` if a query has taken over again, and
-    `OutcomeUnknownError`.
+    Decisions are read again after the sink is fenced, because they cannot change after that. Raises
+    `SinkFencedError` if a query has taken over again, `OutcomeUnknownError`, and subclasses of
+    `KafkaError`.
     """
     sink_id = report.sink_id
     owner = client.init_producer_id(sink_id, timeout_ms=_timeout_ms(client))
@@ -207,7 +219,7 @@ def repair(
     if not request.forget or not report.has_commit_topic:
         return
     if unfinished:
-        on_action(f"kept the decisions of '{sink_id}': {len(unfinished)} are not finished")
+        on_action(f"kept the decisions of '{sink_id}', because {len(unfinished)} are not finished")
         return
     _forget(client, topic, sink_id, owner)
     on_action(f"removed every record of '{sink_id}' from topic '{report.commit_topic}'")
@@ -226,7 +238,7 @@ def _finish(
     request: RepairRequest,
     on_action: OnAction,
 ) -> dict[str, QueryState]:
-    """Roll forward and mark as finished; return what remains unfinished, by query."""
+    """Roll forward decisions and mark them as finished; return the unfinished ones by query id."""
     unfinished = {}
     for query_id, state in sorted(topic.read(sink_id).items()):
         if state.is_finished:
@@ -242,12 +254,12 @@ def _finish(
 def _is_settled(
     client: TransactionalClient, state: QueryState, request: RepairRequest, on_action: OnAction
 ) -> bool:
-    """Commit a decision; return whether it may be marked as finished."""
+    """Commit the transactions of a decision; return whether it can be marked as finished."""
     decision = state.decision
     try:
         lost = roll_forward(client, state)
     except OutcomeUnknownError as error:
-        # Loss is not accepted if the brokers did not answer, or if an ACL is missing.
+        # The loss is not accepted if the brokers did not respond, or if an ACL is missing.
         may_accept = request.accept_loss and isinstance(error, TransactionOutcomeExpiredError)
         states = entry_states(client, decision.entries).values() if may_accept else ()
         if not may_accept or {EntryState.PREPARED, EntryState.COMMITTING} & set(states):
@@ -264,8 +276,8 @@ def _is_settled(
         return True
     on_action(
         f"left {decision_text(decision)} unfinished: {rows} of its rows are lost. Start the query "
-        "again from the same checkpoint, which writes them again; or write them with another tool, "
-        "and then use --accept-loss"
+        "again from the same checkpoint to write these rows again. Or write them with another "
+        "tool, and then repeat this command with --accept-loss"
     )
     return False
 
@@ -273,7 +285,7 @@ def _is_settled(
 def _forget(
     client: TransactionalClient, topic: CommitTopic, sink_id: str, owner: ProducerIdAndEpoch
 ) -> None:
-    """Remove all records in one transaction: a part of a decision would be a damaged one."""
+    """Remove all records in one transaction, because a partly removed decision would be damaged."""
     keys = topic.keys(sink_id)
     if not keys:
         return
@@ -285,9 +297,9 @@ def _forget(
     except ProducerFencedError as error:
         producer.abort()
         raise SinkFencedError(
-            f"The decisions of transactionalId '{sink_id}' were not removed: a query has taken "
-            "over the id again, or the brokers were too slow.",
-            advice="Stop the query if there is one, and repeat the command.",
+            f"The decisions of transactionalId '{sink_id}' were not removed, because a query has "
+            "taken over the id again, or because the transaction that removes them timed out.",
+            advice="Stop the query if it is running, and repeat the command.",
             transactional_id=sink_id,
         ) from error
     except BaseException:
@@ -297,10 +309,10 @@ def _forget(
     end = EndTransaction(transactional_id=sink_id, producer=owner, is_commit=True, version=version)
     error_code = client.end_transactions([end]).get(sink_id)
     if error_code is not ErrorCode.none:
-        result = "did not answer" if error_code is None else f"answered {error_code.name.upper()}"
+        result = "timed out" if error_code is None else f"returned {error_code.name.upper()}"
         raise OutcomeUnknownError(
-            f"It is unknown whether the decisions of transactionalId '{sink_id}' were removed: the "
-            f"brokers {result}. Either all of them are or none.",
+            f"It is unknown whether the decisions of transactionalId '{sink_id}' were removed: "
+            f"EndTxn {result}. Either all of them were removed or none of them.",
             advice="Repeat the command.",
             transactional_id=sink_id,
         )

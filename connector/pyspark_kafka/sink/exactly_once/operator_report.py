@@ -1,8 +1,8 @@
-"""The state of a sink, found by read-only requests.
+"""The state of a sink, determined with read-only requests.
 
-Purpose: decisions, open transactions, the owner and waiting readers, as one frozen `Report`.
-Invariant: nothing here changes anything in Kafka, so it may run beside a running query at any time;
-the result is a snapshot. Must not know: how it is printed, how a sink is repaired.
+Returns decisions, open transactions, the owner and waiting consumers as one frozen `Report`.
+Invariant: nothing here changes anything in Kafka, so a report can be made at any time, even while
+the query is running. The report is a snapshot.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from pyspark_kafka.sink.exactly_once.names import is_task_id_of, prefix, task_id
 from pyspark_kafka.sink.exactly_once.roll_forward import ENDING, Outcome, look_up_outcomes
 
 NEVER_TIMES_OUT_MS: Final = 2**31 - 1
-"""The timeout of a two-phase transaction in the brokers' responses."""
+"""The timeout that brokers return for a transaction in two-phase mode."""
 
 _OPEN: Final = ENDING | {TransactionState.ONGOING}
 _PAUSES_S: Final = (0.05, 0.2, 0.8, 3.2)
-"""Pauses between requests while the sink's own transaction is ending."""
+"""Pauses between requests while the transaction of the sink id is ending."""
 _FIRST_WINDOW: Final = 1_000
 _SEARCHED_MAX: Final = 1_000_000
-"""The most offsets to search in a partition for the first row of an aborted transaction."""
+"""The maximum number of offsets per partition to search for a transaction's first row."""
 
 
 class EntryState(Enum):
     """The state of a decided transaction."""
 
     PREPARED = "prepared"
-    """Open and complete: it can be committed."""
+    """The transaction is open, contains all rows, and can be committed."""
     COMMITTING = "committing"
     COMMITTED = "committed"
     LOST = "lost"
     UNKNOWN = "unknown"
-    """Its outcome is no longer recorded, by its coordinator or in the log."""
+    """The outcome is no longer recorded by the transaction coordinator or in the log."""
 
 
 _STANDINGS: Final = {
@@ -60,7 +60,7 @@ _STANDINGS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRange:
-    """The offsets of a transaction's rows; `first_offset` is None if it was not found."""
+    """The offsets of a transaction's rows. `first_offset` is None if it was not found."""
 
     partition: TopicPartition
     first_offset: int | None
@@ -69,7 +69,10 @@ class RowRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryReport:
-    """A decided transaction; `rows` only if it is lost or unknown."""
+    """The state of a decided transaction.
+
+    `rows` is empty unless the transaction is lost or unknown.
+    """
 
     entry: Entry
     state: EntryState
@@ -78,25 +81,31 @@ class EntryReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionReport:
-    """The last decision of a query. `entries` is empty for a finished one: all are committed."""
+    """The last decision of a query.
+
+    `entries` is empty for a finished decision, because all of its transactions are committed.
+    """
 
     decision: Decision
     is_finished: bool
     entries: tuple[EntryReport, ...]
 
     def in_state(self, *states: EntryState) -> tuple[EntryReport, ...]:
-        """Return the transactions that are in one of these states."""
+        """Return the transactions that have one of these states."""
         return tuple(entry for entry in self.entries if entry.state in states)
 
     @property
     def needs_operator(self) -> tuple[EntryReport, ...]:
-        """The transactions that can no longer be committed, or whose outcome is unknown."""
+        """The transactions that were aborted, or whose outcome can no longer be determined."""
         return self.in_state(EntryState.LOST, EntryState.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """A task's transaction that is open or ending; `is_decided` by an unfinished decision."""
+    """A task's transaction that is open or ending.
+
+    `is_decided` is set if an unfinished decision contains the transaction.
+    """
 
     description: TransactionDescription
     is_decided: bool
@@ -104,10 +113,10 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldPartition:
-    """A partition whose read_committed readers wait at `last_stable_offset`.
+    """A partition in which read_committed consumers are blocked at `last_stable_offset`.
 
-    `holder` is the producer of the open transaction, if the log shows it; `transactional_id` and
-    `started_ms` are set if that is a transaction of this sink.
+    `holder` is the producer of the open transaction, or None if the log does not show it.
+    `transactional_id` and `started_ms` are set if the transaction belongs to this sink.
     """
 
     partition: TopicPartition
@@ -120,7 +129,10 @@ class HeldPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The state of a sink. `owner` is None if the coordinator does not know the sink's id."""
+    """The state of a sink.
+
+    `owner` is None if the transaction coordinator does not have the sink's id.
+    """
 
     sink_id: str
     commit_topic: str
@@ -129,17 +141,17 @@ class Report:
     owner: TransactionDescription | None
     decisions: tuple[DecisionReport, ...]
     damage: CommitTopicError | None
-    """Why the decisions cannot be read."""
+    """The reason why the decisions cannot be read, or None."""
     open_transactions: tuple[OpenTransaction, ...]
     held: tuple[HeldPartition, ...]
     held_is_unknown: str | None
-    """Why it is unknown whose readers wait."""
+    """The reason why the held partitions are unknown, or None."""
     known_ids: int
     is_two_phase: bool
 
     @property
     def is_unknown(self) -> bool:
-        """Whether there is no trace of the sink."""
+        """Whether the cluster contains nothing that belongs to the sink."""
         return not (self.owner or self.decisions or self.known_ids or self.damage)
 
     @property
@@ -148,7 +160,7 @@ class Report:
 
     @property
     def leftover(self) -> tuple[OpenTransaction, ...]:
-        """Open and undecided transactions, of a running batch or of a failed one."""
+        """The open, undecided transactions of a running or failed batch."""
         return tuple(
             one
             for one in self.open_transactions
@@ -157,12 +169,12 @@ class Report:
 
     @property
     def needs_operator(self) -> bool:
-        """Whether decided rows are lost, or may be."""
+        """Whether rows of a decided batch are lost or may be lost."""
         return any(decision.needs_operator for decision in self.unfinished)
 
 
 def is_open(state: TransactionState) -> bool:
-    """Return whether a transaction has begun and not ended."""
+    """Return whether a transaction has begun and has not completed."""
     return state in _OPEN
 
 
@@ -174,12 +186,12 @@ def examine(
     now_ms: int,
     pause: Callable[[float], None] = time.sleep,
 ) -> Report:
-    """Return the state of the sink; raises errors of `KafkaError`.
+    """Return the state of the sink; raises subclasses of `KafkaError`.
 
-    Open transactions are listed before decisions are read: one that is reported as undecided was
-    undecided when it was listed. EndTxn is answered before its markers are written, so a decision
-    may be known to its coordinator and not be in the commit topic yet; that is awaited for some
-    seconds.
+    Open transactions are listed before decisions are read, so a transaction that is reported as
+    undecided was undecided when it was listed. Brokers respond to EndTxn before they write the
+    markers. The transaction of the sink id can therefore be committed before its decision can be
+    read from the commit topic. In this case the function waits a few seconds for the marker.
     """
     owner = _owner(client, sink_id)
     for pause_s in _PAUSES_S:
@@ -225,7 +237,11 @@ def examine(
 
 
 def _owner(client: TransactionalClient, sink_id: str) -> TransactionDescription | None:
-    """Describe the sink's id, and one that does not exist: lists silently omit ids without ACL."""
+    """Describe the sink's transactional id.
+
+    The request also contains a task's id that does not exist, so that it fails if the principal
+    lacks DESCRIBE on the ids of tasks. ListTransactions would silently omit these ids.
+    """
     nobody = str(task_id(sink_id, "nobody", partition=0, attempt=0, task_attempt_id=0))
     try:
         return client.describe_transactions([sink_id, nobody]).get(sink_id)
@@ -233,8 +249,8 @@ def _owner(client: TransactionalClient, sink_id: str) -> TransactionDescription 
         raise AuthorizationError(
             f"The principal is not allowed to describe transactionalId '{sink_id}': "
             f"{reason_of(error)}.",
-            advice="Grant it DESCRIBE, and for --recover and --forget WRITE, on the transactional "
-            f"ids with the prefix '{sink_id}'.",
+            advice="Grant the principal DESCRIBE on the transactional ids with the prefix "
+            f"'{sink_id}'. --recover and --forget also need WRITE.",
             transactional_id=sink_id,
         ) from error
 
@@ -250,8 +266,8 @@ def _read(
         raise AuthorizationError(
             f"The principal is not allowed to read the decisions of transactionalId '{sink_id}': "
             f"{reason_of(error)}.",
-            advice=f"Grant it READ on topic '{commit_topic}'; --recover "
-            "and --forget need WRITE, too.",
+            advice=f"Grant the principal READ on topic '{commit_topic}'. --recover and --forget "
+            "also need WRITE.",
             topic=commit_topic,
             transactional_id=sink_id,
         ) from error
@@ -263,7 +279,7 @@ def _is_of(decided: Mapping[str, Entry], one: TransactionDescription) -> bool:
 
 
 def entry_states(client: TransactionalClient, entries: Sequence[Entry]) -> Mapping[str, EntryState]:
-    """Return the states of decided transactions, by their ids."""
+    """Return the states of decided transactions, by transactional id."""
     found = client.describe_transactions([entry.transactional_id for entry in entries])
     outcomes = look_up_outcomes(client, entries, found)
     return {
@@ -295,10 +311,10 @@ def _entry(client: TransactionalClient, entry: Entry, state: EntryState) -> Entr
 
 
 def row_ranges(client: TransactionalClient, entry: Entry) -> tuple[RowRange, ...]:
-    """Return the offsets of a transaction's rows, whatever its outcome.
+    """Return the offsets of a transaction's rows, regardless of its outcome.
 
-    An entry contains the last offsets. The first ones are searched backwards from there, in growing
-    windows, until as many rows are found as were counted.
+    An entry contains only the last offsets. The search for the first offsets goes backwards from
+    there in growing windows, until the number of rows found equals the row count of the entry.
     """
     try:
         first = _first_offsets(client, entry)
@@ -315,7 +331,7 @@ def row_ranges(client: TransactionalClient, entry: Entry) -> tuple[RowRange, ...
 
 
 def _first_offsets(client: TransactionalClient, entry: Entry) -> Mapping[TopicPartition, int]:
-    """Return the first offsets, or nothing if not all rows are found."""
+    """Return the first offset in each partition, or an empty mapping if not all rows are found."""
     partitions = _existing(client, entry.last_offsets)
     starts = _offsets(client, partitions, EARLIEST, IsolationLevel.READ_UNCOMMITTED)
     ends = {partition: entry.last_offsets[partition] + 1 for partition in partitions}
@@ -337,7 +353,7 @@ def _first_offsets(client: TransactionalClient, entry: Entry) -> Mapping[TopicPa
 def _rows_between(
     client: TransactionalClient, entry: Entry, partition: TopicPartition, start: int, end: int
 ) -> list[tuple[int, int]]:
-    """Return the offsets of the entry's batches that end in `start <= offset < end`."""
+    """Return the offset ranges of the entry's batches whose last offset is in `[start, end)`."""
     if start >= end:
         return []
     return [
@@ -350,7 +366,7 @@ def _rows_between(
 def _held(
     client: TransactionalClient, transactions: Collection[TransactionDescription]
 ) -> tuple[tuple[HeldPartition, ...], str | None]:
-    """Return the held partitions, or the reason why the principal cannot read them."""
+    """Return the held partitions, or an error message if the principal cannot read them."""
     try:
         return _held_partitions(client, transactions), None
     except AccessError as error:
@@ -360,7 +376,7 @@ def _held(
 def _held_partitions(
     client: TransactionalClient, transactions: Collection[TransactionDescription]
 ) -> tuple[HeldPartition, ...]:
-    """Return the partitions of open transactions in which read_committed readers wait."""
+    """Return the partitions in which open transactions block read_committed consumers."""
     partitions = _existing(client, {p for one in transactions for p in one.partitions})
     stable = _offsets(client, partitions, LATEST, IsolationLevel.READ_COMMITTED)
     ends = _offsets(client, partitions, LATEST, IsolationLevel.READ_UNCOMMITTED)
@@ -395,7 +411,7 @@ def _writer_at(
 def _existing(
     client: TransactionalClient, partitions: Collection[TopicPartition]
 ) -> list[TopicPartition]:
-    """Return the existing partitions in order, without those of internal topics."""
+    """Return the existing partitions in order, without the partitions of internal topics."""
     described = client.describe_topics({one.topic for one in partitions}) if partitions else {}
     return sorted(
         one
@@ -415,5 +431,5 @@ def _offsets(
     if not partitions:
         return {}
     found = client.list_offsets(dict.fromkeys(partitions, which), isolation_level)
-    # Only a lookup by timestamp returns None.
+    # ListOffsets returns None only for a lookup by timestamp.
     return {partition: offset for partition, offset in found.items() if offset is not None}

@@ -1,8 +1,7 @@
 """The operator's report as text and as JSON.
 
-Purpose: one line per fact, its kind first and then `name=value`, for people and for grep.
-Invariant: text and JSON have the same content, and times are UTC. Must not know: how the facts were
-found.
+The text has one line per fact, for people and for grep: the kind of the fact, followed by
+`name=value`. Invariant: text and JSON have the same content, and times are in UTC.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ _MEANINGS = {
     EntryState.PREPARED: "is prepared and will be committed",
     EntryState.COMMITTING: "is being committed",
     EntryState.COMMITTED: "is committed",
-    EntryState.LOST: "WAS ABORTED, by its timeout or manually: readers do not see its rows",
-    EntryState.UNKNOWN: "UNKNOWN OUTCOME: neither its coordinator nor the log has a record of it",
+    EntryState.LOST: "WAS ABORTED by a timeout or manually; its rows are not visible",
+    EntryState.UNKNOWN: "UNKNOWN OUTCOME: the outcome is no longer recorded in Kafka",
 }
 
 
 def lines(report: Report) -> Iterator[str]:
-    """Return the report, one fact per line."""
+    """Yield the lines of the report, with one fact per line."""
     yield _owner(report)
     for decision in report.decisions:
         yield from _decision(decision)
@@ -44,21 +43,21 @@ def lines(report: Report) -> Iterator[str]:
     elif not report.has_commit_topic:
         yield f"decision none: topic '{report.commit_topic}' does not exist"
     elif not report.decisions:
-        yield f"decision none in topic '{report.commit_topic}'"
+        yield f"decision none found in topic '{report.commit_topic}'"
     for transaction in report.open_transactions:
         yield _transaction(transaction, report.taken_ms)
     if not report.open_transactions:
-        yield f"transaction none open, {report.known_ids} known ids of tasks"
+        yield f"transaction none is open ({report.known_ids} transactional ids of tasks exist)"
     for held in report.held:
         yield _held(held, report.taken_ms)
     if report.held_is_unknown is not None:
         yield f"held UNKNOWN {report.held_is_unknown}"
     elif not report.held:
-        yield "held none: no read_committed reader waits for a transaction of this sink"
+        yield "held none: no read_committed consumer is waiting for a transaction of this sink"
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """Return the report as plain values for `json`."""
+    """Return the report as a dictionary for `json.dumps`."""
     return {
         "transactional_id": report.sink_id,
         "commit_topic": report.commit_topic,
@@ -82,7 +81,7 @@ def as_json(report: Report) -> dict[str, Any]:
 def _owner(report: Report) -> str:
     owner = report.owner
     if owner is None:
-        return f"owner id={report.sink_id} none: its coordinator does not know it"
+        return f"owner id={report.sink_id} none: the transaction coordinator does not have this id"
     activity = "no open transaction"
     if is_open(owner.state):
         is_writing = owner.state is TransactionState.ONGOING
@@ -122,7 +121,7 @@ def _is_job(report: DecisionReport) -> bool:
 def range_text(rows: RowRange) -> str:
     """Return the offsets of a transaction's rows as text."""
     if rows.first_offset is None:
-        return f"{rows.partition} up to offset {rows.last_offset} (the first was not found)"
+        return f"{rows.partition} up to offset {rows.last_offset} (first offset not found)"
     return f"{rows.partition} offsets {rows.first_offset} to {rows.last_offset}"
 
 
@@ -165,12 +164,12 @@ def _since(started_ms: int | None, now_ms: int) -> str:
 
 
 def time_text(time_ms: int) -> str:
-    """Return a time in UTC, to the second."""
+    """Return a time as text, in UTC with a resolution of seconds."""
     return datetime.fromtimestamp(time_ms / 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def duration_text(duration_ms: int) -> str:
-    """Return `1h02m`, `3m05s` or `7s`; negative durations are `0s`."""
+    """Return a duration as text: `1h02m`, `3m05s` or `7s`. Negative durations are `0s`."""
     seconds = max(0, duration_ms // 1_000)
     if seconds >= 3_600:
         return f"{seconds // 3_600}h{seconds % 3_600 // 60:02}m"

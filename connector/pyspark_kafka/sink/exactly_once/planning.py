@@ -1,9 +1,9 @@
-"""Planning: what the driver does before the tasks of every batch.
+"""Planning: the steps that the driver runs before the tasks of every batch.
 
-Purpose: steps 1 to 4 of the protocol: fence, read, roll forward, mark, sweep. Invariant: once a
-`Plan` exists, no older driver can decide anything, and no undecided transaction of the sink is
-open. Every earlier decision is finished, or the plan contains its lost rows or why their outcome is
-unknown. Must not know: Spark; planning knows neither query nor batch.
+Runs steps 1 to 4 of the protocol: fence, read, roll forward, mark, sweep. Invariant: when a `Plan`
+exists, no older driver can decide a batch, and no undecided transaction of the sink is open. For
+every earlier decision that is not finished, the plan contains its lost rows, or the reason why its
+outcome is unknown.
 """
 
 from __future__ import annotations
@@ -37,18 +37,19 @@ log = logging.getLogger(__name__)
 
 TIMEOUT_MAX: Final = "transaction.max.timeout.ms"
 DECISION_TIMEOUT_MS: Final = 30_000
-"""The timeout of the sink's own transactions: each is written at once."""
+"""The transaction timeout of the sink id. Its transactions are open only while it writes a
+decision."""
 _VERIFICATION: Final = "transaction.partition.verification.enable"
 _CHECKED: Final[set[tuple[str | None, int]]] = set()
-"""Ids of commit topics, and timeouts that their brokers allow, that this process has checked."""
+"""Pairs of a commit topic's id and a transaction timeout that this process has checked."""
 _EXPIRED: Final[dict[tuple[str | None, str, str, int, str], UnknownOutcome]] = {}
-"""Decisions whose outcome can no longer be determined, by topic id, sink id, query, number and run:
-finding that out reads logs to their ends."""
+"""Decisions whose outcome can no longer be determined, by topic id, sink id, query id, number and
+run. They are cached because each attempt to determine an outcome reads partitions to the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownOutcome:
-    """Why the outcome of a decision is unknown, and what to do, as in errors."""
+    """The reason why the outcome of a decision is unknown, and advice."""
 
     what: str
     advice: str
@@ -56,10 +57,10 @@ class UnknownOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastDecision:
-    """The last decision of a query, with which tasks compare their batch.
+    """The last decision of a query. Tasks compare their batch with it.
 
-    `lost` are Spark's partitions whose rows are lost, and `totals_of_lost` the totals of these rows
-    by partition. `unknown` is set if the outcome of the decision is unknown, so that the query
+    `lost` contains Spark's partitions whose rows are lost, and `totals_of_lost` the totals of these
+    rows by partition. `unknown` is set if the outcome of the decision is unknown, so that the query
     cannot continue.
     """
 
@@ -72,7 +73,10 @@ class LastDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What tasks get: the sink's producer id and epoch, and the last decision of each query."""
+    """The result of planning, which tasks receive.
+
+    `owner` is the sink's producer id and epoch. `last` is the last decision of each query.
+    """
 
     owner: ProducerIdAndEpoch
     version: TransactionVersion
@@ -82,10 +86,10 @@ class Plan:
 def plan(client: TransactionalClient, options: ExactlyOnce) -> Plan:
     """Fence the sink, complete or abort its earlier batches, and read its last decisions.
 
-    Raises `CommitTopicError` for a topic that cannot keep decisions, `OutcomeUnknownError` if the
-    outcome of a decision cannot be determined now, `SinkFencedError` if another run has taken over,
-    `OptionError` for a timeout that the brokers do not allow, and errors of `KafkaError`. Planning
-    again is always safe.
+    Raises `CommitTopicError` for a topic with unsafe settings or damaged records,
+    `OutcomeUnknownError` if it is not known yet whether transactions of a decision are committed,
+    `SinkFencedError` if another run has taken over, `OptionError` for a timeout that the brokers do
+    not allow, and subclasses of `KafkaError`. Planning can safely be repeated.
     """
     sink_id = options.transactional_id
     topic = CommitTopic(client, options.commit_topic)
@@ -120,7 +124,7 @@ def plan(client: TransactionalClient, options: ExactlyOnce) -> Plan:
         for query, state in states.items()
     }
     log.info(
-        "Transactional id '%s' is now ours (%s); decided before: %s",
+        "Fenced transactional id '%s' (%s). Decided before: %s",
         sink_id,
         owner,
         _listing(last) or "nothing",
@@ -129,14 +133,14 @@ def plan(client: TransactionalClient, options: ExactlyOnce) -> Plan:
 
 
 def decision_timeout_ms(options: ExactlyOnce) -> int:
-    """Return the timeout of the sink's own transactions, which is at most that of its tasks."""
+    """Return the timeout of the sink id's transactions: at most the timeout of the tasks."""
     return min(DECISION_TIMEOUT_MS, options.transaction_timeout_ms)
 
 
 def _rolled_forward(
     client: TransactionalClient, unfinished: Iterable[QueryState], topic_id: str | None
 ) -> tuple[dict[str, Sequence[Entry]], dict[str, UnknownOutcome]]:
-    """Return by query the entries that are lost, and the outcomes that are unknown.
+    """Return the lost entries and the unknown outcomes, both by query id.
 
     An unknown outcome stops only the query of that decision.
     """
@@ -163,10 +167,10 @@ def _rolled_forward(
 def _settled(
     states: Iterable[QueryState], lost: Mapping[str, Sequence[Entry]], unknown: Container[str]
 ) -> list[tuple[bytes, bytes | None]]:
-    """Return finished marks for decisions that are now finished, and tombstones for jobs.
+    """Return finished marks for completed decisions, and tombstones for completed batch jobs.
 
-    A job without `batchId` cannot be repeated and is a query of its own: if they were kept, every
-    batch would read all there ever were.
+    A job without `batchId` cannot be repeated, and each run has its own query id. Without
+    tombstones, every batch would read the decisions of all earlier runs.
     """
     records: list[tuple[bytes, bytes | None]] = []
     for state in states:
@@ -199,7 +203,10 @@ def _listing(last: Mapping[str, LastDecision]) -> str:
 
 
 def _check_brokers(config: Mapping[str, str] | None, options: ExactlyOnce) -> None:
-    """Check the brokers' settings. If they may not be read, tasks run into the limits."""
+    """Check the brokers' settings.
+
+    If they cannot be read, tasks report a timeout that is too long.
+    """
     if config is None:
         return
     longest_ms = config.get(TIMEOUT_MAX)
@@ -207,13 +214,14 @@ def _check_brokers(config: Mapping[str, str] | None, options: ExactlyOnce) -> No
         raise OptionError(
             f"Option 'transactionTimeout' has the value {options.transaction_timeout_ms} ms, but "
             f"the brokers allow at most {longest_ms} ms ({TIMEOUT_MAX}).",
-            advice="Lower the option, or raise the setting of the brokers.",
+            advice="Set the option to a lower value, or increase the brokers' setting.",
             option="transactionTimeout",
         )
     if config.get(_VERIFICATION) != "true":
         log.warning(
-            "The brokers do not verify that written records belong to an open transaction (%s, "
-            "Kafka 3.6 or later). A late request can leave a transaction open for ever, and "
-            "read_committed readers then wait for it. Upgrade the brokers, or enable the setting.",
+            "The brokers do not verify that records belong to an open transaction (%s, Kafka 3.6 "
+            "or later). Without this setting, a late Produce request can leave a transaction open "
+            "forever, and read_committed consumers wait for it. Upgrade the brokers, or enable the "
+            "setting.",
             _VERIFICATION,
         )

@@ -1,18 +1,19 @@
-"""The committer: commits the transactions of a decision, and finds out what became of each.
+"""The committer, which commits the transactions of a decision and determines their outcomes.
 
-Purpose: step 9 of the protocol. Invariant: an entry is called lost only if the brokers report that
-this transaction was aborted, and done only if they report that it was committed; all else is an
-error that names it. Repeating it, by whichever process, does no harm: a transaction that has ended
-cannot end otherwise. Must not know: its callers, the commit topic.
+Runs step 9 of the protocol. Invariant: an entry is lost only if the brokers report that its
+transaction was aborted, and done only if they report that it was committed. In every other case the
+committer raises an error that names the entry. Any process can safely repeat this step, because the
+outcome of a transaction never changes.
 
-    EndTxn(commit) of every entry      NONE: done
+    EndTxn(commit) of every entry      no error: done
+    If EndTxn returns an error:
     (a) the decision is finished       done, without a request
     (b) the coordinator has this       CompleteCommit: done. CompleteAbort: lost. PrepareCommit, or
         transaction, with the epoch    still open: retry
         after its end
     (c) the log has the marker that    commit: done. abort: lost
         ended it
-    (d) neither                        OutcomeUnknownError
+    (d) all other cases                OutcomeUnknownError
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ from pyspark_kafka.sink.exactly_once.operator_command import operator_command
 log = logging.getLogger(__name__)
 
 _PAUSES_S: Final = (0.1, 0.4, 1.6, 3.2)
-"""Pauses between attempts. The client itself has retried before what is usually temporary."""
+"""Pauses between attempts. The client has already retried errors that are usually transient."""
 _NAMED_MAX: Final = 10
 
 
 class Outcome(Enum):
-    """The outcome of a decided transaction. `AGAIN` needs another attempt."""
+    """The outcome of a decided transaction. For `AGAIN`, the commit must be retried."""
 
     DONE = "done"
     LOST = "lost"
@@ -64,11 +65,14 @@ class Outcome(Enum):
 
 
 class TransactionOutcomeUnknownError(OutcomeUnknownError):
-    """The outcome of a transaction cannot be determined; stops only the query of its decision."""
+    """The outcome of a transaction cannot be determined.
+
+    Only the query of its decision must stop.
+    """
 
 
 class TransactionOutcomeExpiredError(TransactionOutcomeUnknownError):
-    """The outcome of a transaction is no longer recorded anywhere: retrying cannot help."""
+    """The outcome of a transaction is no longer recorded anywhere: a retry cannot determine it."""
 
 
 _BY_STATE: Final = {
@@ -77,7 +81,7 @@ _BY_STATE: Final = {
     TransactionState.PREPARE_ABORT: Outcome.LOST,
     TransactionState.PREPARE_COMMIT: Outcome.AGAIN,
 }
-"""By the state of this transaction. A prepared commit or abort always completes."""
+"""The outcome for each state of the transaction. A prepared commit or abort always completes."""
 
 ENDING: Final = frozenset(
     {
@@ -86,7 +90,7 @@ ENDING: Final = frozenset(
         TransactionState.PREPARE_EPOCH_FENCE,
     }
 )
-"""The states while markers are being written."""
+"""The states of a transaction while its markers are being written."""
 
 _BY_RESULT: Final = {TransactionResult.COMMIT: Outcome.DONE, TransactionResult.ABORT: Outcome.LOST}
 
@@ -99,8 +103,9 @@ def roll_forward(
 ) -> tuple[Entry, ...]:
     """Commit every transaction of a decision; return the entries that are lost.
 
-    Raises `OutcomeUnknownError` if the outcome of an entry is unknown now, and
-    `TransactionOutcomeUnknownError` if it cannot be determined, naming the entries.
+    Raises `OutcomeUnknownError` if transactions are not known to be committed yet, and
+    `TransactionOutcomeUnknownError` if the outcome of transactions cannot be determined. The errors
+    name the entries.
     """
     if state.is_finished:
         return ()
@@ -115,7 +120,7 @@ def roll_forward(
             committer.commit(left)
     except KafkaError as error:
         raise OutcomeUnknownError(
-            f"{_name(decision)} is committed, but not all of its transactions could be committed: "
+            f"{_name(decision)} is committed, but committing its transactions failed: "
             f"{reason_of(error)}. {_NOTHING_LOST}",
             advice=f"{error.advice} {_advice_to_continue(decision)}",
             transactional_id=decision.sink_id,
@@ -125,15 +130,15 @@ def roll_forward(
         raise error_for(decision, unknown, committer.unreadable)
     if left := committer.entries_with(decision, Outcome.AGAIN):
         raise OutcomeUnknownError(
-            f"{_name(decision)} is committed, but the brokers have not confirmed yet that these "
-            f"transactions are committed: {_listing(left)}. {_NOTHING_LOST}",
+            f"{_name(decision)} is committed, but the brokers have not yet confirmed the commit of "
+            f"these transactions: {_listing(left)}. {_NOTHING_LOST}",
             advice=_advice_to_continue(decision),
             transactional_id=decision.sink_id,
         )
     lost = committer.entries_with(decision, Outcome.LOST)
     if lost:
         log.error(
-            "%s has lost rows, because brokers have aborted transactions: %s",
+            "%s has lost rows, because the brokers aborted these transactions: %s",
             _name(decision),
             _listing(lost),
             extra={"lost_transactional_ids": tuple(entry.transactional_id for entry in lost)},
@@ -146,7 +151,10 @@ def look_up_outcomes(
     entries: Iterable[Entry],
     described: Mapping[str, TransactionDescription],
 ) -> Mapping[str, Outcome]:
-    """Return the outcome of transactions by id, without ending any; `AGAIN` may be open."""
+    """Return the outcomes of transactions by transactional id, without committing or aborting any.
+
+    A transaction with the outcome `AGAIN` may still be open.
+    """
     committer = _Committer(client)
     return {
         entry.transactional_id: committer.outcome_of(entry, described.get(entry.transactional_id))
@@ -156,10 +164,10 @@ def look_up_outcomes(
 
 @dataclass(slots=True)
 class _Committer:
-    """The outcomes so far, by transactional id.
+    """Commits transactions and collects their outcomes by transactional id.
 
-    `unreadable` names partitions that cannot be read, and why; `lacks_read` is set if one of them
-    lacks an ACL.
+    `unreadable` lists partitions that cannot be read, with the reasons. `lacks_read` is set if the
+    principal lacks the permission to read one of them.
     """
 
     client: TransactionalClient
@@ -180,7 +188,7 @@ class _Committer:
                 self.outcomes[entry.transactional_id] = Outcome.DONE
             else:
                 refused.append(entry)
-                log.info("EndTxn of '%s' returned %s", entry.transactional_id, error_code)
+                log.info("EndTxn for '%s' returned %s", entry.transactional_id, error_code)
         found = self.client.describe_transactions([e.transactional_id for e in refused])
         for entry in refused:
             outcome = self.outcome_of(entry, found.get(entry.transactional_id))
@@ -196,7 +204,10 @@ class _Committer:
         return outcome
 
     def _outcome_by_log(self, entry: Entry) -> Outcome:
-        """Return the outcome by the first marker found; all partitions have the same."""
+        """Return the outcome from the first marker found.
+
+        The markers in all partitions have the same result.
+        """
         for partition in sorted(entry.last_offsets):
             try:
                 result = self._result(entry, partition)
@@ -222,10 +233,11 @@ class _Committer:
 def _first_result(
     entry: Entry, last_offset: int, batches: Iterable[LogBatch]
 ) -> TransactionResult | None:
-    """Return the result of the first marker after the entry's last record, if it is the entry's.
+    """Return the result of the first marker after the entry's last record, or None.
 
-    That is certain while the records themselves exist, because brokers delete them first, or if the
-    epoch is one that only the entry's end has.
+    The result is None if the marker may belong to another transaction. It certainly belongs to the
+    entry in two cases: the entry's records still exist (brokers delete them before the marker), or
+    the marker has the epoch that only the end of this entry can produce.
     """
     ending = _ended(entry)
     has_records = False
@@ -250,9 +262,10 @@ def _outcome_by_coordinator(entry: Entry, found: TransactionDescription | None) 
 
 
 def _ended(entry: Entry) -> ProducerIdAndEpoch:
-    """Return the producer id and epoch of coordinator and markers after the transaction's end.
+    """Return the producer id and epoch that the coordinator and the markers contain after the end.
 
-    Version 2 ends it with the next epoch; with version 1 that can be the next owner's already.
+    Transaction version 2 raises the epoch at the end of a transaction. With version 1 the epoch
+    does not change at the end, and the next owner can get the epoch that version 2 would set.
     """
     bump = 1 if entry.version == 2 else 0
     return ProducerIdAndEpoch(
@@ -272,15 +285,15 @@ def _commit(entry: Entry) -> EndTransaction:
 
 # --- errors ---
 
-_NOTHING_LOST: Final = "No rows are lost by this."
+_NOTHING_LOST: Final = "No rows are lost because of this error."
 
 
 def _advice_to_continue(decision: Decision) -> str:
-    """Return how to complete a committed batch; a job without `batchId` must not run again."""
+    """Return how to complete a committed batch. A job without `batchId` must not run again."""
     if decision.batch_id is not None:
-        return "Start the query again: it commits the remaining transactions first."
+        return "Start the query again. It first commits the remaining transactions."
     return (
-        "Do not run the job again, since that would write its rows twice. Complete it with "
+        "Do not run the job again, because that would write its rows twice. Complete it with "
         f"{operator_command(decision.sink_id, '--recover')}."
     )
 
@@ -289,9 +302,9 @@ def _unreadable_markers(
     decision: Decision, entries: Sequence[Entry], unreadable: Sequence[str]
 ) -> TransactionOutcomeUnknownError:
     return TransactionOutcomeUnknownError(
-        f"{_name(decision)} is committed, but it is unknown whether these of its transactions were "
-        f"committed or aborted: {_listing(entries)}. Their coordinators have newer transactions, "
-        "and the principal is not allowed to read the markers: "
+        f"{_name(decision)} is committed, but it is unknown whether some of its transactions were "
+        f"committed or aborted: {_listing(entries)}. Their transactional ids have been used for "
+        "later transactions, and the principal is not allowed to read the markers: "
         f"{'; '.join(unreadable[:_NAMED_MAX])}. {_NOTHING_LOST}",
         advice=f"Grant the principal READ on these topics. {_advice_to_continue(decision)}",
         transactional_id=decision.sink_id,
@@ -301,14 +314,14 @@ def _unreadable_markers(
 def _expired(
     decision: Decision, entries: Sequence[Entry], unreadable: Sequence[str]
 ) -> TransactionOutcomeExpiredError:
-    not_read = f" Not readable: {'; '.join(unreadable[:_NAMED_MAX])}." if unreadable else ""
+    not_read = f" Unreadable: {'; '.join(unreadable[:_NAMED_MAX])}." if unreadable else ""
     return TransactionOutcomeExpiredError(
-        f"{_name(decision)} is committed, but it can no longer be determined whether these of its "
-        f"transactions were committed or aborted: {_listing(entries)}. Their coordinators have "
-        f"newer transactions, and retention has deleted the markers.{not_read} Nothing was "
-        "changed.",
-        advice="Read the topics with read_committed up to these offsets, and write the rows that "
-        "are missing with another tool. Then mark the decision as finished with "
+        f"{_name(decision)} is committed, but it can no longer be determined whether some of its "
+        f"transactions were committed or aborted: {_listing(entries)}. The transaction "
+        "coordinators no longer have these transactions, and retention has deleted their "
+        f"markers.{not_read} Nothing was changed.",
+        advice="Read the topics with isolation.level=read_committed up to these offsets, and write "
+        "missing rows with another tool. Then mark the decision as finished with "
         f"{operator_command(decision.sink_id, '--recover --accept-loss')}.",
         transactional_id=decision.sink_id,
     )

@@ -1,13 +1,13 @@
-"""The offsets of a micro-batch, read from its file in the checkpoint.
+"""The source offsets of a micro-batch, read from its file in the checkpoint.
 
-Purpose: the end offsets of a batch in each of its sources, for the decision and for the group of
-`commitOffsets`. Invariant: the result is what Spark planned the batch with, the same at every
-replay; a damaged line of a Kafka source is an error and never skipped. Must not know: Spark's
-classes, clients.
+Returns the end offsets of a batch in all of its sources, for the decision and for the group of
+`commitOffsets`. Invariant: these are the offsets with which Spark planned the batch, and every
+replay has the same offsets. A damaged line of a Kafka source is an error and is never skipped.
 
-Spark writes `offsets/<batch id>` before the batch runs and never again (OffsetSeqLog): a version, a
-line of metadata (the clock, the watermark, some settings), and a line for each source: its offset,
-or `-` if it has none yet. In `v2` the name of the source and a colon precede the offset.
+Spark writes `offsets/<batch id>` once, before the batch runs (OffsetSeqLog). The file contains a
+version, a line of metadata (the clock, the watermark, some settings), and one line per source with
+its offset, or `-` if the source has no offset yet. In version `v2` the name of the source and a
+colon precede the offset.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ _SCHEMES: Final = {
     "hdfs": "hdfs",
     "viewfs": "viewfs",
 }
-"""Hadoop's names of file systems, and Arrow's."""
+"""Hadoop's URI schemes, and Arrow's schemes for the same file systems."""
 
 _NO_OFFSET: Final = "-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOffsets:
-    """`offsets` are the ends of the batch in all Kafka sources, where a group would continue.
+    """The end offsets of a micro-batch.
 
-    `hash` covers the offsets of all sources as they are written, Kafka's or not.
+    `offsets` contains the end offsets of all Kafka sources, from which a consumer group would
+    continue. `hash` covers the offsets of all sources, including sources that are not Kafka.
     """
 
     hash: str
@@ -56,10 +57,12 @@ class SourceOffsets:
 
 
 def read_source_offsets(checkpoint: str, batch_id: int) -> SourceOffsets:
-    """Read `<checkpoint>/offsets/<batch id>`: a local path or a URI that Arrow can read.
+    """Read `<checkpoint>/offsets/<batch id>`.
 
-    Raises `OptionError` for another file system, and `CheckpointError` if the file is missing,
-    incomplete or damaged.
+    `checkpoint` is a local path or a URI that Arrow supports.
+
+    Raises `OptionError` for an unsupported file system, and `CheckpointError` if the file is
+    missing, incomplete or damaged.
     """
     check_store(checkpoint)
     path = f"{checkpoint.rstrip('/')}/offsets/{batch_id}"
@@ -67,16 +70,16 @@ def read_source_offsets(checkpoint: str, batch_id: int) -> SourceOffsets:
         content = _read(path)
     except FileNotFoundError:
         raise CheckpointError(
-            f"The file {path}, in which Spark keeps the offsets of batch {batch_id}, does not "
-            "exist.",
+            f"The file {path} does not exist. Spark should have written the offsets of batch "
+            f"{batch_id} to this file.",
             advice=f"Set the option '{_OPTION}' of the sink to the checkpoint directory of this "
-            "query, with its scheme if it is not local.",
+            "query. If the directory is not on a local file system, include the URI scheme.",
             option=_OPTION,
         ) from None
     except (OSError, ValueError, NotImplementedError) as error:
         raise CheckpointError(
-            f"pyarrow.fs cannot read the offsets of batch {batch_id} in {path}: {error}.",
-            advice=f"Check the option '{_OPTION}', and the access to the file system.",
+            f"The offsets of batch {batch_id} in {path} cannot be read with pyarrow.fs: {error}.",
+            advice=f"Check the option '{_OPTION}', and that this host can access the file system.",
             option=_OPTION,
         ) from error
     try:
@@ -89,14 +92,14 @@ def read_source_offsets(checkpoint: str, batch_id: int) -> SourceOffsets:
 
 
 def check_store(checkpoint: str) -> None:
-    """Check that checkpoints can be read from this file system; raises `OptionError`."""
+    """Check that checkpoints on this file system can be read; raises `OptionError`."""
     match = _SCHEME.fullmatch(checkpoint)
     if match is not None and match[1].lower() not in (_LOCAL, *_SCHEMES):
         raise OptionError(
-            f"Option '{_OPTION}' has the value '{checkpoint}'. Checkpoints on "
-            f"'{match[1].lower()}:' cannot be read.",
-            advice="Use a local path, file:, s3:, gs:, abfs: or hdfs:, or remove the option (and "
-            "'commitOffsets').",
+            f"Option '{_OPTION}' has the value '{checkpoint}', but the sink cannot read "
+            f"checkpoints with the URI scheme '{match[1].lower()}:'.",
+            advice="Use a local path or the scheme file:, s3:, gs:, abfs: or hdfs:. Or remove this "
+            "option and 'commitOffsets'.",
             option=_OPTION,
         )
 
@@ -108,7 +111,7 @@ def _read(path: str) -> bytes:
     scheme, rest = match[1].lower(), match[2]
     if scheme == _LOCAL:
         return Path(f"/{rest.lstrip('/')}").read_bytes()
-    # Loads the clients of all these stores, which a local checkpoint does not need.
+    # A local import: it loads the clients of all stores, which a local checkpoint does not need.
     from pyarrow.fs import FileSystem  # noqa: PLC0415
 
     # Hadoop does not percent-decode paths, but Arrow decodes URIs.
@@ -121,11 +124,11 @@ def _parse(content: bytes) -> SourceOffsets:
     try:
         version, *lines = content.decode().rstrip("\n").split("\n")
     except UnicodeDecodeError:
-        raise OffsetFormatError("it is not UTF-8") from None
+        raise OffsetFormatError("the file is not UTF-8 text") from None
     if version not in ("v1", "v2"):
-        raise OffsetFormatError(f"it begins with '{version[:20]}', and only v1 and v2 are known")
+        raise OffsetFormatError(f"its version is '{version[:20]}'; only v1 and v2 are supported")
     if len(lines) < 2:
-        raise OffsetFormatError("it ends before the first source")
+        raise OffsetFormatError("the file ends before the line of the first source")
     sources = [_without_name(line) for line in lines[1:]] if version == "v2" else lines[1:]
     return SourceOffsets(
         hash=hashlib.sha256("\n".join(lines[1:]).encode()).hexdigest(), offsets=_offsets(sources)
@@ -135,12 +138,15 @@ def _parse(content: bytes) -> SourceOffsets:
 def _without_name(line: str) -> str:
     _, colon, offset = line.partition(":")
     if not colon:
-        raise OffsetFormatError(f"the line '{line[:80]}' names no source")
+        raise OffsetFormatError(f"the line '{line[:80]}' does not name a source")
     return offset
 
 
 def _offsets(sources: Sequence[str]) -> Mapping[TopicPartition, int]:
-    """Return the offsets of all Kafka sources; the lower one if two read the same partition."""
+    """Return the offsets of all Kafka sources.
+
+    If two sources read the same partition, the lower offset is returned.
+    """
     found: dict[TopicPartition, int] = {}
     for number, line in enumerate(sources, start=1):
         value = _json(line, number)
@@ -157,17 +163,17 @@ def _offsets(sources: Sequence[str]) -> Mapping[TopicPartition, int]:
 
 def _json(line: str, number: int) -> object:
     if line == _NO_OFFSET or not line.lstrip().startswith("{"):
-        return None  # a number, or whatever another source writes
+        return None  # the offset of a source that is not Kafka, for example a number
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise OffsetFormatError(f"the offset of source {number} is no JSON: {error}") from None
+        raise OffsetFormatError(f"the offset of source {number} is not JSON: {error}") from None
 
 
 def _is_of_kafka(value: object) -> bool:
-    """Return whether the value is `{"topic":{"0":123}}`, even if damaged.
+    """Return whether the value has the form `{"topic":{"0":123}}`, even if it is damaged.
 
-    Other sources write flat objects, or nested ones with names and texts in them.
+    Offsets of other sources are flat objects, or nested objects with names and strings.
     """
     return isinstance(value, dict) and any(
         isinstance(inner, dict)

@@ -1,11 +1,11 @@
-"""The protocol's steps by name, and the failpoints at them.
+"""The names of the protocol's steps, and the failpoints at these steps.
 
-Purpose: one name for a step in the code, the model, the log, the failpoint matrix and the docs.
-Invariant: `reach` does nothing unless `PYSPARK_KAFKA_FAILPOINTS` names a Python function
-`module:function`, which is then called with the failpoint's name. Must not know: what the steps
-do, and what a test does at a failpoint.
+A step has the same name in the code, the model, the log, the failpoint matrix and the docs.
+Invariant: `reach` does nothing unless the `PYSPARK_KAFKA_FAILPOINTS` environment variable contains
+the name of a Python function, `module:function`. In that case `reach` calls the function with the
+name of the failpoint.
 
-A failpoint is `step.before` or `step.after`, or, for a request within a step,
+The name of a failpoint is `step.before` or `step.after`. For a request within a step it is
 `step.request.before` or `step.request.after` (see `failpoint_client`).
 """
 
@@ -23,7 +23,7 @@ VARIABLE: Final = "PYSPARK_KAFKA_FAILPOINTS"
 
 
 class Step(Enum):
-    """`(number, name)`; the numbers are those of docs/exactly-once-protocol.md."""
+    """Steps as `(number, name)`. docs/exactly-once-protocol.md uses the same numbers."""
 
     PLAN_CHECK = (1, "plan.check")
     PLAN_FENCE = (1, "plan.fence")
@@ -58,11 +58,11 @@ class Step(Enum):
 
 
 _inside: list[Step] = []
-"""The steps that this process is in, innermost last. The protocol runs in one thread."""
+"""The steps that are running, innermost last. The protocol runs in one thread per process."""
 
 
 def reach(failpoint: str) -> None:
-    """Call the hook, if there is one, at this failpoint."""
+    """Call the hook with this failpoint if a hook is configured."""
     hook = os.environ.get(VARIABLE)
     if hook:
         _function(hook)(failpoint)
@@ -70,7 +70,7 @@ def reach(failpoint: str) -> None:
 
 @contextmanager
 def step(current: Step) -> Iterator[None]:
-    """Run the block as this step. The failpoint `after` is reached only if it succeeds."""
+    """Run the block as this step. The `after` failpoint is reached only if the block succeeds."""
     reach(f"{current.title}.before")
     _inside.append(current)
     try:
@@ -82,7 +82,10 @@ def step(current: Step) -> Iterator[None]:
 
 @contextmanager
 def request(name: str) -> Iterator[None]:
-    """Run the block as this request of the current step, if there is one."""
+    """Run the block as this request of the current step.
+
+    Outside a step there is no failpoint.
+    """
     where = f"{_inside[-1].title}.{name}" if _inside else None
     if where:
         reach(f"{where}.before")

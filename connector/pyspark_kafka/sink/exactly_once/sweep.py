@@ -1,11 +1,12 @@
-"""End open transactions of task attempts that no decision contains.
+"""The sweep: aborts open transactions of task attempts that no decision contains.
 
-Purpose: steps 3 and 11 of the protocol. Invariant: a transaction is fenced only if it was listed
-before the sink's transactional id was found to be still ours. So no newer owner is affected: its
-tasks open transactions only after it has fenced us. Must not know: decisions, Spark.
+Runs steps 3 and 11 of the protocol. Invariant: before a listed transaction is fenced, the sweep
+checks that this process still owns the sink's transactional id. Transactions of a newer owner are
+therefore never fenced, because its tasks open transactions only after it has fenced this process.
 
-Transactions are ended by InitProducerId, which raises the epoch, never by EndTxn(abort): with
-version 1 a task that is still writing would silently begin another transaction after that.
+Transactions are aborted with InitProducerId, which raises the epoch, and never with EndTxn(abort).
+With transaction version 1, a task that is still writing would silently begin another transaction
+after an EndTxn.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ from pyspark_kafka.sink.exactly_once.names import is_task_id_of, prefix, task_id
 log = logging.getLogger(__name__)
 
 FENCING_TIMEOUT_MS: Final = 1_000
-"""The timeout that InitProducerId requires; nobody writes under these epochs. The previous owner
-used another timeout, so this one marks ids that a sweep has fenced."""
+"""The transaction timeout in the InitProducerId requests of a sweep. No producer writes with the
+epochs that these requests return. Tasks use other timeouts, so this value identifies ids that a
+sweep has fenced."""
 _ROUNDS_MAX: Final = 5
 _MADE_UP_RUN: Final = "probe"
 _DECIDED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
 _LAST_EPOCH: Final = 32_766
-"""The highest epoch of a producer id; the next owner gets epoch 0 of another producer id."""
+"""The highest epoch of a producer id. The next owner gets another producer id with epoch 0."""
 
 
 def sweep(
@@ -47,13 +49,13 @@ def sweep(
     two_phase_commit: bool = False,
     decided_with: TransactionVersion | None = None,
 ) -> tuple[str, ...]:
-    """Fence every open transaction of the sink's tasks (of its `run`); return their ids.
+    """Fence every open transaction of the sink's tasks (only of `run`, if given); return their ids.
 
-    `owner` is the sink's producer id and epoch that planning got. If a decision was written under
-    it since, it was ended with version `decided_with`. `spare` are the ids of decided transactions.
-    With `two_phase_commit`, ids under which nothing is written yet are fenced, too: a transaction
-    that is opened there would never time out. Raises `SinkFencedError` if the sink has another
-    owner now.
+    `owner` is the sink's producer id and epoch from planning. If a decision was written with this
+    epoch, `decided_with` is the version of its transaction. `spare` contains the ids of decided
+    transactions, which are not fenced. With `two_phase_commit`, ids that are initialized but have
+    no transaction are fenced, too, because a transaction that a task begins with such an id would
+    never time out. Raises `SinkFencedError` if the sink has another owner.
     """
     fenced: list[str] = []
     for _ in range(_ROUNDS_MAX):
@@ -76,8 +78,8 @@ def sweep(
             fenced.append(transactional_id)
     if fenced:
         log.warning(
-            "%d undecided open transactions of earlier attempts with transactionalId '%s' were "
-            "aborted: %s",
+            "Aborted %d open transactions of earlier attempts with transactionalId '%s' that were "
+            "not decided: %s",
             len(fenced),
             sink_id,
             ", ".join(sorted(fenced)[:10]),
@@ -86,7 +88,7 @@ def sweep(
 
 
 def _initialized(client: TransactionalClient, listed: Sequence[TransactionListing]) -> list[str]:
-    """Return ids that a task has initialized and may write under, except those that we fenced."""
+    """Return ids that a task has initialized but not used, except ids that a sweep fenced."""
     empty = [one.transactional_id for one in listed if one.state is TransactionState.EMPTY]
     found = client.describe_transactions(empty) if empty else {}
     return [name for name, one in found.items() if one.timeout_ms != FENCING_TIMEOUT_MS]
@@ -98,10 +100,10 @@ def _check_owner(
     owner: ProducerIdAndEpoch,
     decided_with: TransactionVersion | None,
 ) -> None:
-    """Check that the sink is still ours, and that the list of transactions was complete.
+    """Check that this process still owns the sink, and that the list of transactions is complete.
 
-    ListTransactions silently omits ids without DESCRIBE. DescribeTransactions refuses them, even
-    those that do not exist.
+    ListTransactions silently omits ids for which the principal lacks DESCRIBE. DescribeTransactions
+    returns an error for them, even for ids that do not exist.
     """
     made_up = str(task_id(sink_id, _MADE_UP_RUN, partition=0, attempt=0, task_attempt_id=0))
     try:
@@ -119,8 +121,8 @@ def _check_owner(
         return
     now = "no longer exists" if found is None else f"now has {found.producer}"
     raise SinkFencedError(
-        f"Another run has taken over transactionalId '{sink_id}': it {now}, and this run had "
-        f"{owner}. This run stops. It has not touched transactions of the other run.",
+        f"Another run has taken over transactionalId '{sink_id}': the id {now}, but this run had "
+        f"{owner}. This run stops. It has not changed any transaction of the other run.",
         advice="If both queries are meant to run, give each its own transactionalId.",
         transactional_id=sink_id,
     )
@@ -131,10 +133,11 @@ def is_held(
     owner: ProducerIdAndEpoch,
     decided_with: TransactionVersion | None,
 ) -> bool:
-    """Return whether the sink's id is unchanged since `owner` got it, or since its own decision.
+    """Return whether the sink's id still belongs to `owner`.
 
-    Version 2 ends a transaction with the next epoch. A new owner then gets yet another one, so only
-    our own decision can be committed with this one.
+    With transaction version 2, the end of a transaction raises the epoch by one, and a new owner
+    raises it once more. Therefore a committed transaction with the next epoch is the owner's own
+    decision.
     """
     if found.producer == owner:
         return True

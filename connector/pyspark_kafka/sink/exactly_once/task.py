@@ -1,9 +1,9 @@
-"""The work of a task attempt: write its rows in a transaction, and leave that prepared.
+"""The work of a task attempt, which leaves its rows in a prepared transaction.
 
-Purpose: steps 5 and 6 of the protocol. Invariant: an attempt that returns `Prepared` has every row
-acknowledged in an open transaction. No rows of a failed attempt will be visible, because only a
-decision that contains a transaction commits it. Nothing is written for a batch that is already
-decided, except rows that it has lost. Must not know: Spark.
+Runs steps 5 and 6 of the protocol. Invariant: when an attempt returns `Prepared`, every row is
+acknowledged in an open transaction. Rows of a failed attempt never become visible, because only a
+decision that contains a transaction commits it. If the batch is already decided, only its lost rows
+are written.
 """
 
 from __future__ import annotations
@@ -52,12 +52,13 @@ def write_task(
     client: TransactionalClient,
     now_ms: Callable[[], int] = wall_clock_ms,
 ) -> TaskMessage:
-    """Write the rows of one task, or count them if they are committed already.
+    """Write the rows of one task, or count them if they are already committed.
 
-    Raises `StaleBatchError` for a batch older than the last decision, `RowsLostError` if an earlier
-    batch has lost rows, `SinkFencedError` if another run has taken over, `ReplayMismatchError` if
-    lost rows and their replacements differ, `RowError` for a row that cannot be written, and errors
-    of `KafkaError`. After any of them, none of this attempt's rows will be visible.
+    Raises `StaleBatchError` for a batch older than the last decision, `OutcomeUnknownError` if the
+    outcome of the last decision is unknown, `RowsLostError` if an earlier batch has lost rows,
+    `SinkFencedError` if another run has taken over, `ReplayMismatchError` if lost rows and their
+    replacements differ, `RowError` for a row that cannot be written, and subclasses of
+    `KafkaError`. After an error, no rows of this attempt will be visible.
     """
     exactly_once = options.exactly_once
     assert exactly_once is not None
@@ -81,7 +82,7 @@ def write_task(
 
 @dataclass(slots=True, kw_only=True)
 class _Attempt:
-    """One attempt at one partition of one batch. `totals` are those of the rows so far."""
+    """An attempt to write one partition of a batch. `totals` covers the rows prepared so far."""
 
     plan: Plan
     task: Task
@@ -92,7 +93,10 @@ class _Attempt:
     totals: RowTotals = field(default_factory=RowTotals)
 
     def decided(self) -> LastDecision | None:
-        """Return the decision of this batch, if there is one; raise if it must not be written."""
+        """Return the decision of this batch, or None.
+
+        Raises an error if the batch must not be written.
+        """
         last = self.plan.last.get(self.task.query_id)
         batch_id = self.task.batch_id
         if last is not None and last.unknown is not None:
@@ -226,7 +230,7 @@ class _Attempt:
         return str(own)
 
     def _check_owner(self) -> None:
-        """Check that the run is not fenced, if its transactions have no timeout."""
+        """Check that the run is not fenced. Only transactions without a timeout need this check."""
         if not self.options.two_phase_commit:
             return
         sink_id = self.options.transactional_id
@@ -235,7 +239,7 @@ class _Attempt:
             raise self._fenced(sink_id)
 
     def _check_rewritten(self, decided: LastDecision | None) -> None:
-        """Check that rows that replace lost rows are equal to them."""
+        """Check that the new rows are equal to the lost rows that they replace."""
         if decided is None:
             return
         expected = decided.totals_of_lost[self.task.partition]
@@ -244,17 +248,18 @@ class _Attempt:
             raise ReplayMismatchError(
                 f"Partition {self.task.partition} of {self.task.batch} has lost its "
                 f"{expected.row_count} rows (checksum {expected.checksum}), but the rows that "
-                f"replace them differ: {self.totals.row_count} rows (checksum "
-                f"{self.totals.checksum}). None of these will be visible.",
+                f"should replace them differ: {self.totals.row_count} rows (checksum "
+                f"{self.totals.checksum}). None of the new rows will be visible.",
                 advice="Write the lost rows with another tool. Then "
                 f"{_accept_loss_advice(sink_id)}.",
                 transactional_id=sink_id,
             )
 
     def _abort_own(self, own_id: str, own: ProducerIdAndEpoch) -> None:
-        """Abort the own transaction, unless another producer has its id now.
+        """Abort the attempt's transaction, unless another producer now owns its transactional id.
 
-        The caller raises the original failure; a sweep ends what this cannot abort.
+        Errors are suppressed, because the caller raises the original error. If this abort fails, a
+        sweep aborts the transaction later.
         """
         end = EndTransaction(
             transactional_id=own_id, producer=own, is_commit=False, version=self.plan.version
@@ -265,8 +270,9 @@ class _Attempt:
     def _fenced(self, transactional_id: str) -> SinkFencedError:
         return SinkFencedError(
             f"A task of {self.task.batch} was fenced: another producer owns '{transactional_id}'. "
-            f"A newer run with transactionalId '{self.options.transactional_id}' has taken over, "
-            "or this batch ended without this attempt. None of the attempt's rows will be visible.",
+            f"Either a newer run with transactionalId '{self.options.transactional_id}' has taken "
+            "over, or the batch ended while this attempt was running. None of the attempt's rows "
+            "will be visible.",
             advice="If two queries use this transactionalId, give each its own.",
             transactional_id=self.options.transactional_id,
         )
@@ -275,19 +281,19 @@ class _Attempt:
 def _stale(sink_id: str, task: Task, decided: int) -> StaleBatchError:
     if task.query_id == BATCH_JOB:
         return StaleBatchError(
-            f"Option 'batchId' has the value {task.batch_id}, but batch {decided} of "
+            f"Option 'batchId' has the value {task.batch_id}, but the later batch {decided} of "
             f"transactionalId '{sink_id}' is already committed. Nothing was written.",
-            advice="Use a higher batchId. If the ids start again (with a new checkpoint), use "
-            f"a new transactionalId, or {_forget_advice(sink_id)}.",
+            advice="Use a higher batchId. If your batch ids start from the beginning, for example "
+            f"with a new checkpoint, use a new transactionalId, or {_forget_advice(sink_id)}.",
             option="batchId",
             transactional_id=sink_id,
         )
     return StaleBatchError(
         f"{sentence(task.batch)} is older than batch {decided}, which is already committed with "
-        f"transactionalId '{sink_id}': this driver was replaced, or its checkpoint was restored "
-        "from an older copy. Nothing was written.",
-        advice="Stop the old driver, or restore the newest checkpoint. To write the rows since "
-        f"batch {task.batch_id} again, use a new transactionalId, or {_forget_advice(sink_id)}.",
+        f"transactionalId '{sink_id}'. Either another driver has replaced this driver, or the "
+        "checkpoint was restored from an older copy. Nothing was written.",
+        advice="Stop the old driver, or restore the newest checkpoint. To write all rows from "
+        f"batch {task.batch_id} on again, use a new transactionalId, or {_forget_advice(sink_id)}.",
         transactional_id=sink_id,
     )
 
@@ -298,8 +304,8 @@ def _rows_lost_before(sink_id: str, task: Task, last: LastDecision) -> RowsLostE
     return RowsLostError(
         f"{sentence(task.batch)} cannot be written, because the earlier batch {last.batch_id} has "
         f"lost the rows of its partitions {partitions}. Nothing was written.",
-        advice=f"Run the {again} again from where batch {last.batch_id} began: only the lost rows "
-        f"are written. To continue without them, {_accept_loss_advice(sink_id)}.",
+        advice=f"Run the {again} again from the start of batch {last.batch_id}: it writes only the "
+        f"lost rows. To continue without these rows, {_accept_loss_advice(sink_id)}.",
         transactional_id=sink_id,
     )
 

@@ -1,13 +1,11 @@
-"""Planning, tasks and commit, as Spark's writers call them.
+"""The exactly-once implementation of `sink.writers.Write`: planning, tasks, commit and abort.
 
-Purpose: the protocol's steps behind a write that is pickled and used in tasks, and `commit` and
-`abort`, which get only options and messages. Invariant: planning runs once, when a write is first
-pickled, and its result is pickled with it. Creating a write contacts no broker, because Spark also
-creates one in the process that commits. Must not know: what the steps do.
-
-Spark pickles a writer (twice) to send it to its tasks, and in a batch job to the process that
-commits. It does not pickle the one that it creates to commit a micro-batch. So pickling is the only
-call that comes before all tasks and not after them.
+Connects the protocol's steps to Spark's calls. Spark pickles a writer (twice) to send it to the
+tasks, and in a batch job also to send it to the process that commits. It does not pickle the writer
+that it creates to commit a micro-batch. Pickling is therefore the only call that always precedes
+all tasks and never follows them. Invariant: planning runs once, when a write is first pickled, and
+its result is pickled with the write. Creating a write contacts no broker, because Spark also
+creates one in the process that commits. `commit` and `abort` receive only options and messages.
 """
 
 from __future__ import annotations
@@ -47,19 +45,19 @@ log = logging.getLogger(__name__)
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 _RUN: Final = "spark.jobGroup.id"
-"""Spark's local properties of a micro-batch's tasks; the job group is the run of the query."""
+"""Local properties that Spark sets for the tasks of a micro-batch. The job group is the run id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlan:
-    """The plan of one job. `job` is a token that identifies a batch job."""
+    """The plan of one batch. `job` is a token that identifies a batch job."""
 
     plan: Plan
     job: str
 
 
 class ExactlyOnceWrite:
-    """Implements `sink.writers.Write`; pickling it runs planning once."""
+    """An exactly-once implementation of `sink.writers.Write`. The first pickling runs planning."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, is_streaming: bool) -> None:
         self.options = options
@@ -71,11 +69,11 @@ class ExactlyOnceWrite:
     def of(
         cls, options: SinkOptions, schema: StructType, *, is_streaming: bool
     ) -> ExactlyOnceWrite:
-        """Check everything that needs no broker; raises `SchemaError` and `OptionError`."""
-        from pyspark_kafka.client.factory import check_transactional  # noqa: PLC0415
+        """Run all checks that do not require a broker; raises `SchemaError` and `OptionError`."""
+        from pyspark_kafka.client.factory import check_transactional_settings  # noqa: PLC0415
 
         check_columns(schema, options.topic)
-        check_transactional(options.client)
+        check_transactional_settings(options.client)
         exactly_once = options.exactly_once
         if exactly_once is not None and exactly_once.group_id is not None:
             from pyspark_kafka.sink.exactly_once.source_offsets import check_store  # noqa: PLC0415
@@ -87,7 +85,7 @@ class ExactlyOnceWrite:
         try:
             return {**self.__dict__, "_planned": self._plan()}
         except PysparkKafkaError as error:
-            # Spark reports other classes as "cannot be serialized", without their text.
+            # Spark replaces the messages of other exception classes with "cannot be serialized".
             raise PicklingError(f"{type(error).__name__}: {error}") from error
 
     @property
@@ -107,12 +105,12 @@ class ExactlyOnceWrite:
         return self._planned
 
     def task(self, batches: Iterable[pa.RecordBatch]) -> TaskMessage:
-        """Write the rows of the task that this process runs; raises the errors of `write_task`."""
+        """Write the rows of the current Spark task; raises the errors of `write_task`."""
         from pyspark_kafka.sink.exactly_once.task import write_task  # noqa: PLC0415
 
         planned, context = self._planned, TaskContext.get()
-        assert planned is not None, "tasks get a write that was pickled"
-        assert context is not None, "only Spark's tasks write rows"
+        assert planned is not None, "the write was not pickled before its tasks"
+        assert context is not None, "rows are written only in Spark tasks"
         task = self._streaming_task(context) if self._is_streaming else self._job_task(context)
         with _client(self.options.client) as client:
             message = write_task(
@@ -133,9 +131,9 @@ class ExactlyOnceWrite:
         )
         if not query_id or not batch_id or not batch_id.isdecimal() or not run or not is_run(run):
             raise ExactlyOnceError(
-                "Spark did not report the query and micro-batch of a task: its local properties "
-                f"{_QUERY_ID!r}, {_BATCH_ID!r} and {_RUN!r} are {query_id!r}, {batch_id!r} and "
-                f"{run!r}. Nothing was written.",
+                "Spark did not provide the query and the micro-batch of a task: the local "
+                f"properties {_QUERY_ID!r}, {_BATCH_ID!r} and {_RUN!r} are {query_id!r}, "
+                f"{batch_id!r} and {run!r}. Nothing was written.",
                 advice="Do not change the job group of a streaming query, and use a trigger that "
                 "runs micro-batches.",
                 transactional_id=self.exactly_once.transactional_id,
@@ -145,9 +143,11 @@ class ExactlyOnceWrite:
     def commit(
         self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None = None
     ) -> list[Mapping[str, int]]:
-        """Commit the rows of all tasks. `batch_id` is a micro-batch's.
+        """Commit the rows of all tasks.
 
-        Raises errors of `ExactlyOnceError`, which report whether anything was decided.
+        `batch_id` is the id of a micro-batch, or None for a batch job.
+
+        Raises subclasses of `ExactlyOnceError`, which report whether the batch was decided.
         """
         from pyspark_kafka.sink.exactly_once.commit import commit  # noqa: PLC0415
 
@@ -157,7 +157,7 @@ class ExactlyOnceWrite:
         return new_rows(messages)
 
     def _source_offsets(self, batch_id: int) -> SourceOffsets | None:
-        """Return the source offsets of the micro-batch, if they are needed or cheap to read."""
+        """Return the source offsets of the micro-batch if they are required or cheap to read."""
         options = self.exactly_once
         if options.checkpoint is None:
             return None
@@ -168,11 +168,11 @@ class ExactlyOnceWrite:
         if options.group_id is not None:
             return read_source_offsets(options.checkpoint, batch_id)
         if "://" in options.checkpoint and not options.checkpoint.startswith("file:"):
-            return None  # not worth a request to a remote store for a comparison alone
+            return None  # a comparison of replays is not worth a request to a remote store
         try:
             return read_source_offsets(options.checkpoint, batch_id)
         except PysparkKafkaError as error:
-            log.info("Replays are compared without the offsets of their sources: %s", error)
+            log.info("A replay of this batch is not compared by its source offsets: %s", error)
             return None
 
     def abort(
@@ -180,7 +180,10 @@ class ExactlyOnceWrite:
         messages: Sequence[WriterCommitMessage | None],
         batch_id: int | None = None,  # noqa: ARG002
     ) -> None:
-        """Clean up after a failed batch; never raises, so that Spark reports the failure itself."""
+        """Clean up after a failed batch.
+
+        Never raises, so that Spark reports the original failure.
+        """
         from pyspark_kafka.sink.exactly_once.abort import abort  # noqa: PLC0415
 
         try:
@@ -188,15 +191,16 @@ class ExactlyOnceWrite:
                 abort(client, self.exactly_once, messages)
         except Exception:
             log.warning(
-                "A failed batch with transactionalId '%s' could not be cleaned up. The next start "
-                "of the query does that, or the timeout of its transactions.",
+                "The cleanup after a failed batch with transactionalId '%s' failed. When the "
+                "query starts again, it aborts the batch's transactions, unless they time out "
+                "first.",
                 self.exactly_once.transactional_id,
                 exc_info=True,
             )
 
 
 def new_rows(messages: Sequence[WriterCommitMessage | None]) -> list[Mapping[str, int]]:
-    """Return the rows by topic of each task that has written rows."""
+    """Return the row counts by topic for each task that has written rows."""
     results = [message for message in messages if isinstance(message, TaskMessage)]
     return [r.rows_by_topic for r in results if not isinstance(r, AlreadyCommitted)]
 
@@ -214,21 +218,24 @@ def _task(context: TaskContext, query_id: str, batch_id: int | None, run: str) -
 
 @cache
 def _pool() -> ClientPool[TransactionalClient]:
-    """The clients of this process. Spark reuses the processes of tasks, planning and commit."""
-    from pyspark_kafka.client.factory import open_transactional  # noqa: PLC0415
+    """Return the client pool of this process. Spark uses a process for many tasks or batches."""
+    from pyspark_kafka.client.factory import open_transactional_client  # noqa: PLC0415
 
-    return ClientPool(open_transactional)
+    return ClientPool(open_transactional_client)
 
 
 @contextmanager
 def _client(options: ClientOptions) -> Iterator[TransactionalClient]:
-    """Lend a client for one step. Connecting is slow, so the client is kept for the next step."""
+    """Lend a client for one step.
+
+    The client is kept for later steps, because connecting is slow.
+    """
     with _pool().lend(options) as client:
         yield _with_failpoints(client)
 
 
 def _with_failpoints(client: TransactionalClient) -> TransactionalClient:
-    """Return the client, with failpoints at its requests if a test sets them."""
+    """Return the client, wrapped with failpoints if a test has configured them."""
     if not os.environ.get(VARIABLE):
         return client
     from pyspark_kafka.sink.exactly_once.failpoint_client import FailpointClient  # noqa: PLC0415

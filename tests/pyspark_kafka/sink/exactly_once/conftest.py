@@ -1,8 +1,8 @@
-"""Fake clusters, and settings: a cluster of either kind with clients of either version.
+"""Fixtures: fake clusters, and settings that combine clusters and clients of both versions.
 
 A test with the fixture `setting` runs on the fake clusters and on the cluster of the run, with
-clients as new as the cluster and with older ones. A test that needs injected faults, or a
-coordinator's last epoch, uses `fake`.
+clients of the cluster's version and with older clients. Tests that inject faults, or need a
+coordinator's last epoch, use `fake`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KINDS = (
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark settings on a real cluster as users of the cluster."""
+    """Mark tests that run a setting on a real cluster as users of the cluster."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     if isinstance(item, pytest.Function) and str(parameters.get("setting")).startswith(_REAL):
         item.fixturenames = [*item.fixturenames, "cluster"]
@@ -45,27 +45,23 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     params=[(1, False), (2, False), (2, True)], ids=["version-1", "version-2", "with-topic-ids"]
 )
 def fake(request: pytest.FixtureRequest) -> FakeCluster:
-    """Three brokers whose `transaction.version` is each in turn."""
+    """Return a fake cluster of three brokers, with each `transaction.version` in turn."""
     version, has_topic_ids = request.param
     return FakeCluster(cast("Literal[1, 2]", version), has_topic_ids=has_topic_ids)
 
 
 @pytest.fixture
 def client(fake: FakeCluster) -> FakeClient:
-    """A client of the fake cluster."""
     return fake.client("client")
 
 
 @pytest.fixture(scope="package")
 def older_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A cluster whose `transaction.version` is 1."""
     with open_cluster(request.config, features={"transaction.version": 1}) as opened:
         yield opened
 
 
 def world_of(cluster: Cluster, names: Callable[[], str]) -> RealWorld:
-    """Return the world of a cluster of brokers."""
-
     def topic(partitions: int = 1) -> str:
         name = names()
         cluster.create_topic(name, partitions=partitions, replication_factor=1)
@@ -76,7 +72,7 @@ def world_of(cluster: Cluster, names: Callable[[], str]) -> RealWorld:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A cluster, the version of the transactions of its clients, and names for this test."""
+    """A cluster, the transaction version of its clients, and names for this test."""
 
     world: World
     version: TransactionVersion
@@ -97,7 +93,7 @@ class Setting:
 
 @pytest.fixture(params=_KINDS)
 def setting(request: pytest.FixtureRequest) -> Iterator[Setting]:
-    """Each kind of cluster with each kind of client."""
+    """Return each kind of cluster with each kind of client."""
     kind = str(request.param)
     is_old = kind.endswith(("-1", "-old-client"))
     if kind.startswith(_REAL):

@@ -1,8 +1,7 @@
-"""Drivers and tasks of the protocol, reduced to their requests, in any order.
+"""Drivers and tasks that send the requests of the protocol, in any order.
 
-Purpose: bring a cluster into any state that planning, abort or an old driver can find. Invariant:
-each call is the request of its name, without the checks of tasks and commit. Must not know: the
-kind of cluster.
+They bring a cluster into any state that planning, abort or an old driver may find. Each method
+sends the requests of its name, without the checks that tasks and commit perform.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ TASK_TIMEOUT_MS = 120_000
 
 
 def rows(topic: str, partition: int, values: Sequence[str]) -> pa.RecordBatch:
-    """Rows for one partition."""
     return pa.RecordBatch.from_arrays(
         [
             pa.array([value.encode() for value in values], type=pa.binary()),
@@ -40,7 +38,6 @@ def rows(topic: str, partition: int, values: Sequence[str]) -> pa.RecordBatch:
 
 
 def totals(values: Sequence[str]) -> RowTotals:
-    """Of rows with these values."""
     return RowTotals(
         row_count=len(values), checksum=sum(zlib.crc32(value.encode()) for value in values)
     )
@@ -100,7 +97,7 @@ class Driver:
         slot: int = 0,
         to: Sequence[int] = (0,),
     ) -> Entry:
-        """Run a task attempt that writes the values to each of these partitions of a topic."""
+        """Run a task attempt that writes the values to each partition in `to`."""
         own_id = self.id_of(partition, attempt=attempt, slot=slot)
         producer = self.client.init_producer_id(
             own_id, timeout_ms=TASK_TIMEOUT_MS, two_phase_commit=self.two_phase_commit
@@ -122,7 +119,7 @@ class Driver:
         )
 
     def write_decision(self, decision: Decision) -> None:
-        """Write into the transaction of the sink's id, which stays open."""
+        """Write the decision in a transaction of the sink's id and leave the transaction open."""
         writer = self.client.transactional_producer(self.sink_id, self.owner, self.version)
         topic = self.topic
         try:
@@ -147,7 +144,7 @@ class Driver:
         )
 
     def decide(self, batch_id: int | None, *entries: Entry, number: int = 1) -> Decision:
-        """Run step 8, which has to succeed."""
+        """Run step 8 of the protocol, which must succeed."""
         decision = self.decision(batch_id, *entries, number=number)
         self.write_decision(decision)
         assert self.end(self.sink_id, self.owner) is ErrorCode.none
@@ -168,7 +165,6 @@ class Driver:
         return self.end(entry.transactional_id, entry.producer)
 
     def message(self, partition: int, entry: Entry | None, *, batch_id: int = 0) -> TaskMessage:
-        """Return the result of a partition's task."""
         task = Task(
             query_id=self.query_id,
             batch_id=batch_id,
@@ -191,6 +187,6 @@ class Driver:
         )
 
     def abort(self, *entries: Entry) -> None:
-        """Abort as Spark does, with the results of these tasks and of one that has failed."""
+        """Abort as Spark does, with the results of these tasks and of a failed task."""
         messages = [self.message(entry.partition, entry) for entry in entries]
         abort(self.client, self.options, [*messages, None])

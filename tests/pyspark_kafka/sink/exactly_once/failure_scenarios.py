@@ -1,7 +1,7 @@
-"""Scenarios of failures: responses that are late or lost, and transactions that time out.
+"""Failure scenarios: late and lost responses, and transactions that time out.
 
-Purpose, invariant: those of `scenarios`. Most of these need the fake cluster, because no real one
-fails on demand.
+They follow the rules of `scenarios`. Most of them need the fake cluster, because a real cluster
+does not fail on demand.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def abort_after_a_commit_that_has_decided(world: World) -> None:
 
 
 def the_response_to_the_decision_is_lost(world: FakeWorld) -> None:
-    """The batch is decided, and must not be treated as undecided."""
+    """The batch is decided and must not be treated as undecided."""
     query = Query.of(world, SHORT)
     batch = _with_failure_at_decision(query, "lose")
-    with pytest.raises(OutcomeUnknownError, match="did not answer"):
+    with pytest.raises(OutcomeUnknownError):
         batch.commit()
     batch.abort()
     query.drive(query.restarted())
@@ -58,7 +58,7 @@ def the_response_to_the_decision_is_lost(world: FakeWorld) -> None:
 
 
 def the_network_fails_around_the_decision(world: World) -> None:
-    """Before the request, and after it."""
+    """The network fails before the deciding request, and then after it."""
     for edge in ("before", "after"):
         query = Query.of(world, SHORT)
         batch = _prepared(query)
@@ -71,7 +71,7 @@ def the_network_fails_around_the_decision(world: World) -> None:
 
 
 def the_decision_is_lost(world: FakeWorld) -> None:
-    """The batch is undecided, and must not be treated as decided."""
+    """The batch is undecided and must not be treated as decided."""
     query = Query.of(world, SHORT)
     batch = _with_failure_at_decision(query, "fail")
     with pytest.raises(OutcomeUnknownError):
@@ -83,7 +83,7 @@ def the_decision_is_lost(world: FakeWorld) -> None:
 
 
 def _with_failure_at_decision(query: Query, how: str) -> Batch:
-    """Return a prepared batch whose deciding EndTxn fails, before or after it is executed."""
+    """Return a prepared batch whose deciding EndTxn fails before or after it is executed."""
     batch = _prepared(query)
     world = query.world
     assert isinstance(world, FakeWorld)
@@ -94,7 +94,7 @@ def _with_failure_at_decision(query: Query, how: str) -> Batch:
         if name.endswith("-commit"):
             world.cluster.client = original  # type: ignore[method-assign]
             if how == "lose":
-                opened.lose("end_transactions")
+                opened.lose_response("end_transactions")
             else:
                 opened.fail("end_transactions", BrokerUnreachableError("not sent"))
         return opened
@@ -111,15 +111,15 @@ def _prepared(query: Query) -> Batch:
 
 
 def a_decision_is_delivered_late(world: World, *, every: int = 1) -> int:
-    """The request arrives at any failpoint of abort() and of the next start.
+    """The deciding request arrives at any failpoint of abort() and of the next start.
 
-    Either it is refused, or the batch was decided before its rows could be aborted.
+    Either the request is rejected, or the batch was decided before its rows could be aborted.
     """
     return _delivered_late(world, calls_abort=True, every=every)
 
 
 def a_decision_of_a_dead_driver_is_delivered_late(world: World, *, every: int = 1) -> int:
-    """The same without a call of abort()."""
+    """The deciding request arrives at any failpoint of the next start, without abort()."""
     return _delivered_late(world, calls_abort=False, every=every)
 
 
@@ -167,7 +167,7 @@ def _no_network() -> None:
 
 
 def the_decision_gets_an_error_code(world: FakeWorld) -> None:
-    """Nothing is concluded from an error code."""
+    """The sink must not assume an outcome after an error code."""
     from kio.schema.errors import ErrorCode  # noqa: PLC0415
 
     for code in (
@@ -180,7 +180,7 @@ def the_decision_gets_an_error_code(world: FakeWorld) -> None:
     ):
         query = Query.of(world, SHORT)
         batch = _prepared(query)
-        world.cluster.answer(query.first.sink_id, code)
+        world.cluster.respond_to_end_txn(query.first.sink_id, code)
         with pytest.raises(OutcomeUnknownError):
             batch.commit()
         batch.abort()
@@ -190,7 +190,7 @@ def the_decision_gets_an_error_code(world: FakeWorld) -> None:
 
 
 def markers_are_late(world: FakeWorld) -> None:
-    """A decided batch is committed, although no reader sees it yet."""
+    """A decided batch counts as committed, although consumers do not see it yet."""
     query = Query.of(world, SHORT)
     batch = _prepared(query)
     world.cluster.holds_markers = True
@@ -204,18 +204,18 @@ def markers_are_late(world: FakeWorld) -> None:
 
 
 def a_coordinator_moves(world: FakeWorld) -> None:
-    """A list may omit open transactions; the next one finds them."""
+    """One ListTransactions response omits an open transaction; a later response contains it."""
     query = Query.of(world, SHORT)
     batch = query.first.begin(0)
     left = batch.task(0, query.input[0][0])
     assert isinstance(left, Prepared)
-    world.cluster.hidden.add(left.entry.transactional_id)
+    world.cluster.unlisted_ids.add(left.entry.transactional_id)
     new = query.restarted()
     second = new.begin(0)
     for partition, rows in enumerate(query.input[0]):
         second.task(partition, rows)
     second.commit()
-    world.cluster.hidden.clear()
+    world.cluster.unlisted_ids.clear()
     new.write(1, [b"z"])
     assert world.committed(query.first.topic) == sorted([*flat(query.input), b"z"])
 
@@ -229,7 +229,7 @@ def a_prepared_transaction_times_out_before_the_decision(world: FakeWorld) -> No
     batch.task(0, query.input[0][0])
     world.cluster.advance(query.first.timeout_ms + 1)
     batch.task(1, query.input[0][1])
-    with pytest.raises(BatchNotCommittedError, match=r"/0/0-0' \(partition 0, 2 rows\)"):
+    with pytest.raises(BatchNotCommittedError, match=r"/0/0-0'.*\b0\b.*\b2\b"):
         batch.commit()
     batch.abort()
     query.drive(query.restarted())
@@ -248,7 +248,7 @@ def a_batch_close_to_its_timeout_is_not_decided(world: FakeWorld) -> None:
 
 
 def decided_rows_are_lost_and_written_again(world: FakeWorld) -> None:
-    """They time out between verification and the commit of the tasks' transactions."""
+    """The transactions time out between verification and the commit of the tasks' transactions."""
     query = Query.of(world, SHORT)
     batch = query.first.begin(0)
     batch.task(0, query.input[0][0])
@@ -256,9 +256,7 @@ def decided_rows_are_lost_and_written_again(world: FakeWorld) -> None:
     batch.task(1, query.input[0][1])
     with (
         at("commit.roll_forward.before", lambda: world.cluster.advance(500_001)),
-        pytest.raises(
-            RowsLostError, match=r"2 rows of partition 0 \(x-\d+/run-1/0/0-0, last offsets"
-        ),
+        pytest.raises(RowsLostError, match=r"\b2\b.*\b0\b.*\bx-\d+/run-1/0/0-0\b"),
     ):
         batch.commit()
     batch.abort()
@@ -274,7 +272,7 @@ def decided_rows_are_lost_and_written_again(world: FakeWorld) -> None:
 
 
 def lost_rows_are_found_by_the_next_start(world: FakeWorld) -> None:
-    """The driver died between decision and roll-forward, for longer than the timeout."""
+    """The driver died between decision and roll forward, and the transactions timed out."""
     query = Query.of(world, SHORT)
     with at("commit.roll_forward.before", kill), suppress(Killed):
         query.drive(query.first)
@@ -291,7 +289,7 @@ def a_batch_after_lost_rows_is_refused(world: FakeWorld) -> None:
         query.drive(query.first)
     world.cluster.advance(query.first.timeout_ms + 1)
     batch = query.restarted().begin(1)
-    with pytest.raises(RowsLostError, match=r"batch 0 .* partitions 0, 1"):
+    with pytest.raises(RowsLostError, match=r"(?i)batch 0\b.*\b0, 1\b"):
         batch.task(0, [b"next"])
     query.drive(query.restarted())
     query.check()
@@ -304,13 +302,13 @@ def lost_rows_are_replaced_by_other_rows(world: FakeWorld) -> None:
     world.cluster.advance(query.first.timeout_ms + 1)
     batch = query.restarted().begin(0)
     for rows in ([b"a0", b"a2"], [b"a0"], []):
-        with pytest.raises(ReplayMismatchError, match=r"Partition 0 .* 2 rows"):
+        with pytest.raises(ReplayMismatchError, match=r"(?i)partition 0\b.*\b2 rows\b"):
             batch.task(0, rows)
     assert query.committed() == []
 
 
 def lost_rows_are_not_written_again(world: FakeWorld) -> None:
-    """The replay has fewer partitions than the batch had."""
+    """The replay has fewer partitions than the batch."""
     query = Query.of(world, ((SHORT[0][0], []),))
     query.first.write(0, [], SHORT[0][0])
     query.first.write(1, [b"y"], [b"z"])
@@ -324,7 +322,7 @@ def lost_rows_are_not_written_again(world: FakeWorld) -> None:
 
 
 def a_supplement_keeps_the_surviving_rows(world: FakeWorld) -> None:
-    """Rows are lost again: only those that the first supplement wrote are written again."""
+    """Rows are lost again: only the rows of the first supplement are written again."""
     query = Query.of(world, (([b"a"], [b"b"], [b"c"]),))
     batch = query.first.begin(0)
     batch.task(0, [b"a"])

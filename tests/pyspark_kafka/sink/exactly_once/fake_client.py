@@ -1,8 +1,7 @@
 """A client of the fake cluster: the port `TransactionalClient`, with injected faults.
 
-Purpose: ask `fake_cluster` as an engine would ask brokers, count what is asked, and do what a test
-wants before or instead of a request. Invariant: one request is done wholly before the next. What
-it must not know: the protocol.
+The client sends requests to `fake_cluster` as an engine does, counts them, and runs actions of a
+test before or instead of a request. Each request is complete before the next one begins.
 """
 
 from __future__ import annotations
@@ -54,11 +53,14 @@ _RECORD_OVERHEAD_BYTES = 61 + 16
 
 
 class Lost:
-    """Stands for an answer that never comes, although what was asked is done."""
+    """A response that is lost after the request was executed."""
 
 
 class FakeProducer:
-    """Of one client: rows are in the log when `send` returns. Transactional where it has an id."""
+    """A producer of one client, transactional if it has an id.
+
+    The rows are in the log when `send` returns.
+    """
 
     def __init__(
         self,
@@ -131,7 +133,7 @@ class FakeProducer:
             raise self._error(error) from None
 
     def _add(self, partition: TopicPartition) -> None:
-        """Version 1 adds partitions once by request, version 2 with every produce."""
+        """Add the partition: version 1 once, by request; version 2 with every produce."""
         assert self._id is not None
         try:
             if self._version == 1 and partition in self._added:
@@ -153,7 +155,7 @@ class FakeProducer:
 
 
 class _Asking:
-    """Wraps a request: hooks before it, and a scripted fault instead of it or after it."""
+    """A context that runs the hooks of a request, and injects its fault before or after it."""
 
     def __init__(self, client: FakeClient, request: Request) -> None:
         self._client = client
@@ -172,13 +174,13 @@ class _Asking:
         traceback: TracebackType | None,
     ) -> None:
         if exc is None and isinstance(self._fault, Lost):
-            raise BrokerUnreachableError(f"no answer to {self._request.name} came in time")
+            raise BrokerUnreachableError(f"no response to {self._request.name} arrived in time")
 
 
 class FakeClient:
-    """A `TransactionalClient`: one process. `name` identifies it in `cluster.requests`."""
+    """A `TransactionalClient` of one process; `cluster.requests` contains its `name`."""
 
-    pins_topic_ids: ClassVar[bool] = True
+    checks_topic_ids: ClassVar[bool] = True
 
     def __init__(self, cluster: FakeCluster, name: str) -> None:
         self.cluster = cluster
@@ -190,22 +192,21 @@ class FakeClient:
         self._faults: dict[str | int, list[Exception | Lost]] = {}
         self._plain: ProducerIdAndEpoch | None = None
 
-    # --- what tests do ---
+    # --- operations of tests ---
 
     def before(self, request: str | int, action: Action) -> None:
-        """Do this before the next request of a name, or before this client's n-th (from 1)."""
+        """Run `action` before the next request of a name, or before this client's n-th (from 1)."""
         self._actions.setdefault(request, []).append(action)
 
     def fail(self, request: str | int, error: Exception) -> None:
-        """Raise this instead of doing the next request of a name, or this client's n-th."""
+        """Raise `error` instead of executing the next request of a name, or this client's n-th."""
         self._faults.setdefault(request, []).append(error)
 
-    def lose(self, request: str | int) -> None:
-        """Do the next request of a name, or this client's n-th, and lose the answer."""
+    def lose_response(self, request: str | int) -> None:
+        """Execute the next request of a name, or this client's n-th, and lose the response."""
         self._faults.setdefault(request, []).append(Lost())
 
     def asked(self) -> list[str]:
-        """The names of this client's requests."""
         return [each.name for each in self.cluster.requests if each.client == self.name]
 
     def asking(self, name: str, subject: str = "") -> _Asking:
@@ -213,7 +214,7 @@ class FakeClient:
 
     def begin(self, request: Request) -> Exception | Lost | None:
         """Count a request, call its hooks, and return its fault."""
-        assert not self.is_closed, f"{request.name} of a closed client"
+        assert not self.is_closed, f"the client is closed: {request.name}"
         self.request_count += 1
         names: tuple[str | int, ...] = (self.request_count, request.name)
         for name in names:
@@ -221,7 +222,7 @@ class FakeClient:
             if waiting:
                 waiting.pop(0)()
         self.cluster.requests.append(request)
-        if request.name in self.cluster.refuses and request.name != "list_transactions":
+        if request.name in self.cluster.denied_requests and request.name != "list_transactions":
             raise AuthorizationError(f"{request.name}: TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
         for name in names:
             faults = self._faults.get(name)
@@ -245,7 +246,7 @@ class FakeClient:
         with self.asking("init_producer_id", transactional_id):
             if two_phase_commit:
                 if not self.cluster.enables_two_phase_commit:
-                    raise OptionError("option 'twoPhaseCommit': the cluster has none")
+                    raise OptionError("option 'twoPhaseCommit': the cluster does not support it")
                 timeout_ms = NO_TIMEOUT_MS
             elif timeout_ms > int(BROKER_DEFAULTS["transaction.max.timeout.ms"]):
                 raise OptionError("option 'transactionTimeout': INVALID_TRANSACTION_TIMEOUT")
@@ -279,7 +280,7 @@ class FakeClient:
 
     def list_transactions(self, id_prefix: str) -> Sequence[TransactionListing]:
         with self.asking("list_transactions", id_prefix):
-            if "list_transactions" in self.cluster.refuses:
+            if "list_transactions" in self.cluster.denied_requests:
                 return []
             return [
                 TransactionListing(
@@ -288,7 +289,7 @@ class FakeClient:
                     state=TransactionState(entry.current.state.title),
                 )
                 for name, entry in self.cluster.ids.items()
-                if name.startswith(id_prefix) and name not in self.cluster.hidden
+                if name.startswith(id_prefix) and name not in self.cluster.unlisted_ids
             ]
 
     def transactional_producer(
@@ -315,7 +316,7 @@ class FakeClient:
         with self.asking("read_log", str(partition)):
             log = self.cluster.log(partition)
             if end_offset > log.end:
-                raise FetchTimeoutError(f"{partition}: nothing came at offset {log.end}")
+                raise FetchTimeoutError(f"{partition}: no record at offset {log.end}")
             found = [b for b in log.batches if start_offset <= b.last_offset]
         yield from (batch for batch in found if batch.base_offset < end_offset)
 
@@ -398,7 +399,7 @@ class FakeClient:
         *,
         topic_id: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        raise AssertionError("the protocol reads raw batches only")
+        raise AssertionError("the protocol reads only raw batches")
 
     def close(self) -> None:
         self.is_closed = True

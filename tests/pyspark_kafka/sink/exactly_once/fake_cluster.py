@@ -1,18 +1,17 @@
-"""A cluster in memory behind the port `TransactionalClient`: coordinators, logs, topics, faults.
+"""A cluster in memory with the port `TransactionalClient`: coordinators, logs, topics, faults.
 
-Purpose: run the protocol's steps, in any order and with any injected fault, without brokers. The
-coordinator is that of the reference broker (`broker_ref.transaction`, compared with Apache Kafka by
-`tests/conformance`); the logs, the markers and the time are implemented here. Invariant: nothing
-happens by itself; a request is completed before the next one begins, unless a test changes it. Must
-not know: the protocol.
+It runs the protocol's steps in any order, with any injected fault, without brokers. The transaction
+coordinator is that of the reference broker (`broker_ref.transaction`), which `tests/conformance`
+compares with Apache Kafka. Logs, markers and time are implemented here. There is no background
+activity: a request is complete before the next one begins, unless a test changes this.
 
     cluster = FakeCluster(transaction_version=2)
     old, new = cluster.client("old"), cluster.client("new")
-    old.before("list_transactions", lambda: plan(new, ...))    # or before(7, ...): its 7th request
-    old.fail("init_producer_id", BrokerUnreachableError("..."))     # not done
-    old.lose("end_transactions")                               # done, and the answer is lost
-    cluster.answer("X/run/0/0-0", ErrorCode.producer_fenced)   # EndTxn of an id, not done
-    cluster.holds_markers = True                               # decided, and stays Prepare...
+    old.before("list_transactions", lambda: plan(new, ...))  # or before(7, ...): its 7th request
+    old.fail("init_producer_id", BrokerUnreachableError("..."))  # the request is not executed
+    old.lose_response("end_transactions")  # the request is executed, but the response is lost
+    cluster.respond_to_end_txn("X/run/0/0-0", ErrorCode.producer_fenced)  # without executing it
+    cluster.holds_markers = True  # decided, and stays Prepare...
     cluster.advance(60_000); cluster.exhaust("X"); cluster.expire("X")
 """
 
@@ -86,7 +85,7 @@ class FakeTopic:
 
 @dataclass(frozen=True)
 class Request:
-    """What a client asked, in the order in which it was done."""
+    """A request of a client; requests are recorded in order of execution."""
 
     client: str
     name: str
@@ -94,7 +93,7 @@ class Request:
 
 
 class FakeCluster:
-    """Brokers. Every client of it sees the same."""
+    """The brokers of a cluster; all clients see the same state."""
 
     def __init__(
         self,
@@ -103,7 +102,7 @@ class FakeCluster:
         broker_count: int = 3,
         has_topic_ids: bool = False,
     ) -> None:
-        """Without topic ids, as old brokers are, no client can rely on what it read before."""
+        """Without topic ids, as on old brokers, a client must not rely on its earlier reads."""
         self.transaction_version = transaction_version
         self.broker_count = broker_count
         self.has_topic_ids = has_topic_ids
@@ -115,13 +114,13 @@ class FakeCluster:
         self.now_ms = 1_000_000
         self.holds_markers = False
         self.while_waiting: Action = lambda: None
-        """Done when a client waits for markers, before it gives up."""
-        self.hidden: set[str] = set()
-        """Ids that no list has: their coordinator is on the move."""
-        self.refuses: set[str] = set()
-        """Names of requests without an ACL; `list_transactions` then silently returns nothing."""
+        """Called when a client waits for markers, before it gives up."""
+        self.unlisted_ids: set[str] = set()
+        """Ids that are missing in lists, because their coordinator is moving."""
+        self.denied_requests: set[str] = set()
+        """Requests for which an ACL is missing; `list_transactions` then returns an empty list."""
         self.enables_two_phase_commit = False
-        self._answers: dict[str, list[ErrorCode | None]] = {}
+        self._end_txn_responses: dict[str, list[ErrorCode | None]] = {}
         self._pending_offsets: dict[int, dict[tuple[str, TopicPartition], int]] = {}
         self._producer_ids = count(1000)
 
@@ -163,7 +162,7 @@ class FakeCluster:
         return topic.logs[partition.partition]
 
     def committed(self, name: str) -> list[Record]:
-        """What a read_committed reader of a topic gets."""
+        """Return the records of a topic that a `read_committed` consumer reads."""
         return [
             record
             for log in self.topic(name).logs
@@ -172,14 +171,14 @@ class FakeCluster:
         ]
 
     def is_stable(self, name: str) -> bool:
-        """Whether no transaction holds readers of a topic back."""
+        """Return whether no open transaction blocks consumers of a topic."""
         return all(log.last_stable_offset == log.end for log in self.topic(name).logs)
 
-    # --- what tests do to transactions ---
+    # --- operations of tests on transactions ---
 
-    def answer(self, transactional_id: str, *codes: ErrorCode | None) -> None:
+    def respond_to_end_txn(self, transactional_id: str, *codes: ErrorCode | None) -> None:
         """Set the error codes of the next EndTxn requests of this id, which are not executed."""
-        self._answers.setdefault(transactional_id, []).extend(codes)
+        self._end_txn_responses.setdefault(transactional_id, []).extend(codes)
 
     def state(self, transactional_id: str) -> TransactionState:
         return TransactionState(self.ids[transactional_id].current.state.title)
@@ -188,23 +187,21 @@ class FakeCluster:
         return producer_in(self.ids[transactional_id].current)
 
     def advance(self, milliseconds: int) -> None:
-        """Time passes, and transactions that are open for too long are aborted."""
+        """Advance the clock and abort the transactions that have timed out."""
         self.now_ms += milliseconds
         for entry in list(self.ids.values()):
             if coordinator.has_timed_out(entry, self.now_ms):
                 self._fence(entry)
 
     def exhaust(self, transactional_id: str) -> None:
-        """As after 32,000 transactions: the producer has the last epoch that there is."""
+        """Give the producer its last epoch, as after 32,000 transactions."""
         entry = self.ids[transactional_id]
         entry.current = dataclasses.replace(entry.current, producer_epoch=LAST_PRODUCERS_EPOCH)
 
     def expire(self, transactional_id: str) -> None:
-        """`transactional.id.expiration.ms` is over."""
         del self.ids[transactional_id]
 
     def write_markers(self) -> None:
-        """Let the markers be written that were held."""
         for entry in self.ids.values():
             if entry.current.state in PREPARED:
                 self._complete(entry)
@@ -244,11 +241,11 @@ class FakeCluster:
                 return producer_in(value)
             self._fence(entry)
         raise BrokerUnreachableError(
-            f"transactional id {name!r}: CONCURRENT_TRANSACTIONS for too long"
+            f"transactional id {name!r}: CONCURRENT_TRANSACTIONS until the timeout"
         )
 
     def end(self, end: EndTransaction) -> ErrorCode | None:
-        scripted = self._answers.get(end.transactional_id)
+        scripted = self._end_txn_responses.get(end.transactional_id)
         if scripted:
             return scripted.pop(0)
         for attempt in range(2):
@@ -281,7 +278,7 @@ class FakeCluster:
     def add_partition(
         self, name: str, producer: ProducerIdAndEpoch, partition: TopicPartition, version: int
     ) -> None:
-        """Of the transaction, which begins with its first one."""
+        """Add a partition to the transaction, which begins with its first partition."""
         entry = self.ids.get(name)
         if entry is None:
             raise ApiError(ErrorCode.invalid_producer_id_mapping, "no such transactional id")
@@ -298,11 +295,11 @@ class FakeCluster:
     def verify_partition(
         self, name: str, producer: ProducerIdAndEpoch, partition: TopicPartition
     ) -> None:
-        """KIP-890, for producers of version 1: is it part of an open transaction?"""
+        """Check that an open transaction contains the partition (KIP-890, version 1)."""
         key = _key(partition)
         code = coordinator.verify_partitions(self.ids[name], _theirs(producer), [key])[key]
         if code is not ErrorCode.none:
-            raise ApiError(code, f"{partition} is in no transaction of {name!r}")
+            raise ApiError(code, f"no transaction of {name!r} contains {partition}")
 
     def add_offsets(
         self, producer: ProducerIdAndEpoch, group_id: str, offsets: Mapping[TopicPartition, int]
@@ -347,7 +344,6 @@ def _key(partition: TopicPartition) -> PartitionKey:
 
 
 def producer_in(value: Transaction) -> ProducerIdAndEpoch:
-    """Who the producer of a transactional id is."""
     return ProducerIdAndEpoch(producer_id=value.producer_id, producer_epoch=value.producer_epoch)
 
 

@@ -1,7 +1,6 @@
-"""A partition's log in memory: batches, markers, what readers see of them, retention, compaction.
+"""A partition's log in memory: batches, markers, isolation, retention and compaction.
 
-Purpose: the log under `fake_cluster`. Invariant: offsets never move. What it must not know:
-coordinators, clients.
+It is used by `fake_cluster`. Offsets never change.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Record = tuple[bytes | None, bytes | None]
 
 @dataclass
 class FakeLog:
-    """One partition. `start` is the log start offset, `end` is log end and high watermark."""
+    """One partition; `start` is the log start offset, `end` the log end and high watermark."""
 
     batches: list[LogBatch] = field(default_factory=list)
     start: int = 0
@@ -36,7 +35,10 @@ class FakeLog:
         transactional: bool = False,
         verdict: TransactionResult | None = None,
     ) -> int:
-        """One batch, and the offset of its last record; INVALID_PRODUCER_EPOCH for an old epoch."""
+        """Append a batch and return the offset of its last record.
+
+        Raises INVALID_PRODUCER_EPOCH for an old epoch.
+        """
         known = self.epochs.get(producer.producer_id, -1)
         if producer.producer_epoch < known:
             raise ApiError(ErrorCode.invalid_producer_epoch, f"{producer} where {known} is known")
@@ -56,7 +58,7 @@ class FakeLog:
         return self.end - 1
 
     def visible(self) -> list[LogBatch]:
-        """What a read_committed reader gets: up to the last stable offset, nothing aborted."""
+        """Return the batches that a `read_committed` consumer reads."""
         open_since: dict[int, list[LogBatch]] = {}
         aborted: set[int] = set()
         for batch in self.batches:
@@ -87,12 +89,15 @@ class FakeLog:
         return min(open_since.values(), default=self.end)
 
     def delete_before(self, offset: int) -> None:
-        """Retention, or DeleteRecords."""
+        """Delete batches, as retention or DeleteRecords does."""
         self.start = max(self.start, offset)
         self.batches = [batch for batch in self.batches if batch.last_offset >= self.start]
 
     def compact(self, *, keeps_markers: bool = True) -> None:
-        """Keep the last visible record of each key, offsets as they are; what is open stays."""
+        """Keep the last visible record of each key, and all records of open transactions.
+
+        Offsets do not change.
+        """
         visible = {id(batch): batch for batch in self.visible()}
         latest = {
             key: (batch.base_offset, n)

@@ -1,7 +1,7 @@
-"""Drivers and stragglers that run side by side and are switched at failpoints by a seed.
+"""Concurrent drivers and stragglers, which a seeded scheduler switches at failpoints.
 
-Purpose: find unexpected interleavings. Invariant: one thread runs at a time and all draws are from
-the seed, so that a seed is one history. What it must not know: the protocol.
+They find unexpected interleavings. Only one thread runs at a time and all random draws come from
+the seed, so a seed always produces the same history.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RESTARTS = 3
 
 
 class _Lane:
-    """A thread that waits for its turn."""
+    """A thread that runs only when it is scheduled."""
 
     def __init__(self, schedule: Schedule, body: Callable[[], object]) -> None:
         self.turn = threading.Semaphore(0)
@@ -48,7 +48,7 @@ class _Lane:
 
 
 class Schedule:
-    """Whose turn it is, and what goes wrong. `play.reach` asks it at each failpoint."""
+    """The scheduler, which also injects faults; each failpoint calls it."""
 
     def __init__(self, seed: int, world: FakeWorld) -> None:
         self.random = Random(seed)
@@ -70,7 +70,7 @@ class Schedule:
         self._lanes.append(_Lane(self, body))
 
     def run(self) -> None:
-        """Until all lanes have ended; raises what one of them did not expect."""
+        """Run until all threads have ended; raise their first unexpected error."""
         with reaching(self):
             self.is_running = True
             self._next()
@@ -114,19 +114,18 @@ class Schedule:
             raise Killed
         if failpoint.count(".") > 2 and self.random.random() < self._losses:
             self.history.append("  lost")
-            raise BrokerUnreachableError("a request, or its answer, is lost")
+            raise BrokerUnreachableError("a request or its response is lost")
 
     def revive(self) -> None:
-        """A process that was killed is started again."""
         assert self._current is not None
         self._current.is_killed = False
 
 
 def play(seed: int, world: FakeWorld) -> list[str]:
-    """Drivers side by side and stragglers, in circumstances that the seed draws; then peace.
+    """Run concurrent drivers and stragglers with random faults, and then without faults.
 
-    The answer is the history. Raises `AssertionError` where a reader then sees anything else than
-    the input, or a group is not where the input ends.
+    Return the history. Raises `AssertionError` if a consumer then reads anything but the input, or
+    if the offset of a group is not at the end of the input.
     """
     schedule = Schedule(seed, world)
     queries = _queries(schedule.random, world)
@@ -141,18 +140,20 @@ def play(seed: int, world: FakeWorld) -> list[str]:
                 _drive(schedule, query, query.restarted())
             except PysparkKafkaError as error:
                 schedule.history.append(f"at last: {error}")
-    queries[0].restarted().begin(None)  # what was left open, it ends
+    queries[0].restarted().begin(None)  # aborts the transactions that are still open
     where = "\n".join([f"seed {seed}", *schedule.history])
     for query in queries:
         query.check(where)
-        assert world.cluster.is_stable(query.first.topic), f"readers wait after {where}"
+        assert world.cluster.is_stable(query.first.topic), (
+            f"open transactions block consumers after {where}"
+        )
         group_offset = world.group_offset(query.first.group_id or "", _source(query))
         assert group_offset == _end_of(query, len(query.input) - 1), where
     return schedule.history
 
 
 def _queries(random: Random, world: FakeWorld) -> list[Query]:
-    """One query, or two that wrongly share a transactional id, perhaps at its last epochs."""
+    """Return one query, or two that wrongly share an id, perhaps at the id's last epochs."""
     is_two_phase = random.random() < 0.2
     world.cluster.enables_two_phase_commit = is_two_phase
     first = Query.of(world, MIDDLE, group_id="first", two_phase_commit=is_two_phase)
@@ -169,7 +170,7 @@ def _queries(random: Random, world: FakeWorld) -> list[Query]:
 
 
 def _supervise(schedule: Schedule, query: Query) -> None:
-    """Start the query, and start it again when it has failed or died."""
+    """Start the query, and restart it after a failure or a kill."""
     for _ in range(_RESTARTS):
         try:
             _drive(schedule, query, query.restarted())
@@ -193,7 +194,7 @@ def _drive(schedule: Schedule, query: Query, run: Run) -> None:
 def _straggler(
     schedule: Schedule, query: Query, batch: Batch, partition: int
 ) -> Callable[[], object]:
-    """Another attempt, whose result is ignored."""
+    """Return another attempt of a task, whose result is ignored."""
     alone = replace(batch, messages={})
     rows = query.input[batch.batch_id or 0][partition]
 
@@ -211,7 +212,7 @@ def _source(query: Query) -> TopicPartition:
 
 
 def _end_of(query: Query, batch_id: int) -> int:
-    """Where the source ends for a batch: one offset for each row so far."""
+    """Return the end offset of the source for a batch: each row has one offset."""
     return len(flat(query.input[: batch_id + 1]))
 
 

@@ -1,8 +1,8 @@
-"""The protocol broken on purpose, one rule at a time.
+"""Deliberate bugs in the protocol, one rule each.
 
-Purpose: show that the scenarios would notice. Invariant: a mutation changes the real code in one
-rule and in nothing else; `MUTATIONS` names the scenario that has to find it. What it must not know:
-how scenarios are played.
+They show that the scenarios detect such bugs. A mutation changes the real code in one rule only,
+and `MUTATIONS` names the scenario that must detect it. The mutations do not depend on how scenarios
+run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Patch = pytest.MonkeyPatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutation:
-    """`versions` are the transaction versions with which the mutation is detected."""
+    """One deliberate bug; it is detected with the transaction versions in `versions`."""
 
     breaks: Callable[[Patch], None]
     found_by: Callable[[FakeWorld], object]
@@ -49,7 +49,7 @@ class Mutation:
 
 
 def skip_the_fence(patch: Patch) -> None:
-    """Planning does not raise the epoch of the sink's id."""
+    """Planning does not bump the epoch of the sink's id."""
     original = FailpointClient.init_producer_id
 
     def init(self: FailpointClient, transactional_id: str, **how: Any) -> ProducerIdAndEpoch:
@@ -62,7 +62,7 @@ def skip_the_fence(patch: Patch) -> None:
 
 
 def decide_twice(patch: Patch) -> None:
-    """Tasks write a decided batch again, and it is decided again."""
+    """Tasks write a decided batch again, and the batch is decided again."""
     original = task._Attempt.decided
 
     def decided(self: Any) -> LastDecision | None:
@@ -73,7 +73,6 @@ def decide_twice(patch: Patch) -> None:
 
 
 def commit_before_prepare(patch: Patch) -> None:
-    """A task commits its own transaction."""
     original = task._Attempt._produce
 
     def produce(self: Any, *rest: Any) -> Prepared:
@@ -95,7 +94,7 @@ def _end(client: TransactionalClient, message: Prepared, *, is_commit: bool) -> 
 
 
 def forget_roll_forward(patch: Patch) -> None:
-    """Planning marks decisions as finished without committing them."""
+    """Planning marks decisions as finished without committing their transactions."""
     patch.setattr(planning, "roll_forward", lambda *_: ())
 
 
@@ -108,7 +107,7 @@ def reuse_ids_across_runs(patch: Patch) -> None:
 
 
 def trust_a_stale_decision(patch: Patch) -> None:
-    """Decisions are read once and never again."""
+    """Decisions are read once and then cached forever."""
     original = CommitTopic.read
     known: dict[str, Mapping[str, QueryState]] = {}
 
@@ -127,7 +126,6 @@ def offsets_outside_the_transaction(patch: Patch) -> None:
 
 
 def swallow_a_lost_task(patch: Patch) -> None:
-    """Lost rows are not reported."""
     for module in (planning, commit):
         original = module.roll_forward
 
@@ -139,7 +137,7 @@ def swallow_a_lost_task(patch: Patch) -> None:
 
 
 def ignore_the_query_id(patch: Patch) -> None:
-    """Tasks compare themselves with any query's last decision."""
+    """Tasks compare their batch with the last decision of another query."""
     original = task.write_task
 
     def write_task(*rest: Any, plan: Any, task: Any, **more: Any) -> TaskMessage:
@@ -194,7 +192,7 @@ def rewrite_a_batch_older_than_the_decided_one(patch: Patch) -> None:
 
 
 def take_an_ambiguous_answer_for_success(patch: Patch) -> None:
-    """Every response to EndTxn, or none, counts as success."""
+    """Any response to EndTxn, or no response, counts as success."""
     original = FailpointClient.end_transactions
 
     def end(self: FailpointClient, ends: Collection[EndTransaction]) -> Mapping[str, ErrorCode]:
@@ -203,7 +201,7 @@ def take_an_ambiguous_answer_for_success(patch: Patch) -> None:
     patch.setattr(FailpointClient, "end_transactions", end)
 
 
-# --- and more ---
+# --- further mutations ---
 
 
 def take_no_look_before_deciding(patch: Patch) -> None:
@@ -222,7 +220,7 @@ def commit_without_every_answer(patch: Patch) -> None:
 
 
 def forget_what_survived(patch: Patch) -> None:
-    """A supplement contains only the rows that it adds."""
+    """A supplement contains only the transactions that it adds."""
 
     def replaced(decision: Decision, *, run: str, entries: Any, **changes: Any) -> Decision:
         added = tuple(
@@ -271,7 +269,7 @@ def mark_before_rolling_forward(patch: Patch) -> None:
 
 
 def fence_again_to_decide(patch: Patch) -> None:
-    """Commit raises the epoch itself, so that any caller becomes the owner."""
+    """Commit bumps the epoch itself, so that any caller becomes the owner."""
     original = commit._Batch.decide
 
     def decide(self: Any, decision: Decision, *, before_ms: float) -> None:
@@ -287,7 +285,7 @@ def compare_no_replay(patch: Patch) -> None:
 
 
 def abort_without_fencing(patch: Patch) -> None:
-    """A pending decision can arrive after abort() has read the commit topic."""
+    """A delayed decision can arrive after abort() has read the commit topic."""
     patch.setattr(abort, "_take_over", lambda _, __, owner: owner)
 
 
@@ -308,13 +306,13 @@ MUTATIONS = (
     Mutation(
         breaks=skip_the_fence,
         found_by=scenarios.an_old_driver_wakes_up_anywhere,
-        # With version 2 each decision raises the epoch, too, so that the later one is refused.
+        # With version 2 each decision also bumps the epoch, so the later decision is rejected.
         versions=(1,),
     ),
     Mutation(
         breaks=skip_the_fence,
         found_by=failure_scenarios.a_decision_of_a_dead_driver_is_delivered_late,
-        # With version 1 both decisions are in one transaction, and the later one counts.
+        # With version 1 both decisions are in one transaction, and the later one takes precedence.
         versions=(2,),
     ),
     Mutation(breaks=decide_twice, found_by=scenarios.a_driver_killed_anywhere),

@@ -1,4 +1,4 @@
-"""Sinks in states that need an operator: killed, lost or damaged runs; and their repair."""
+"""Killed, lost or damaged runs that need an operator, and their repair."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ def report_of(world: World, sink_id: str) -> Report:
 
 
 def run_repair(world: World, sink_id: str, request: RepairRequest) -> list[str]:
-    """Repair the sink; return the reported actions."""
     report, done = report_of(world, sink_id), list[str]()
     check(report, request, names_topic=False)
     with world.client("operator") as client:
@@ -41,7 +40,7 @@ def run_repair(world: World, sink_id: str, request: RepairRequest) -> list[str]:
 
 
 def decided_and_killed(world: World, *, partitions: int = 1) -> Run:
-    """A run whose driver died after it decided batch 0 of 3 rows, and before its commit."""
+    """Return a run whose driver died between the decision for batch 0 (3 rows) and its commit."""
     run = run_of(world, partitions)
     with at("commit.roll_forward.before", kill), suppress(Killed):
         run.write(0, [b"a", b"b"], [b"c"])
@@ -49,14 +48,14 @@ def decided_and_killed(world: World, *, partitions: int = 1) -> Run:
 
 
 def lost(world: FakeWorld) -> Run:
-    """The same run after its transactions have timed out."""
+    """Return the same run after its transactions have timed out."""
     run = decided_and_killed(world)
     world.cluster.advance(run.timeout_ms + 1)
     return run
 
 
 def unknown(world: FakeWorld) -> Run:
-    """A decided run whose transactions left no trace."""
+    """Return a decided run of whose transactions no trace is left."""
     run = lost(world)
     for transactional_id in list(world.cluster.ids):
         world.cluster.expire(transactional_id)

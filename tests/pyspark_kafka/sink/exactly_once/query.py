@@ -1,7 +1,6 @@
-"""A streaming query without Spark: its input, its checkpoint, and the runs that share them.
+"""A streaming query without Spark: its input, its checkpoint, and its runs.
 
-Purpose: the queries of scenarios. Invariant: a run continues from the checkpoint when it starts, as
-Spark's does. Must not know: failures.
+The scenarios use these queries. Like a run in Spark, each run continues at the checkpoint.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def flat(batches: Iterable[Iterable[Rows]]) -> list[bytes]:
 
 @dataclass
 class Query:
-    """A streaming query: its input, and its checkpoint, which all its runs share."""
+    """A streaming query: its input, and the checkpoint that all its runs share."""
 
     first: Run
     input: Input = INPUT
@@ -52,26 +51,27 @@ class Query:
         return self.first.successor(f"run-{self.run_count}")
 
     def drive(self, run: Run) -> None:
-        """Write from the checkpoint to the end of the input."""
+        """Write the batches from the checkpoint to the end of the input."""
         for batch_id in range(self.completed + 1, len(self.input)):
             run.write(batch_id, *self.input[batch_id])
             self.completed = max(self.completed, batch_id)
 
     def drive_until_killed(self, run: Run, *, place: int) -> bool:
-        """Return whether the failpoint was reached."""
+        """Run until the process is killed at a failpoint.
+
+        Return whether the run reached that failpoint.
+        """
         with at(place, kill) as failpoints, suppress(Killed):
             self.drive(run)
         return failpoints.is_done
 
     def rows(self) -> list[bytes]:
-        """All rows that a reader must see in the end."""
+        """Return all rows that a consumer must read in the end."""
         return flat(self.input)
 
     def committed(self) -> list[bytes]:
-        """What a reader sees now."""
         return self.world.committed(self.first.topic)
 
     def check(self, where: str = "in the end") -> None:
-        """Check that a reader sees each row once."""
         found, expected = self.committed(), self.rows()
         assert found == expected, f"{where}: {found} instead of {expected}"

@@ -1,15 +1,15 @@
-"""Whole batches without Spark: planning, tasks, commit or abort, by several runs, in any order.
+"""Batches without Spark: planning, tasks, commit and abort, by several runs, in any order.
 
-Purpose: use the sink as Spark does, over any `TransactionalClient`, and interfere at any failpoint:
-kill, fail, or let another run do something. Invariant: everything runs in one thread, so a scenario
-is deterministic. Must not know: the kind of cluster.
+The runs use the sink as Spark does, with any `TransactionalClient`. A test can kill a run, let it
+fail, or run another one at any failpoint. Everything runs in one thread, so a scenario is
+deterministic.
 
     run = Run(world, topic)
-    run.write(0, [b"a"], [b"b"])              # as Spark does: tasks, then commit or abort
+    run.write(0, [b"a"], [b"b"])              # like Spark: tasks, then commit or abort
 
-    batch = run.begin(1)                      # or piece by piece
+    batch = run.begin(1)                      # or step by step
     batch.task(0, [b"c"])
-    with at(3, lambda: other.begin(1)):       # what happens at the fourth failpoint
+    with at(3, lambda: other.begin(1)):       # called at the fourth failpoint
         batch.commit()
 """
 
@@ -44,7 +44,7 @@ Rows = Sequence[bytes]
 
 
 class _Memories(dict[Any, Any]):
-    """The commit logs that processes have read, kept apart for the processes of one test."""
+    """The cached commit logs, separate for each simulated process."""
 
     def __init__(self) -> None:
         self._process = threading.local()
@@ -78,32 +78,30 @@ class Killed(BaseException):
 
 
 class World(Protocol):
-    """A cluster for scenarios."""
-
     def fresh(self) -> World:
-        """A new world of the same kind, or this one if that is expensive."""
+        """Return a new world of the same kind, or this world if a new one is expensive."""
 
     def client(self, name: str) -> TransactionalClient:
-        """A client of one process."""
+        """Return a client of one process."""
 
     def now_ms(self) -> int: ...
 
     def topic(self, partitions: int = 1) -> str:
-        """A new topic."""
+        """Return a new topic."""
 
     def name(self) -> str:
-        """A new transactional id."""
+        """Return a new transactional id."""
 
     def committed(self, topic: str) -> list[bytes]:
-        """What a read_committed reader sees, sorted."""
+        """Return the sorted values that a `read_committed` consumer reads."""
 
     def group_offset(self, group_id: str, partition: TopicPartition) -> int | None:
-        """What a group has committed."""
+        """Return the committed offset of a group."""
 
 
 @dataclass(kw_only=True)
 class Run:
-    """A run of a query, from its start to its end; its driver dies with `Killed`.
+    """A run of a query, which ends with its last batch or with `Killed`.
 
     Like Spark it calls `abort` after any failure after planning, unless it was killed.
     """
@@ -135,7 +133,6 @@ class Run:
         )
 
     def successor(self, run: str = "run-2", **changes: Any) -> Run:
-        """The query, started again."""
         return replace(self, run=run, **changes)
 
     def begin(self, batch_id: int | None) -> Batch:
@@ -146,7 +143,6 @@ class Run:
     def write(
         self, batch_id: int | None, *partitions: Rows, offsets: SourceOffsets | None = None
     ) -> None:
-        """Write a whole batch, as Spark does."""
         batch = self.begin(batch_id)
         batch.play(*partitions, offsets=offsets)
 
@@ -161,7 +157,7 @@ class Run:
 
 @dataclass(kw_only=True)
 class Batch:
-    """One batch of one run, planned. `messages` are those of the tasks that count."""
+    """One planned batch of one run; `messages` are the results of the successful tasks."""
 
     run: Run
     batch_id: int | None
@@ -169,7 +165,7 @@ class Batch:
     messages: dict[int, TaskMessage] = field(default_factory=dict)
 
     def play(self, *partitions: Rows, offsets: SourceOffsets | None = None) -> None:
-        """Run all tasks, one after the other, and commit; abort after a failure."""
+        """Run all tasks in order and commit; abort after a failure."""
         try:
             for partition, rows in enumerate(partitions):
                 self.task(partition, rows)
@@ -182,7 +178,7 @@ class Batch:
     def task(
         self, partition: int, rows: Rows, *, attempt: int = 0, task_attempt_id: int | None = None
     ) -> TaskMessage:
-        """Run one attempt; the last result of a partition counts."""
+        """Run one task attempt; the last result of a partition is used."""
         if task_attempt_id is None:
             task_attempt_id = next(self.run.task_attempt_ids)
         with self.run.process("task") as client:
@@ -226,13 +222,12 @@ _CLIENT = ClientOptions(bootstrap_servers="none:1", kafka={}, group_id="none")
 
 
 def values(rows: Rows) -> pa.RecordBatch:
-    """A DataFrame's rows with a value each."""
     return pa.RecordBatch.from_arrays([pa.array(rows, pa.binary())], ["value"])
 
 
 @dataclass
 class Failpoints:
-    """Those that were met, in order; `met[place]` is where `action` is done, once."""
+    """The failpoints that were reached, in order; `action` runs once, at `place`."""
 
     place: int | str | None = None
     action: Callable[[], object] = lambda: None
@@ -257,8 +252,6 @@ class Failpoints:
 
 
 class Reached(Protocol):
-    """Something that handles failpoints."""
-
     def reach(self, failpoint: str) -> None: ...
 
 
@@ -266,14 +259,13 @@ _stack: list[Reached] = []
 
 
 def reach(failpoint: str) -> None:
-    """The hook of `PYSPARK_KAFKA_FAILPOINTS`."""
+    """Handle a failpoint; `PYSPARK_KAFKA_FAILPOINTS` names this function."""
     if _stack:
         _stack[-1].reach(failpoint)
 
 
 @contextmanager
 def reaching(handler: Reached) -> Iterator[None]:
-    """Call the handler at every failpoint within the block."""
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = f"{__name__}:{reach.__name__}"
     _stack.append(handler)
@@ -291,7 +283,7 @@ def reaching(handler: Reached) -> Iterator[None]:
 def at(
     place: int | str | None = None, action: Callable[[], object] = lambda: None
 ) -> Iterator[Failpoints]:
-    """Do something at one failpoint of the block: by name, or by number in order.
+    """Run an action at one failpoint of the block, given by name or by number in order.
 
     The action itself has no failpoints. `kill` ends the process.
     """

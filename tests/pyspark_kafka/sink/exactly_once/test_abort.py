@@ -1,4 +1,4 @@
-"""Abort ends undecided transactions, and leaves decided ones and those of others alone."""
+"""Tests of abort, which ends undecided transactions, but none of a newer owner."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def of(fake: FakeCluster, run: str = "run-1") -> Driver:
 
 
 def failing(fake: FakeCluster) -> tuple[Driver, list[Entry]]:
-    """A driver with two finished tasks and one whose result is lost."""
+    """Return a driver with two finished tasks and one whose result is lost."""
     driver = of(fake)
     driver.plan()
     entries = [driver.prepare(n, OUT, f"{n}") for n in range(2)]
@@ -64,7 +64,7 @@ def test_abort_ends_an_undecided_batch(setting: Setting) -> None:
     )
     assert all(found[each.transactional_id].state in ENDED for each in (*entries, lost))
     assert found[other.transactional_id].state is TransactionState.ONGOING
-    # Nothing can decide it now.
+    # The batch can no longer be decided.
     assert driver.end(driver.sink_id, driver.owner) is not ErrorCode.none
     with pytest.raises(ProducerFencedError):
         driver.write_decision(driver.decision(0, *entries))
@@ -75,7 +75,7 @@ def test_abort_ends_an_undecided_batch(setting: Setting) -> None:
 
 
 def test_abort_leaves_a_decided_batch_to_roll_forward(setting: Setting) -> None:
-    """The response to the decision was lost, so that commit() has failed."""
+    """The response to the decision was lost, so commit() has failed."""
     topic = setting.world.topic()
     driver = setting.driver()
     driver.plan()
@@ -101,7 +101,7 @@ def test_written_decision_without_commit_does_not_count(setting: Setting) -> Non
 
 
 def test_abort_leaves_a_newer_owner_alone(setting: Setting) -> None:
-    """InitProducerId, even if it fails, would abort the decision that it is writing."""
+    """Even a failed InitProducerId would abort the decision that the new owner is writing."""
     topic = setting.world.topic()
     old, new = setting.driver("old"), setting.driver("new")
     old.plan()
@@ -117,7 +117,7 @@ def test_abort_leaves_a_newer_owner_alone(setting: Setting) -> None:
     assert setting.world.committed(topic) == [b"new"]
 
 
-# --- interleaved ---
+# --- concurrent requests ---
 
 
 def requests_of_an_abort() -> int:
@@ -130,7 +130,7 @@ def requests_of_an_abort() -> int:
 
 @pytest.mark.parametrize("number", range(1, requests_of_an_abort() + 2))
 def test_late_decision_is_executed_or_refused_as_a_whole(fake: FakeCluster, number: int) -> None:
-    """The deciding EndTxn is under way when abort begins, and arrives between its requests."""
+    """The deciding EndTxn arrives at any point between the requests of abort."""
     driver, entries = failing(fake)
     driver.write_decision(driver.decision(0, *entries))
     late = of(fake, "late")
@@ -163,7 +163,7 @@ def test_failing_abort_is_silent_and_harmless(
     assert isinstance(driver.client, FakeClient)
     at = driver.client.request_count + number
     if is_done:
-        driver.client.lose(at)
+        driver.client.lose_response(at)
     else:
         driver.client.fail(at, BrokerUnreachableError("gone"))
     driver.abort(*entries)
@@ -185,7 +185,8 @@ def test_overtaken_abort_is_harmless(fake: FakeCluster, number: int) -> None:
     driver.client.before(driver.client.request_count + number, take_over)
     driver.abort(*entries)
     ended = new.end("X", new.owner)
-    # The old driver took the id over again just before it noticed: this fails with an error.
+    # The old driver fenced the id before it detected the new owner, so the EndTxn of the new owner
+    # fails.
     assert ended is ErrorCode.none or number == 2
     new.plan()
     assert seen(fake) == (["new"] if ended is ErrorCode.none else [])
@@ -218,12 +219,12 @@ def test_abort_waits_for_markers_of_the_decision(fake: FakeCluster) -> None:
     assert seen(fake) == ["0", "1"]
 
 
-# --- what is not to be done ---
+# --- abort without effect ---
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_abort_without_results_does_nothing(fake: FakeCluster, count: int) -> None:
-    """The fresh writer that Spark makes for this knows neither run nor owner."""
+    """Spark creates a new writer for this call, which does not know the run or the owner."""
     driver, _ = failing(fake)
     before = len(fake.requests)
     abort(driver.client, driver.options, [None] * count)
@@ -256,7 +257,7 @@ def test_decision_of_an_earlier_batch_does_not_count(fake: FakeCluster) -> None:
 
 
 def test_decided_id_with_another_epoch_is_aborted(fake: FakeCluster) -> None:
-    """After 16 attempts a task gets an id again, with another epoch."""
+    """After 16 attempts a task reuses an id with another epoch."""
     driver = of(fake)
     driver.plan()
     first = driver.prepare(0, OUT, "first")
@@ -271,7 +272,7 @@ def test_decided_id_with_another_epoch_is_aborted(fake: FakeCluster) -> None:
 
 
 def test_failed_supplement_aborts_only_its_own_transactions(fake: FakeCluster) -> None:
-    """The batch was decided before; what was written again for its lost rows was not."""
+    """The batch is decided. The supplement for its lost rows is undecided."""
     driver = of(fake)
     driver.plan()
     kept, lost = driver.prepare(0, OUT, "kept"), driver.prepare(1, OUT, "lost")
@@ -286,7 +287,7 @@ def test_failed_supplement_aborts_only_its_own_transactions(fake: FakeCluster) -
 
 
 def test_decided_transactions_are_not_swept(fake: FakeCluster) -> None:
-    """Not even under the same run."""
+    """The decided transaction of another query belongs to the same run."""
     driver, entries = failing(fake)
     other = of(fake)
     other.query_id, other.plans = "other", driver.plans
@@ -312,6 +313,6 @@ def test_refused_abort_is_logged(fake: FakeCluster, caplog: pytest.LogCaptureFix
     driver.client.fail("list_offsets", AuthorizationError("TOPIC_AUTHORIZATION_FAILED"))
     driver.abort(*entries)
     assert "run-1" in caplog.text
-    assert "transactionalId 'X'" in caplog.text
+    assert "'X'" in caplog.text
     assert "TOPIC_AUTHORIZATION_FAILED" in caplog.text
     assert all(fake.state(e.transactional_id) is TransactionState.ONGOING for e in entries)

@@ -1,9 +1,9 @@
-"""Commit: conditions of a decision, errors before it, and failures after it."""
+"""Tests of commit: conditions of a decision, errors before it, and failures after it."""
 
 from __future__ import annotations
 
 import logging
-import traceback
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -38,13 +38,11 @@ DECISION_DOMAIN = "pyspark_kafka.sink.exactly_once.commit"
 
 @pytest.fixture
 def world() -> FakeWorld:
-    """A cluster in memory."""
     return FakeWorld()
 
 
 @pytest.fixture
 def query(world: FakeWorld) -> Query:
-    """A query with one batch."""
     return Query.of(world, (ROWS,))
 
 
@@ -62,7 +60,6 @@ def entry_of(batch: Batch, partition: int = 0) -> Prepared:
 
 
 def state_of(query: Query) -> QueryState:
-    """Return the state in the commit topic."""
     run = query.first
     with run.process("reader") as client:
         return CommitTopic(client, run.options.commit_topic).read(run.sink_id)[run.query_id]
@@ -74,7 +71,7 @@ def is_decided(query: Query) -> bool:
         return run.query_id in CommitTopic(client, run.options.commit_topic).read(run.sink_id)
 
 
-# --- what is decided ---
+# --- the decision ---
 
 
 def test_decision_contains_the_batch(query: Query, world: FakeWorld) -> None:
@@ -139,57 +136,54 @@ def test_failed_supplement_does_not_deny_the_earlier_decision(
     world.cluster.advance(query.first.timeout_ms + 1)
     batch = prepared(query.restarted())
     world.cluster.advance(query.first.timeout_ms + 1)
-    assert "lost rows of decision 1" in not_committed(batch)
+    assert "decision 1" in not_committed(batch)
 
 
-# --- not committed: task results that contradict each other ---
+# --- not committed: contradictory task results ---
 
 
-def refused(query: Query, messages: list[Any], words: str) -> None:
-    """Check that these results are refused before a decision."""
-    with pytest.raises(BatchNotCommittedError, match=words) as caught:
+def refused(query: Query, messages: list[Any], facts: str) -> None:
+    """Check that these results are rejected before a decision."""
+    with pytest.raises(BatchNotCommittedError, match=facts) as caught:
         TaskResults.of(query.first.sink_id, messages)
     assert caught.value.transactional_id == query.first.sink_id
 
 
 def test_every_task_must_return_a_result(query: Query) -> None:
     messages: list[TaskMessage | None] = [*prepared(query.first).messages.values()]
-    refused(query, [], "returned no results")
-    refused(query, [None, None], "partitions 0, 1 returned no results")
-    refused(query, [messages[0], None], "partitions 1 returned no results")
+    refused(query, [], query.first.sink_id)
+    refused(query, [None, None], r"\b0, 1\b")
+    refused(query, [messages[0], None], r" 1\b")
 
 
 @pytest.mark.parametrize(
-    ("change", "what"),
+    ("change", "facts"),
     [
-        (
-            {"query_id": "other"},
-            "the query of partition 0 is query, and that of partition 1 is other",
-        ),
-        ({"batch_id": 4}, "the batch id of partition 0 is 0, and that of partition 1 is 4"),
-        ({"run": "run-9"}, "the run of partition 0 is run-1, and that of partition 1 is run-9"),
+        ({"query_id": "other"}, r" 0\b.*\bquery\b.* 1\b.*\bother\b"),
+        ({"batch_id": 4}, r" 0\b.* 0\b.* 1\b.* 4\b"),
+        ({"run": "run-9"}, r" 0\b.*\brun-1\b.* 1\b.*\brun-9\b"),
     ],
 )
 def test_results_of_different_batches_are_refused(
-    query: Query, change: Mapping[str, Any], what: str
+    query: Query, change: Mapping[str, Any], facts: str
 ) -> None:
     one, two = prepared(query.first).messages.values()
-    refused(query, [one, replace(two, task=replace(two.task, **change))], what)
+    refused(query, [one, replace(two, task=replace(two.task, **change))], facts)
 
 
 def test_results_of_different_plans_are_refused(query: Query) -> None:
     one, two = prepared(query.first).messages.values()
     other = ProducerIdAndEpoch(producer_id=1, producer_epoch=9)
-    refused(query, [one, replace(two, owner=other)], "the owner of .* producer id 1, epoch 9")
-    refused(query, [one, replace(two, version=1)], "the transaction version of partition 0 is 2")
-    refused(query, [one, replace(two, last_number=5)], "the last decision of .* is 5")
+    refused(query, [one, replace(two, owner=other)], str(other))
+    refused(query, [one, replace(two, version=1)], r" 2\b.* 1\b")
+    refused(query, [one, replace(two, last_number=5)], r" 0\b.* 5\b")
 
 
 def test_two_results_of_a_partition_are_refused(query: Query) -> None:
     batch = prepared(query.first)
     one, two = batch.messages.values()
     again = batch.task(1, ROWS[1], attempt=1)
-    refused(query, [one, two, again], "several .* partition 1")
+    refused(query, [one, two, again], r" 1\b")
 
 
 def test_transaction_of_another_task_is_refused(query: Query) -> None:
@@ -199,13 +193,13 @@ def test_transaction_of_another_task_is_refused(query: Query) -> None:
         strange = replace(two, entry=replace(two.entry, transactional_id=transactional_id))
         refused(query, [one, strange], f"'{transactional_id}'")
     strange = replace(two, entry=replace(two.entry, partition=4))
-    refused(query, [one, strange], "partition 4")
+    refused(query, [one, strange], r" 4\b")
 
 
 def test_decision_known_to_some_tasks_is_refused(query: Query) -> None:
     one, two = prepared(query.first).messages.values()
     assert isinstance(one, Prepared)
-    refused(query, [replace(one, decision_number=3), two], r"decisions 3, None")
+    refused(query, [replace(one, decision_number=3), two], r"\b3, None\b")
 
 
 # --- not committed: transactions that changed after they were prepared ---
@@ -230,21 +224,21 @@ def test_transaction_that_no_longer_exists(query: Query, world: FakeWorld) -> No
     with pytest.raises(BatchNotCommittedError) as raised:
         batch.commit()
     text = str(raised.value)
-    assert text.startswith("Batch 0 of query query (run run-1)")
-    assert f"'{transactional_id}' (partition 0, 2 rows)" in text
-    assert "partition 1" in text
+    assert entry_of(batch).task.batch in text.lower()
+    assert re.search(rf"'{transactional_id}'.*\b0\b.*\b2 rows\b", text)
+    assert entry_of(batch, 1).entry.transactional_id in text
     assert not is_decided(query)
 
 
 def test_transaction_of_another_producer(query: Query, world: FakeWorld) -> None:
     batch = prepared(query.first)
     other = world.cluster.client("other")
-    other.init_producer_id(entry_of(batch).entry.transactional_id, timeout_ms=30_000)
-    assert "another producer" in not_committed(batch)
+    owner = other.init_producer_id(entry_of(batch).entry.transactional_id, timeout_ms=30_000)
+    assert str(owner) in not_committed(batch)
 
 
 def test_transaction_that_has_ended() -> None:
-    """With version 1 the producer keeps its epoch."""
+    """With version 1 the producer keeps its epoch, although the transaction has ended."""
     query = Query.of(FakeWorld(1), (ROWS,))
     batch = prepared(query.first)
     entry = entry_of(batch).entry
@@ -257,7 +251,7 @@ def test_transaction_that_has_ended() -> None:
 
 
 def test_transaction_with_more_partitions(query: Query, world: FakeWorld) -> None:
-    """Another process has written more with it than the task returned."""
+    """Another process has written to more partitions in the transaction than the task returned."""
     batch = prepared(query.first)
     entry = entry_of(batch).entry
     world.cluster.add_partition(
@@ -281,7 +275,7 @@ def test_transaction_with_more_partitions(query: Query, world: FakeWorld) -> Non
 def test_transaction_needs_time_before_its_timeout(
     query: Query, world: FakeWorld, timeout_ms: int, left_ms: int, is_enough: bool
 ) -> None:
-    """A minute, or a quarter of a short timeout."""
+    """The required time is a minute, or a quarter of a short timeout."""
     batch = prepared(replace(query.first, timeout_ms=timeout_ms))
     world.cluster.advance(timeout_ms - left_ms)
     if is_enough:
@@ -289,7 +283,7 @@ def test_transaction_needs_time_before_its_timeout(
         query.check()
     else:
         text = not_committed(batch)
-        assert f"{timeout_ms - left_ms} ms old" in text
+        assert f"{timeout_ms - left_ms} ms" in text
         assert f"{left_ms} ms" in text
         assert "'transactionTimeout'" in text
 
@@ -298,7 +292,7 @@ def test_transaction_needs_time_before_its_timeout(
 def test_decision_that_took_too_long_to_write_is_not_committed(
     query: Query, world: FakeWorld, left_ms: int, is_decided: bool
 ) -> None:
-    """Half of the required time must be left, or its rows would be lost."""
+    """Half of the required time must be left, otherwise the rows could be lost."""
     batch = prepared(query.first)
     world.cluster.advance(query.first.timeout_ms - 60_000)
 
@@ -309,7 +303,7 @@ def test_decision_that_took_too_long_to_write_is_not_committed(
         if is_decided:
             batch.commit()
             return
-        assert "took so long" in not_committed(batch)
+        assert f"'{query.first.commit_topic}'" in not_committed(batch)
 
 
 def test_failed_verification_decides_nothing(query: Query) -> None:
@@ -328,8 +322,9 @@ def test_long_list_of_problems_is_cut(world: FakeWorld) -> None:
     for partition in range(13):
         batch.task(partition, [b"x"])
     world.cluster.advance(query.first.timeout_ms + 1)
-    with pytest.raises(BatchNotCommittedError, match="and 3 more"):
+    with pytest.raises(BatchNotCommittedError) as caught:
         batch.commit()
+    assert str(caught.value).count("/run-1/") == 10
 
 
 def unreachable() -> None:
@@ -372,9 +367,9 @@ def test_outcome_is_unknown_after_any_error_code(
     query: Query, world: FakeWorld, answer: ErrorCode | None
 ) -> None:
     batch = prepared(query.first)
-    world.cluster.answer(query.first.sink_id, answer)
-    words = "did not answer" if answer is None else answer.name.upper()
-    with pytest.raises(OutcomeUnknownError, match=words) as raised:
+    world.cluster.respond_to_end_txn(query.first.sink_id, answer)
+    fact = query.first.sink_id if answer is None else answer.name.upper()
+    with pytest.raises(OutcomeUnknownError, match=fact) as raised:
         batch.commit()
     assert raised.value.transactional_id == query.first.sink_id
 
@@ -396,10 +391,6 @@ def test_outcome_is_unknown_after_a_failed_request(query: Query) -> None:
 # --- after the decision ---
 
 
-def notes(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error))
-
-
 def test_failure_after_the_decision_notes_that_it_is_decided(query: Query) -> None:
     batch = prepared(query.first)
     with (
@@ -407,7 +398,8 @@ def test_failure_after_the_decision_notes_that_it_is_decided(query: Query) -> No
         pytest.raises(OutcomeUnknownError) as raised,
     ):
         batch.commit()
-    assert "Batch 0 of query query (run run-1) is decided" in notes(raised.value)
+    (note,) = raised.value.__notes__
+    assert entry_of(batch).task.batch in note.lower()
     query.restarted().begin(0)
     query.check()
 
@@ -420,12 +412,11 @@ def test_error_names_lost_rows(query: Query, world: FakeWorld) -> None:
         pytest.raises(RowsLostError) as raised,
     ):
         batch.commit()
-    text = notes(raised.value)
-    where = f"{entry.transactional_id}, last offsets {query.first.topic}-0@1"
-    assert f"2 rows of partition 0 ({where})" in text
-    assert "1 rows of partition 1" in text
-    assert "Run the batch again" in text
-    assert "is decided nevertheless" not in text
+    text = str(raised.value)
+    where = rf"{entry.transactional_id}\b.*{query.first.topic}-0@1\b"
+    assert re.search(rf"\b2 rows\b.*\b0\b.*{where}", text)
+    assert re.search(rf"\b1 rows\b.*\b1\b.*{entry_of(batch, 1).entry.transactional_id}", text)
+    assert not hasattr(raised.value, "__notes__")
     assert raised.value.transactional_id == query.first.sink_id
     assert not state_of(query).is_finished
 
@@ -444,7 +435,7 @@ def test_failed_finished_mark_is_a_warning(query: Query, caplog: pytest.LogCaptu
     with at("commit.mark.produce.before", unreachable):
         batch.commit()
     query.check()
-    assert "could not be marked as finished" in caplog.text
+    assert re.search(rf"'{query.first.sink_id}'.*the network", caplog.text)
     assert not state_of(query).is_finished
     query.restarted().begin(1)
     assert state_of(query).is_finished
@@ -455,7 +446,7 @@ def test_failed_sweep_is_a_warning(query: Query, caplog: pytest.LogCaptureFixtur
     with at("commit.sweep.list_transactions.before", unreachable):
         batch.commit()
     query.check()
-    assert "could not be aborted" in caplog.text
+    assert re.search(rf"'{query.first.sink_id}'.*the network", caplog.text)
 
 
 def test_duplicate_attempt_is_swept(query: Query, world: FakeWorld) -> None:
@@ -483,7 +474,8 @@ def test_replaced_query_stops_after_its_commit(query: Query) -> None:
         pytest.raises(SinkFencedError) as raised,
     ):
         batch.commit()
-    assert "is decided nevertheless" in notes(raised.value)
+    (note,) = raised.value.__notes__
+    assert entry_of(batch).task.batch in note.lower()
     query.check()
 
 
@@ -494,7 +486,7 @@ def test_replaced_job_does_not_fail_after_its_commit(
     with at("commit.sweep.before", lambda: query.restarted().begin(1)):
         batch.commit()
     query.check()
-    assert "Another run has taken over" in caplog.text
+    assert f"'{query.first.sink_id}'" in caplog.text
 
 
 # --- replays ---
@@ -506,7 +498,7 @@ def test_replay_after_another_run_has_continued(query: Query) -> None:
     for partition, rows in enumerate(ROWS):
         batch.task(partition, rows)
     query.restarted().write(1, [b"z"])
-    with pytest.raises(SinkFencedError, match=r"decision 1 .* decision 2"):
+    with pytest.raises(SinkFencedError, match=r"decision 1\b.*decision 2\b"):
         batch.commit()
 
 
@@ -524,7 +516,7 @@ def test_missing_finished_mark_is_written_by_the_replay(query: Query) -> None:
 
 
 def test_rows_that_are_not_lost_are_not_written_again(query: Query) -> None:
-    """Planning does not report such rows as lost; if it did, nothing would be duplicated."""
+    """Planning never reports these rows as lost. If it did, no row would be written twice."""
     query.drive(query.first)
     again = query.restarted().begin(0)
     for partition, rows in enumerate(ROWS):
@@ -532,7 +524,7 @@ def test_rows_that_are_not_lost_are_not_written_again(query: Query) -> None:
     written = replace(again, batch_id=1, messages={}).task(0, ROWS[0])
     assert isinstance(written, Prepared)
     again.messages[0] = replace(written, task=again.messages[0].task, decision_number=1)
-    with pytest.raises(BatchNotCommittedError, match="partitions 0 again"):
+    with pytest.raises(BatchNotCommittedError, match=r" 0\b"):
         again.commit()
 
 
@@ -541,12 +533,11 @@ def test_replay_with_other_rows(query: Query, caplog: pytest.LogCaptureFixture) 
     with pytest.raises(ReplayMismatchError) as raised:
         query.restarted().write(0, [b"a"], [b"c"])
     text = str(raised.value)
-    assert "2 rows with checksum" in text
-    assert "3 rows with checksum" in text
+    assert re.search(r"\b2 rows\b.*\b3 rows\b", text)
     assert "onReplayMismatch" in text
     assert raised.value.transactional_id == query.first.sink_id
     query.restarted().successor(fail_on_replay_mismatch=False).write(0, [b"a"], [b"c"])
-    assert "its replay differs" in caplog.text
+    assert re.search(r"\b2 rows\b.*\b3 rows\b", caplog.text)
     query.check()
 
 
@@ -560,7 +551,7 @@ def test_batch_without_offsets_is_a_warning(
     for batch_id, offsets in enumerate((None, SourceOffsets(hash="h", offsets={}))):
         caplog.clear()
         run.write(batch_id, [b"a"], offsets=offsets)
-        assert "no offsets to commit to group 'group'" in caplog.text
+        assert "'group'" in caplog.text
     assert world.cluster.groups == {}
 
 
@@ -576,24 +567,24 @@ def test_offsets_are_only_committed_with_a_group(query: Query, world: FakeWorld)
 def test_decision_and_commit_are_logged(query: Query, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, DECISION_DOMAIN):
         query.drive(query.first)
-    name = f"Batch 0 of query query (run run-1) with transactionalId '{query.first.sink_id}'"
-    assert f"{name} is decided (decision 1): 3 rows in 2 transactions" in caplog.text
-    assert f"{name} is committed: 3 rows to {query.first.topic}" in caplog.text
+    name = rf"\b0\b.*\bquery\b.*\brun-1\b.*'{query.first.sink_id}'"
+    assert re.search(rf"{name}.*decision 1\b.*\b3 rows\b.*\b2\b", caplog.text)
+    assert re.search(rf"{name}.*\b3 rows\b.*\b{query.first.topic}\b", caplog.text)
     caplog.clear()
     query.restarted().write(0, *ROWS)
-    assert "was already committed (decision 1): its 3 rows were counted again" in caplog.text
+    assert re.search(r"decision 1\b.*\b3 rows\b", caplog.text)
 
 
 @pytest.mark.parametrize(
-    ("query_id", "batch_id", "name"),
+    ("query_id", "batch_id", "facts"),
     [
-        ("q", 5, "batch 5 of query q (run r)"),
-        (BATCH_JOB, 5, "the batch job with batchId 5 (run r)"),
-        ("token", None, "the batch job (run r)"),
+        ("q", 5, r"\b5\b.*\bq\b.*\br\b"),
+        (BATCH_JOB, 5, r"\bbatchId 5\b.*\br\b"),
+        ("token", None, r"\br\b"),
     ],
 )
-def test_task_names_its_batch(query_id: str, batch_id: int | None, name: str) -> None:
+def test_task_names_its_batch(query_id: str, batch_id: int | None, facts: str) -> None:
     task = Task(
         query_id=query_id, batch_id=batch_id, run="r", partition=0, attempt=0, task_attempt_id=0
     )
-    assert task.batch == name
+    assert re.search(facts, task.batch)

@@ -1,4 +1,4 @@
-"""Earlier reads of the commit log are kept while they are valid."""
+"""Tests of the cached reads of the commit log, which are used while they are valid."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ MINE = key_prefix("X")
 
 
 class Reader:
-    """A process that reads again and again; `batches` counts what it was given."""
-
     def __init__(self) -> None:
         self.cluster = FakeCluster(2, has_topic_ids=True)
         self.cluster.create_topic(NAME)
@@ -47,7 +45,7 @@ class Reader:
         return [record for batch in found.decided for record in batch.records]
 
     def given(self) -> int:
-        """Batches since this was asked last."""
+        """Return the number of batches that were read since the last call."""
         count, self.client.batch_count = self.client.batch_count, 0
         return count
 
@@ -89,7 +87,7 @@ def test_only_new_batches_are_read(reader: Reader) -> None:
     assert reader.given() == 5
     reader.log.append(producer(1), [record("5")])
     assert [key for key, _ in reader.read()] == [record(f"{n}")[0] for n in range(6)]
-    assert reader.given() == 2  # the last one again, and what is new
+    assert reader.given() == 2  # the last batch again, and the new batch
     reader.read()
     assert reader.given() == 1
 
@@ -103,7 +101,7 @@ def test_planning_continues_the_last_read() -> None:
         driver.decide(number, number=number)
     client.batch_count = 0
     assert driver.plan().last["query"].number == 29
-    assert client.batch_count == 4  # where it stood, the mark, the new decision, and its marker
+    assert client.batch_count == 4  # last batch, mark, new decision and its marker
 
 
 def test_every_sink_has_its_own_read_position(reader: Reader) -> None:
@@ -148,7 +146,7 @@ def test_recreated_topic_is_read_again(reader: Reader) -> None:
 
 @pytest.mark.parametrize("grows_to", [0, 1, 2, 3, 5])
 def test_truncated_log_is_read_again(reader: Reader, grows_to: int) -> None:
-    """By an unclean election or a lost disk; it may have grown past us since."""
+    """An unclean election or a lost disk truncates the log, which may then grow again."""
     for n in range(3):
         reader.log.append(producer(1), [record(f"{n}", "before")])
     reader.read()
@@ -200,7 +198,7 @@ def test_without_topic_id_everything_is_read_again(reader: Reader) -> None:
 
 @pytest.mark.parametrize("number", range(40))
 def test_incremental_and_full_reads_agree(number: int) -> None:
-    """Whatever is written, decided, removed, cleaned or cut in between."""
+    """The history contains writes, decisions, removals, compaction and truncation."""
     draw, reader = Random(number), Reader()
     writers = {n: producer(100 + n) for n in range(3)}
     opened: set[int] = set()
@@ -226,7 +224,7 @@ def test_incremental_and_full_reads_agree(number: int) -> None:
 
 
 def _values(records: list[Record]) -> list[tuple[bytes | None, bytes]]:
-    """Of each key the last, unless it is removed."""
+    """Return the last record of each key, unless a tombstone removed it."""
     last = dict(records)
     return [(key, value) for key, value in last.items() if value is not None]
 
@@ -246,7 +244,7 @@ def test_decision_is_the_same_in_incremental_and_full_reads() -> None:
 
 
 def test_old_read_is_not_kept(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tombstones may have come and gone since."""
+    """A tombstone may have been written and compacted away since the last read."""
     for n in range(5):
         reader.log.append(producer(1), [record(f"{n}")])
     reader.read()

@@ -1,8 +1,9 @@
-"""The commit topic: made so that it loses nothing, and read whatever others have open."""
+"""Tests of the commit topic: creation, checks, and reads despite open transactions."""
 
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -38,7 +39,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
     return lambda: "\n".join(record.getMessage() for record in caplog.records)
 
 
-# --- made and checked ---
+# --- creation and checks ---
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_topic_is_created_for_the_brokers_of_the_cluster(
     assert made.config["min.insync.replicas"] == in_sync
     assert made.config["cleanup.policy"] == "compact"
     assert made.config["unclean.leader.election.enable"] == "false"
-    assert (f"{replicas} of 3 replicas" in warnings()) is (replicas < 3)
+    assert bool(re.search(rf"\b{replicas}\b.*\b3 replicas\b", warnings())) is (replicas < 3)
 
 
 def test_created_topic_passes_the_check(
@@ -68,7 +69,7 @@ def test_created_topic_passes_the_check(
 
 
 def test_topic_is_checked_once_per_process() -> None:
-    """A topic with the same name and another id is checked again."""
+    """A new topic with the same name is checked again."""
     cluster = FakeCluster(has_topic_ids=True)
     client = cluster.client()
     cluster.create_topic(NAME, config=SOUND)
@@ -85,29 +86,28 @@ def test_topic_is_checked_once_per_process() -> None:
 
 def test_topic_that_another_query_creates_is_checked(fake: FakeCluster, client: FakeClient) -> None:
     client.before("create_topic", lambda: fake.create_topic(NAME, 2, config=SOUND))
-    with pytest.raises(CommitTopicError, match="2 partitions"):
+    with pytest.raises(CommitTopicError, match=r"\b2\b"):
         ensure(client)
 
 
 @pytest.mark.parametrize(
-    ("partitions", "config", "setting"),
+    ("partitions", "config", "facts"),
     [
-        (2, {}, "it has 2 partitions"),
-        (1, {"cleanup.policy": "delete"}, "its cleanup.policy is 'delete'"),
-        (1, {"cleanup.policy": "compact,delete"}, "its cleanup.policy is 'compact,delete'"),
-        (1, {"unclean.leader.election.enable": "true"}, "unclean.leader.election.enable"),
-        (1, {"max.message.bytes": "65535"}, "its max.message.bytes is 65535"),
-        (1, {"segment.bytes": "20000"}, "its segment.bytes is 20000"),
-        (1, {"delete.retention.ms": "599999"}, "its delete.retention.ms is 599999"),
+        (2, {}, r"\b2\b"),
+        (1, {"cleanup.policy": "delete"}, r"cleanup\.policy\b.*'delete'"),
+        (1, {"cleanup.policy": "compact,delete"}, r"cleanup\.policy\b.*'compact,delete'"),
+        (1, {"unclean.leader.election.enable": "true"}, r"unclean\.leader\.election\.enable"),
+        (1, {"max.message.bytes": "65535"}, r"max\.message\.bytes\b.*\b65535\b"),
+        (1, {"segment.bytes": "20000"}, r"segment\.bytes\b.*\b20000\b"),
+        (1, {"delete.retention.ms": "599999"}, r"delete\.retention\.ms\b.*\b599999\b"),
     ],
 )
 def test_topic_that_could_lose_decisions_is_refused(
-    fake: FakeCluster, client: FakeClient, partitions: int, config: dict[str, str], setting: str
+    fake: FakeCluster, client: FakeClient, partitions: int, config: dict[str, str], facts: str
 ) -> None:
     fake.create_topic(NAME, partitions, config={**SOUND, **config})
-    with pytest.raises(CommitTopicError) as caught:
+    with pytest.raises(CommitTopicError, match=facts) as caught:
         ensure(client)
-    assert setting in str(caught.value)
     assert (caught.value.option, caught.value.topic) == ("commitTopic", NAME)
 
 
@@ -130,7 +130,8 @@ def test_too_few_replicas_are_a_warning(
     config = {**SOUND, "min.insync.replicas": in_sync}
     cluster.create_topic(NAME, replication_factor=replicas, config=config)
     ensure(cluster.client())
-    assert (f"{replicas} replicas and min.insync.replicas={in_sync}" in warnings()) is warned
+    facts = rf"\b{replicas}\b.*\bmin\.insync\.replicas\b.*\b{in_sync}\b"
+    assert bool(re.search(facts, warnings())) is warned
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,7 @@ def test_chunk_fits_into_the_smallest_allowed_message(
     assert CommitTopic(client, NAME).read("X" * 200)["q" * 100].decision.entries == tuple(entries)
 
 
-# --- read ---
+# --- reads ---
 
 
 def test_decisions_are_read_as_written(setting: Setting) -> None:
@@ -207,7 +208,7 @@ def test_other_queries_open_transactions_do_not_hide_decisions(setting: Setting)
     mine = driver.decide(1)
     driver.client.init_producer_id(driver.sink_id, timeout_ms=30_000)
     assert driver.topic.read(driver.sink_id)["query"].decision == mine
-    # It was under way, and is no decision until it is committed.
+    # The decision of the other driver is not committed yet, so it does not count.
     assert other.topic.read(other.sink_id) == {}
     other.end(other.sink_id, other.owner)
     other.client.init_producer_id(other.sink_id, timeout_ms=30_000)
@@ -288,7 +289,8 @@ def test_damaged_record_is_reported_with_its_offset(fake: FakeCluster, client: F
         topic.read("X")
     text = str(error.value)
     assert (error.value.topic, error.value.transactional_id) == (NAME, "X")
-    assert '["X","query","decision",0] (partition 0, offset 4 to 4) is damaged' in text
+    assert '["X","query","decision",0]' in text
+    assert "4 to 4" in text
     assert "transactions --id=X" in text
 
 
@@ -297,7 +299,9 @@ def test_missing_chunk_is_reported_with_the_topic(fake: FakeCluster, client: Fak
     driver = Driver(client=client, sink_id="X", commit_topic=NAME)
     records = to_records(driver.decision(1), chunk_bytes_max=150)
     CommitTopic(client, NAME).write_plain(records[:-1])
-    with pytest.raises(CommitTopicError, match="is missing") as caught:
+    key = records[-1][0]
+    assert key is not None
+    with pytest.raises(CommitTopicError, match=re.escape(key.decode())) as caught:
         CommitTopic(client, NAME).read("X")
     assert (caught.value.topic, caught.value.transactional_id) == (NAME, "X")
 
@@ -309,7 +313,7 @@ def test_finished_mark_without_its_decision_is_an_error(
     driver.plan()
     driver.decide(1)
     driver.topic.mark_finished(driver.decision(2, number=2))
-    with pytest.raises(CommitTopicError, match=r"query query .* number 1.* number 2") as caught:
+    with pytest.raises(CommitTopicError, match=r"\bquery query\b.*\b1\b.*decision 2\b") as caught:
         driver.topic.read("X")
     assert (caught.value.topic, caught.value.transactional_id) == (NAME, "X")
     with pytest.raises(CommitTopicError):
@@ -319,7 +323,7 @@ def test_finished_mark_without_its_decision_is_an_error(
 def test_finished_mark_may_precede_the_markers_of_its_decision(
     fake: FakeCluster, client: FakeClient
 ) -> None:
-    """A reader that has not fenced the sink sees decision 1, and the mark of decision 2."""
+    """A reader that has not fenced the sink reads decision 1 and the mark of decision 2."""
     driver = Driver(client=client, sink_id="X", commit_topic=NAME, version=fake.transaction_version)
     driver.plan()
     driver.decide(1)
@@ -335,7 +339,7 @@ def test_finished_mark_may_precede_the_markers_of_its_decision(
     assert (state.decision.number, state.is_finished) == (2, True)
 
 
-# --- written and removed ---
+# --- writes and removals ---
 
 
 def test_keys_contain_all_records_of_the_sink(setting: Setting) -> None:
@@ -371,7 +375,7 @@ def test_rows_have_the_produce_schema(client: FakeClient, count: int) -> None:
 
 
 def test_rows_are_built_without_pandas() -> None:
-    """Which takes longer to import than all that a planning does."""
+    """Importing pandas takes longer than a whole planning."""
     code = (
         "import sys\n"
         "from pyspark_kafka.sink.exactly_once.planning import CommitTopic\n"

@@ -1,4 +1,4 @@
-"""Every request of the port is a failpoint, and is asked as it came."""
+"""Tests that every request of the port is a failpoint and passes its arguments unchanged."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.pyspark_kafka.sink.exactly_once.runs import at
 PARTITION = TopicPartition("t", 0)
 PRODUCER = ProducerIdAndEpoch(producer_id=1, producer_epoch=2)
 ROWS = pa.RecordBatch.from_arrays([pa.array([b"a"], pa.binary())], ["value"])
-QUIET = {"close", "pins_topic_ids", "producer", "transactional_producer"}
-"""Of the port, what asks no broker by itself."""
+QUIET = {"close", "checks_topic_ids", "producer", "transactional_producer"}
+"""Methods of the port that send no request."""
 
 
 class Recording:
-    """Any client or producer: notes how it is called; lends `producer`; fails if it is to."""
+    """A client or producer that records its calls, returns `producer`, or raises `error`."""
 
     def __init__(self, producer: object = None, *, error: Exception | None = None) -> None:
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []

@@ -1,4 +1,4 @@
-"""Every rule of the protocol is needed: without it, a named scenario fails."""
+"""Tests that every rule of the protocol is needed: without it, a named scenario fails."""
 
 from __future__ import annotations
 

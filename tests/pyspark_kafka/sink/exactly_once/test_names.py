@@ -1,4 +1,4 @@
-"""Transactional ids: what is built is recognised, and what belongs to others is not."""
+"""Tests of transactional ids: the sink recognizes its own ids and no others."""
 
 from __future__ import annotations
 

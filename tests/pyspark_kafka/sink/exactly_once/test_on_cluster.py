@@ -1,4 +1,4 @@
-"""The scenarios that ask nothing special of a cluster, on the one of this run."""
+"""Scenarios without special requirements, on the cluster of this run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from tests.conftest import TopicFactory
 from tests.pyspark_kafka.sink.exactly_once import failure_scenarios, scenarios
 from tests.pyspark_kafka.sink.exactly_once.query import MIDDLE
 from tests.pyspark_kafka.sink.exactly_once.worlds import RealWorld
+
+pytestmark = pytest.mark.slow
 
 SCENARIOS: tuple[Callable[[RealWorld], object], ...] = (
     scenarios.batches_are_seen_once,
@@ -46,7 +48,6 @@ SCENARIOS: tuple[Callable[[RealWorld], object], ...] = (
 
 @pytest.fixture
 def world(bootstrap: str, topic: TopicFactory, unique_name: Callable[[], str]) -> RealWorld:
-    """The cluster of this run."""
     return RealWorld(bootstrap, topic, unique_name)
 
 

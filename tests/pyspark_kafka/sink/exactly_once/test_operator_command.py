@@ -1,4 +1,4 @@
-"""The command that errors name is one that the command line takes."""
+"""Tests that the command line accepts the command that errors recommend."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The report of a sink's state, which changes nothing."""
+"""Tests of the report of a sink's state, which changes nothing."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -48,13 +49,12 @@ LOOKS = {
 
 @pytest.fixture(params=[1, 2], ids=["version-1", "version-2"])
 def world(request: pytest.FixtureRequest) -> FakeWorld:
-    """Of each `transaction.version`."""
+    """Return a fake cluster of each `transaction.version`."""
     return FakeWorld(cast("Literal[1, 2]", request.param))
 
 
 @pytest.fixture
 def real(bootstrap: str, topic: TopicFactory, unique_name: Callable[[], str]) -> RealWorld:
-    """The cluster of the run."""
     return RealWorld(bootstrap, topic, lambda: unique_name().replace("[", "-").replace("]", "-"))
 
 
@@ -84,7 +84,7 @@ def test_report_of_a_decided_batch_on_brokers(real: RealWorld) -> None:
 
 
 def decided_without_markers(world: FakeWorld) -> Run:
-    """A run whose driver died when the markers of its decision were not written yet."""
+    """Return a run whose driver died before the markers of its decision were written."""
     run = run_of(world)
     batch = run.begin(0)
     batch.task(0, [b"a"])
@@ -114,7 +114,7 @@ def test_report_of_a_decision_without_markers(world: FakeWorld) -> None:
         report = examine(
             client, run.sink_id, COMMIT_TOPIC, now_ms=world.now_ms(), pause=lambda _: None
         )
-    assert "state=PrepareCommit: is ending its transaction" in next(lines(report))
+    assert "state=PrepareCommit" in next(lines(report))
 
 
 def check_undecided(world: World) -> None:
@@ -183,7 +183,7 @@ def test_report_has_the_offsets_of_lost_rows(world: FakeWorld) -> None:
 
 
 def test_first_row_is_found_before_many_others(world: FakeWorld) -> None:
-    """The first row is further back than one window, among rows of others."""
+    """The first row is more than one window before the end, among rows of other producers."""
     run = run_of(world)
     batch = run.begin(0)
     with run.process("task") as client:
@@ -204,7 +204,7 @@ def other_writes(other: Run, topic: str) -> None:
 
 
 def test_rows_are_counted_once_across_windows(world: FakeWorld) -> None:
-    """1,500 rows lie across the end of a window; before them others' rows, and the first one."""
+    """The 1,500 rows lie in two windows; the first row and rows of others are before them."""
     topic = world.topic()
     log = world.cluster.log(TopicPartition(topic, 0))
     ours, others = (ProducerIdAndEpoch(producer_id=n, producer_epoch=3) for n in (7, 8))
@@ -237,9 +237,7 @@ def test_first_offset_of_deleted_rows_is_unknown(world: FakeWorld) -> None:
     world.cluster.log(partition).delete_before(3)
     [decision] = report_of(world, run.sink_id).unfinished
     assert [one.rows[0].first_offset for one in decision.entries] == [None, None]
-    assert range_text(decision.entries[0].rows[0]).endswith(
-        "-0 up to offset 1 (the first was not found)"
-    )
+    assert re.match(rf"{partition} .*\b1\b", range_text(decision.entries[0].rows[0]))
 
 
 def test_report_of_rows_in_a_deleted_topic(world: FakeWorld) -> None:
@@ -253,14 +251,15 @@ def test_report_of_rows_in_a_deleted_topic(world: FakeWorld) -> None:
 
 
 def test_report_names_another_application_that_holds_readers(world: FakeWorld) -> None:
-    """The partition waits for another application's transaction, which began earlier."""
+    """The partition waits for the transaction of another application, which began earlier."""
     run, other = run_of(world), run_of(world)
     replace(other, topic=run.topic).begin(0).task(0, [b"z"])
     run.begin(0).task(0, [b"a"])
     [held] = report_of(world, run.sink_id).held
     assert held.transactional_id is None
     assert held.holder is not None
-    assert "another application" in "\n".join(lines(report_of(world, run.sink_id)))
+    text = "\n".join(lines(report_of(world, run.sink_id)))
+    assert re.search(rf"^held .*\bproducer_id={held.holder.producer_id}$", text, re.MULTILINE)
 
 
 def test_report_of_a_two_phase_sink(world: FakeWorld) -> None:
@@ -310,7 +309,7 @@ def test_partition_without_rows_holds_no_readers(world: FakeWorld) -> None:
 
 
 def test_report_checks_the_acl_on_task_ids(world: FakeWorld) -> None:
-    """Lists silently omit ids without an ACL, but describing such an id is refused."""
+    """Lists silently omit ids without an ACL, but DescribeTransactions rejects such an id."""
     run = run_of(world)
     run.begin(0)
     world.cluster.requests.clear()

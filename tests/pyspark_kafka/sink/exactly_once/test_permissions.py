@@ -1,8 +1,7 @@
-"""ACLs: those that the guide lists are sufficient, and an error names a missing one.
+"""Tests of ACLs: the ACLs in the guide are sufficient, and an error names a missing one.
 
-On Apache Kafka with its StandardAuthorizer; `broker_ref` has no ACLs. Without authentication the
-principal is ANONYMOUS, also for brokers. It is denied access by ACLs for another principal on the
-same resource, because a resource without ACLs is open to all.
+Without authentication the principal is ANONYMOUS, also for brokers. A resource without ACLs is open
+to all, so the tests deny access with ACLs for another principal on the same resource.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from tests.pyspark_kafka.sink.exactly_once.conftest import world_of
 from tests.pyspark_kafka.sink.exactly_once.runs import Run
 from tests.pyspark_kafka.sink.exactly_once.worlds import RealWorld
 
-pytestmark = [pytest.mark.kafka_only, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.timeout(240)]
 
 SETTINGS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -48,7 +47,7 @@ ROWS = (b"a", b"b", b"c")
 
 @dataclass(frozen=True, kw_only=True)
 class Permission:
-    """A row of the guide's table; `of` is the kind of name."""
+    """A row of the guide's table; `of` is the kind of resource name."""
 
     of: str
     resource: ResourceType
@@ -73,11 +72,11 @@ PERMISSIONS = (
     Permission(of="commits", resource=TOPIC, operation=AclOperation.CREATE),
     Permission(of="group", resource=GROUP, operation=AclOperation.READ),
 )
-"""DESCRIBE is never the one that is missing: who may read or write may describe."""
+"""DESCRIBE is never missing, because READ and WRITE imply it."""
 
 ID_ALONE = Permission(of="id", resource=ID, operation=AclOperation.WRITE)
 FOR_A_CRASH = "output READ"
-"""Only for the markers of a transaction whose id is in use again."""
+"""Needed only to read the markers of a transaction whose id was reused."""
 
 CLUSTER = "kafka-cluster"
 OF_BROKERS = (
@@ -86,7 +85,7 @@ OF_BROKERS = (
     AclOperation.DESCRIBE,
     AclOperation.ALTER_CONFIGS,
 )
-"""What this principal may do to the cluster, because brokers and this test have to."""
+"""The cluster operations that the brokers and this test need."""
 
 
 def allowed(
@@ -96,12 +95,11 @@ def allowed(
     operation: AclOperation,
     pattern: ResourcePatternType = LITERAL,
 ) -> AclBinding:
-    """From any host."""
+    """Return an ACL that allows an operation from any host."""
     return AclBinding(resource, name, pattern, principal, "*", operation, AclPermissionType.ALLOW)
 
 
 def make(admin: AdminClient, bindings: Iterable[AclBinding]) -> None:
-    """Create ACLs; returns when they are in force."""
     wanted = list(bindings)
     for future in admin.create_acls(wanted).values():
         future.result(timeout=30)
@@ -123,7 +121,7 @@ def _is_there(admin: AdminClient, acl: AclBindingFilter) -> bool:
 
 
 class Guarded:
-    """A query whose names have the given ACLs and no others."""
+    """A query whose resources have the given ACLs and no others."""
 
     def __init__(self, world: RealWorld, bootstrap_servers: str) -> None:
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
@@ -147,7 +145,6 @@ class Guarded:
         )
 
     def allow(self, rights: Iterable[Permission]) -> None:
-        """Add ACLs; returns when they are in force."""
         make(
             self._admin,
             [
@@ -163,7 +160,7 @@ class Guarded:
         )
 
     def write(self, batch_id: int, *, run: str) -> None:
-        """A batch of one row, as Spark plays it."""
+        """Write a batch of one row, as Spark does."""
         Run(
             world=self.world,
             topic=self.names["output"],
@@ -178,7 +175,7 @@ class Guarded:
         )
 
     def write_until_refused(self) -> tuple[int, KafkaError | CommitTopicError]:
-        """Return how many batches were written, and the error of the next one.
+        """Return the number of written batches, and the error of the next batch.
 
         From the second start on there are decisions to read and a topic to check.
         """
@@ -190,14 +187,14 @@ class Guarded:
         raise AssertionError("nothing was refused")
 
     def rows(self) -> list[bytes]:
-        """What a reader sees, once it may."""
+        """Add all ACLs and return the rows that a consumer reads."""
         self.allow(PERMISSIONS)
         return self.world.committed(self.names["output"])
 
 
 @pytest.fixture(scope="module")
 def secured(cluster_with: ClusterFactory) -> Cluster:
-    """A broker that has ACLs, and lets this principal do to the cluster what it has to."""
+    """Return a broker whose ACLs allow this principal the required cluster operations."""
     cluster = cluster_with(SETTINGS)
     make(
         AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 2}),
@@ -208,7 +205,7 @@ def secured(cluster_with: ClusterFactory) -> Cluster:
 
 @pytest.fixture
 def guarded(secured: Cluster, unique_name: Callable[[], str]) -> Guarded:
-    """Names with ACLs for another principal only."""
+    """Return a query whose resources have ACLs for another principal only."""
     return Guarded(world_of(secured, unique_name), secured.bootstrap_servers)
 
 
@@ -226,8 +223,8 @@ def test_acls_of_the_guide_are_sufficient(guarded: Guarded) -> None:
         ("output WRITE", "{output}.*TOPIC_AUTHORIZATION_FAILED"),
         ("commits READ", "{commits}.*TOPIC_AUTHORIZATION_FAILED"),
         ("commits WRITE", "{commits}.*TOPIC_AUTHORIZATION_FAILED"),
-        ("commits DESCRIBE_CONFIGS", "{commits}.*Grant the principal DESCRIBE_CONFIGS"),
-        ("commits CREATE", "{commits}.*does not exist.*kafka-topics.sh --create"),
+        ("commits DESCRIBE_CONFIGS", "{commits}.*DESCRIBE_CONFIGS"),
+        ("commits CREATE", "{commits}.*kafka-topics.sh --create"),
         ("group READ", "{group}.*GROUP_AUTHORIZATION_FAILED"),
     ],
     ids=str,
@@ -239,12 +236,12 @@ def test_missing_acl_is_named(guarded: Guarded, missing: str, pattern: str) -> N
     assert re.search(pattern.format(**guarded.names), str(refusal))
     assert guarded.rows() == [*ROWS[:written]]
     guarded.write(written, run="run-later")
-    assert guarded.rows() == [*ROWS[: written + 1]], "nothing is left open"
+    assert guarded.rows() == [*ROWS[: written + 1]], "an open transaction blocks consumers"
 
 
 def test_missing_prefix_acl_is_reported_before_any_row(guarded: Guarded) -> None:
     guarded.allow([ID_ALONE, *(permission for permission in PERMISSIONS if permission.of != "id")])
-    with pytest.raises(KafkaError, match=r"DESCRIBE and WRITE .* with the prefix"):
+    with pytest.raises(KafkaError, match=r"\bDESCRIBE\b.*\bWRITE\b"):
         guarded.write(0, run="run-1")
     assert guarded.rows() == []
 

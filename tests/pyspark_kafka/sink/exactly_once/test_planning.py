@@ -1,8 +1,9 @@
-"""Planning completes or aborts all earlier batches of the sink, and touches no other sink."""
+"""Tests of planning, which commits or aborts all earlier batches of its own sink only."""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -39,7 +40,7 @@ COMMITS = "commits"
 def of(
     fake: FakeCluster, run: str = "run-1", *, sink_id: str = "X", query_id: str = "query"
 ) -> Driver:
-    """A driver on a fake cluster, which has the topic `out` of two partitions."""
+    """Return a driver on a fake cluster that has the topic `out` with two partitions."""
     if OUT not in fake.topics:
         fake.create_topic(OUT, 2)
     return Driver(
@@ -99,7 +100,7 @@ def test_planning_aborts_an_undecided_batch(setting: Setting) -> None:
     old.write_decision(old.decision(7))
     assert new.plan().last == {}
     assert setting.world.committed(topic) == []
-    # Nothing that the old driver still sends can decide anything.
+    # No later request of the old driver can decide a batch.
     assert old.end(old.sink_id, old.owner) is not ErrorCode.none
     with pytest.raises(KafkaError):
         old.write_decision(old.decision(8))
@@ -158,7 +159,7 @@ def test_planning_finishes_batches_of_other_queries_of_the_sink(setting: Setting
 
 
 def test_old_driver_finishes_its_decision_while_a_new_owner_writes(setting: Setting) -> None:
-    """Rolling forward, marking and sweeping late is as if it had been done in time."""
+    """A late roll forward, mark or sweep has the same effect as an early one."""
     topic = setting.world.topic()
     old, new = setting.driver("old"), setting.driver("new")
     old.plan()
@@ -172,7 +173,7 @@ def test_old_driver_finishes_its_decision_while_a_new_owner_writes(setting: Sett
     for decided_with in (None, old.version):
         with pytest.raises(SinkFencedError):
             sweep(old.client, old.sink_id, old.owner, run="old", decided_with=decided_with)
-    # The late mark is of decision 1: decision 2 is still to be rolled forward.
+    # The late mark belongs to decision 1, so decision 2 still needs a roll forward.
     assert not is_finished(new)
     assert setting.world.committed(topic) == [b"first"]
     assert new.plan().last["query"].number == 2
@@ -189,7 +190,7 @@ def test_commit_topic_with_retention_is_refused_before_fencing(setting: Setting)
         replication_factor=1,
         config={"cleanup.policy": "delete"},
     )
-    with pytest.raises(CommitTopicError, match=r"cleanup\.policy is 'delete'"):
+    with pytest.raises(CommitTopicError, match=r"cleanup\.policy\b.*'delete'"):
         driver.plan()
     assert driver.client.describe_transactions([driver.sink_id]) == {}
 
@@ -202,7 +203,7 @@ def test_commit_topic_with_two_partitions_is_refused(setting: Setting) -> None:
         replication_factor=1,
         config={"cleanup.policy": "compact"},
     )
-    with pytest.raises(CommitTopicError, match="it has 2 partitions"):
+    with pytest.raises(CommitTopicError, match=r"\b2\b"):
         driver.plan()
 
 
@@ -257,7 +258,7 @@ def test_jobs_without_batch_id_leave_no_records(fake: FakeCluster) -> None:
     assert last.topic.read("X") == {}
     assert last.topic.keys("X") == ()
     assert seen(fake) == ["0", "1", "2"]
-    # A driver of such a job that comes late finds nothing to do, and does no harm.
+    # The late driver of a batch job finds nothing to do and changes nothing.
     finished.topic.mark_finished(finished.decision(None))
     assert last.plan().last == {}
 
@@ -301,7 +302,7 @@ def test_every_timeout_is_checked(fake: FakeCluster) -> None:
 
 
 def test_short_timeout_applies_to_decisions(fake: FakeCluster) -> None:
-    """Otherwise brokers that allow no longer one would refuse the sink's id."""
+    """Otherwise a broker with a small maximum timeout would reject the sink's id."""
     driver = of(fake)
     plan(driver.client, replace(driver.options, transaction_timeout_ms=1_000))
     assert driver.client.describe_transactions(["X"])["X"].timeout_ms == 1_000
@@ -313,7 +314,7 @@ def test_refused_broker_config_is_requested_once() -> None:
     driver = of(fake)
     for _ in range(3):
         driver.plan()
-    # The first planning creates the topic, and does not know its id yet.
+    # The first planning creates the topic and does not know its topic id yet.
     assert asked_by(driver).count("broker_config") == 2
 
 
@@ -332,7 +333,7 @@ def test_missing_partition_verification_is_a_warning(
 
 
 def expired(fake: FakeCluster) -> tuple[Driver, Entry]:
-    """The driver of another query, whose transaction its coordinator has forgotten."""
+    """Return the driver of another query whose transactional id has expired."""
     other = of(fake, "other", query_id="other")
     other.plan()
     entry = other.prepare(0, OUT, "a")
@@ -345,14 +346,14 @@ def expired(fake: FakeCluster) -> tuple[Driver, Entry]:
 def test_unknown_outcome_stops_only_its_query(
     fake: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its decision is kept, and its transactions are not swept."""
+    """The decision of that query is kept, and its transactions are not swept."""
     other, entry = expired(fake)
     fake.log(TopicPartition(OUT, 0)).delete_before(2)
     driver = of(fake)
     for _ in range(2):
         planned = driver.plan().last["other"]
         assert planned.unknown is not None
-        assert "Decision 1 of query other" in planned.unknown.what
+        assert re.search(r"(?i)decision 1\b.*\bother\b", planned.unknown.what)
         assert "python -m pyspark_kafka transactions --id=X" in planned.unknown.advice
         assert planned.unknown.what in caplog.text
     other.topic.mark_finished(other.decision(1, entry))
@@ -360,7 +361,7 @@ def test_unknown_outcome_stops_only_its_query(
 
 
 def test_expired_outcome_is_looked_up_once() -> None:
-    """Looking it up reads logs to their ends."""
+    """Each look-up reads logs to their ends."""
     fake = FakeCluster(2, has_topic_ids=True)
     expired(fake)
     fake.log(TopicPartition(OUT, 0)).delete_before(2)
@@ -372,7 +373,7 @@ def test_expired_outcome_is_looked_up_once() -> None:
 
 
 def test_unreadable_outcome_is_looked_up_again(fake: FakeCluster) -> None:
-    """Once the ACL is granted, nothing else has to be done."""
+    """Once the ACL is granted, no other step is needed."""
     expired(fake)
     driver, client = of(fake), fake.client("without ACL")
     refusal = AuthorizationError("TOPIC_AUTHORIZATION_FAILED")
@@ -386,7 +387,7 @@ def test_unreadable_outcome_is_looked_up_again(fake: FakeCluster) -> None:
 def test_interrupted_roll_forward_stops_planning(
     fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This holds for decisions of any query: the next start finds out."""
+    """This holds for the decision of any query, which the next start completes."""
     monkeypatch.setattr("pyspark_kafka.sink.exactly_once.roll_forward._PAUSES_S", ())
     other, driver = of(fake, "other", query_id="other"), of(fake)
     other.plan()
@@ -413,11 +414,11 @@ def test_lost_rows_of_one_query_do_not_stop_another(fake: FakeCluster) -> None:
     assert one.plan().last["one"].lost == {3}
 
 
-# --- killed and interleaved ---
+# --- kills and concurrent requests ---
 
 
 def crashed(fake: FakeCluster) -> tuple[Driver, Driver]:
-    """A driver that died behind its decision, and left more than that; and its successor."""
+    """Return a driver that died after its decision, with an undecided task, and its successor."""
     old, new = of(fake, "old"), of(fake, "new")
     old.plan()
     entries = [old.prepare(n, OUT, f"{n}") for n in range(2)]
@@ -443,7 +444,7 @@ def test_planning_killed_anywhere_can_be_repeated(
     _, new = crashed(fake)
     assert isinstance(new.client, FakeClient)
     if is_done:
-        new.client.lose(number)
+        new.client.lose_response(number)
     else:
         new.client.fail(number, BrokerUnreachableError("killed"))
     try:
@@ -451,7 +452,7 @@ def test_planning_killed_anywhere_can_be_repeated(
     except KafkaError:
         pass
     except OutcomeUnknownError as error:
-        assert "not all of its transactions" in str(error)  # noqa: PT017
+        assert isinstance(error.__cause__, KafkaError)  # noqa: PT017
     last = of(fake, "last")
     assert last.plan().last["query"].lost == frozenset()
     assert seen(fake) == ["0", "1"]
@@ -461,7 +462,7 @@ def test_planning_killed_anywhere_can_be_repeated(
 
 @pytest.mark.parametrize("number", range(1, REQUESTS + 1))
 def test_overtaken_planning_is_harmless(fake: FakeCluster, number: int) -> None:
-    """A newer owner does a whole batch in the middle of it, and decides it."""
+    """A newer owner writes and decides a whole batch between the requests of the planning."""
     _, zombie = crashed(fake)
     new = of(fake, "newest")
 
@@ -476,7 +477,7 @@ def test_overtaken_planning_is_harmless(fake: FakeCluster, number: int) -> None:
     except SinkFencedError:
         pass
     else:
-        # It took the id over again before it noticed, and is the owner then.
+        # The old driver fenced the id again before it detected the newer owner, so it owns the id.
         assert zombie.owner == fake.producer_of("X")
     last = new.plan().last["query"]
     assert (last.number, last.lost) == (2, frozenset())
@@ -505,7 +506,10 @@ def test_concurrent_plannings_have_one_owner(fake: FakeCluster, number: int) -> 
 
 
 def test_reused_task_id_is_not_the_decided_transaction(fake: FakeCluster) -> None:
-    """Only after the mark may a task take an id again; whoever rolls forward late finds it so."""
+    """A task may reuse an id only after the finished mark.
+
+    A late roll forward then finds the id with another transaction.
+    """
     old, new = of(fake, "run"), of(fake, "run")
     old.plan()
     entry = old.prepare(0, OUT, "first")
@@ -539,9 +543,10 @@ def test_planning_at_the_last_epochs(fake: FakeCluster) -> None:
     assert fake.is_stable(OUT)
 
 
-# --- a cluster whose brokers go ---
+# --- failing brokers ---
 
 
+@pytest.mark.slow
 def test_planning_while_coordinators_and_leaders_move(
     cluster_with: ClusterFactory, unique_name: Callable[[], str]
 ) -> None:
@@ -573,6 +578,6 @@ def test_planning_while_coordinators_and_leaders_move(
             with world.client("new") as another:
                 last = replace(old, client=another, plans=[]).plan().last["query"]
             assert (last.number, last.lost) == (number, frozenset())
-            # The client that knew the brokers as they were finds its way, too.
+            # The client with outdated metadata finds the new brokers, too.
             assert old.plan().last["query"].number == number
         cluster.start_broker(gone)

@@ -1,4 +1,4 @@
-"""The scenarios on the fake cluster: each row is visible once, or an error is raised."""
+"""Scenarios on the fake cluster: each row is visible once, or an error is raised."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ SCENARIOS: tuple[Callable[[FakeWorld], object], ...] = (
 
 @pytest.fixture(params=[1, 2], ids=["version-1", "version-2"])
 def world(request: pytest.FixtureRequest) -> FakeWorld:
-    """Of each `transaction.version`."""
+    """Return a fake cluster of each `transaction.version`."""
     return FakeWorld(cast("Literal[1, 2]", request.param))
 
 

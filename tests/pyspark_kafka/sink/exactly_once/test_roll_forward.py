@@ -1,7 +1,11 @@
-"""Roll forward: committed is done, aborted is lost, and anything else is an error."""
+"""Tests of roll forward.
+
+Committed transactions are complete, aborted ones mean lost rows, and any other state is an error.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
@@ -25,24 +29,22 @@ OUT_0 = TopicPartition(OUT, 0)
 
 
 def roll(driver: Driver, *entries: Entry, finished: int = 0) -> list[int]:
-    """Roll forward, and return the lost partitions."""
     state = QueryState(decision=driver.decision(5, *entries), finished_number=finished)
     return [entry.partition for entry in roll_forward(driver.client, state, pause=lambda _: None)]
 
 
 def unknown_outcome(driver: Driver, *entries: Entry) -> str:
-    """Roll forward, which fails; return the error's text."""
     with pytest.raises(OutcomeUnknownError) as error:
         roll(driver, *entries)
     assert error.value.transactional_id == driver.sink_id
     text = str(error.value)
-    assert text.startswith("Decision 1 of query query (batch 5)")
+    assert re.search(r"(?i)decision 1\b.*\bquery\b.*\b5\b", text)
     return text
 
 
 @pytest.fixture
 def driver(fake: FakeCluster, client: FakeClient) -> Driver:
-    """On a fake cluster with the topic `out` of two partitions."""
+    """Return a driver on a fake cluster that has the topic `out` with two partitions."""
     fake.create_topic(OUT, 2)
     return Driver(
         client=client, sink_id="X", commit_topic="commits", version=fake.transaction_version
@@ -76,7 +78,7 @@ def test_aborted_transaction_is_lost(setting: Setting) -> None:
 
 
 def test_fenced_transaction_is_lost(setting: Setting) -> None:
-    """A fence leaves the coordinator as after a commit; only the log has the outcome."""
+    """A fence leaves the same coordinator state as a commit; only the log has the outcome."""
     driver, topic = setting.driver(), setting.world.topic(2)
     entries = [driver.prepare(n, topic, f"{n}", to=(1,)) for n in range(2)]
     driver.client.init_producer_id(entries[0].transactional_id, timeout_ms=30_000)
@@ -109,7 +111,7 @@ def test_aborted_transaction_of_a_reused_id_is_lost(setting: Setting) -> None:
 
 
 def test_newer_client_rolls_forward_an_older_clients_decision(setting: Setting) -> None:
-    """Each transaction is ended by the version that it was written with."""
+    """Each transaction is ended with the version that it was written with."""
     driver, topic = setting.driver(), setting.world.topic()
     entry = driver.prepare(0, topic, "a")
     driver.commit(entry)
@@ -122,7 +124,7 @@ def test_newer_client_rolls_forward_an_older_clients_decision(setting: Setting) 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_retry_uses_the_transaction_version_of_the_entry(version: Literal[1, 2]) -> None:
-    """A retry with another version is refused although the transaction is committed."""
+    """A retry with another version is rejected although the transaction is committed."""
     fake = FakeCluster(2)
     client = fake.client()
     fake.create_topic(OUT)
@@ -140,7 +142,7 @@ def test_empty_decision_sends_no_request(client: FakeClient) -> None:
     assert client.asked() == []
 
 
-# --- (a) ---
+# --- (a) the decision is finished ---
 
 
 def test_finished_decision_sends_no_request(driver: Driver, client: FakeClient) -> None:
@@ -150,7 +152,7 @@ def test_finished_decision_sends_no_request(driver: Driver, client: FakeClient) 
     assert len(client.asked()) == before
 
 
-# --- (b) ---
+# --- (b) the coordinator has the outcome ---
 
 
 def test_log_is_not_read_if_the_coordinator_knows_the_outcome(
@@ -159,7 +161,7 @@ def test_log_is_not_read_if_the_coordinator_knows_the_outcome(
     done, lost = driver.prepare(0, OUT, "a"), driver.prepare(1, OUT, "b")
     driver.commit(done)
     driver.end(lost.transactional_id, lost.producer, is_commit=False)
-    fake.answer(done.transactional_id, ErrorCode.invalid_txn_state)
+    fake.respond_to_end_txn(done.transactional_id, ErrorCode.invalid_txn_state)
     assert roll(driver, done, lost) == [1]
     assert "read_log" not in client.asked()
 
@@ -182,24 +184,23 @@ def test_error_codes_are_not_outcomes(
 ) -> None:
     entry = driver.prepare(0, OUT, "a")
     driver.end(entry.transactional_id, entry.producer, is_commit=verdict == "commit")
-    fake.answer(entry.transactional_id, code)
+    fake.respond_to_end_txn(entry.transactional_id, code)
     assert roll(driver, entry) == ([] if verdict == "commit" else [0])
 
 
 def test_open_transaction_is_committed_again(fake: FakeCluster, driver: Driver) -> None:
     entry = driver.prepare(0, OUT, "a")
-    fake.answer(entry.transactional_id, None, ErrorCode.unknown_server_error)
+    fake.respond_to_end_txn(entry.transactional_id, None, ErrorCode.unknown_server_error)
     assert roll(driver, entry) == []
     assert fake.committed(OUT) == [(None, b"a")]
 
 
 def test_transaction_that_stays_open_is_reported(fake: FakeCluster, driver: Driver) -> None:
     entries = [driver.prepare(n, OUT, "a", "b", to=(0, 1)) for n in range(2)]
-    fake.answer(entries[1].transactional_id, *[None] * 20)
+    fake.respond_to_end_txn(entries[1].transactional_id, *[None] * 20)
     text = unknown_outcome(driver, *entries)
-    assert f"'{entries[1].transactional_id}' with 2 rows up to out-0 offset 3" in text
+    assert re.search(rf"'{entries[1].transactional_id}'.*\b2 rows\b.*\bout-0\b.*\b3\b", text)
     assert entries[0].transactional_id not in text
-    assert "Start the query again" in text
 
 
 def test_roll_forward_waits_for_markers(fake: FakeCluster, driver: Driver) -> None:
@@ -220,7 +221,7 @@ def test_commit_without_markers_is_reported(fake: FakeCluster, driver: Driver) -
 
 
 def test_prepared_abort_is_lost(fake: FakeCluster, driver: Driver) -> None:
-    """Version 1 fences with the epoch that the next owner has: it is seen when they are there."""
+    """With version 1 a fence uses the next owner's epoch, so only the markers show the outcome."""
     entry = driver.prepare(0, OUT, "a")
     fake.holds_markers = True
     fake.advance(10_000_000)
@@ -239,7 +240,7 @@ def test_prepared_abort_is_lost(fake: FakeCluster, driver: Driver) -> None:
 def test_next_owner_with_the_same_epoch_is_not_this_transaction(
     fake: FakeCluster, driver: Driver
 ) -> None:
-    """Version 1: a transaction that was committed under e, and the next one, aborted under e+1."""
+    """With version 1 a transaction is committed in epoch e, and the next one is aborted in e+1."""
     first = driver.prepare(0, OUT, "a")
     driver.commit(first)
     second = driver.prepare(0, OUT, "b")
@@ -262,7 +263,7 @@ def test_timed_out_transaction_is_lost(fake: FakeCluster, driver: Driver) -> Non
     assert roll(driver, entry) == [0]
 
 
-# --- (c) ---
+# --- (c) the log has the outcome ---
 
 
 @pytest.mark.parametrize("verdict", ["commit", "abort"])
@@ -278,7 +279,7 @@ def test_outcome_of_an_expired_id_is_read_from_the_log(
 
 @pytest.mark.parametrize("verdict", ["commit", "abort"])
 def test_last_epoch_of_a_producer_id(fake: FakeCluster, driver: Driver, verdict: str) -> None:
-    """After it the coordinator knows another producer id: INVALID_PRODUCER_ID_MAPPING."""
+    """After the last epoch the coordinator has another producer id: INVALID_PRODUCER_ID_MAPPING."""
     own_id = driver.id_of(0)
     driver.client.init_producer_id(own_id, timeout_ms=1000)
     fake.exhaust(own_id)
@@ -344,11 +345,10 @@ def test_markers_of_other_producers_do_not_count(driver: Driver, fake: FakeClust
     assert roll(driver, entry) == []
 
 
-# --- (d) ---
+# --- (d) the outcome is unknown ---
 
 
 def gone(fake: FakeCluster, driver: Driver, entry: Entry, cut: int) -> None:
-    """Expire the id, and delete the log before an offset."""
     fake.expire(entry.transactional_id)
     fake.log(OUT_0).delete_before(cut)
 
@@ -359,13 +359,13 @@ def test_marker_deleted_by_retention(fake: FakeCluster, driver: Driver) -> None:
     driver.commit(driver.prepare(1, OUT, "c"))
     gone(fake, driver, entry, 3)
     text = unknown_outcome(driver, entry)
-    assert f"'{entry.transactional_id}' with 2 rows up to out-0 offset 1" in text
-    assert "retention" in text
+    assert re.search(rf"'{entry.transactional_id}'.*\b2 rows\b.*\bout-0\b.*\b1\b", text)
+    assert "--accept-loss" in text
     assert "python -m pyspark_kafka transactions --id=X" in text
 
 
 def test_marker_of_a_later_transaction_does_not_count(fake: FakeCluster, driver: Driver) -> None:
-    """Its producer id is the same; only the epoch differs."""
+    """The transactions have the same producer id and different epochs."""
     entry = driver.prepare(0, OUT, "a")
     driver.commit(entry)
     later = driver.prepare(0, OUT, "b")
@@ -384,7 +384,7 @@ def test_marker_after_deleted_records_counts_by_its_epoch(
 
 
 def test_fencing_marker_after_deleted_records(fake: FakeCluster, driver: Driver) -> None:
-    """With version 1 the marker could be that of the next owner's abort."""
+    """With version 1 the marker could also belong to an abort by the next owner."""
     entry = driver.prepare(0, OUT, "a")
     fake.advance(10_000_000)
     gone(fake, driver, entry, 1)
@@ -395,10 +395,10 @@ def test_fencing_marker_after_deleted_records(fake: FakeCluster, driver: Driver)
 
 
 def test_compacted_log(fake: FakeCluster, driver: Driver) -> None:
-    """Replaced records are deleted with their marker; the next marker is another's."""
+    """Replaced records are deleted with their marker; the next marker is of another transaction."""
     entry = driver.prepare(0, OUT, "a")
     driver.commit(entry)
-    later = driver.prepare(0, OUT, "b")  # of the same key, none
+    later = driver.prepare(0, OUT, "b")  # replaces the record with the same key, null
     driver.commit(later)
     aborted = driver.prepare(0, OUT, "c")
     driver.end(aborted.transactional_id, aborted.producer, is_commit=False)
@@ -415,7 +415,7 @@ def test_unreadable_log_is_reported(fake: FakeCluster, driver: Driver, client: F
     fake.expire(entry.transactional_id)
     client.fail("read_log", AuthorizationError("TOPIC_AUTHORIZATION_FAILED"))
     text = unknown_outcome(driver, entry)
-    assert "out-0 (TOPIC_AUTHORIZATION_FAILED)" in text
+    assert re.search(r"\bout-0\b.*TOPIC_AUTHORIZATION_FAILED", text)
     assert "READ" in text
     assert "--accept-loss" not in text
 
@@ -431,16 +431,16 @@ def test_unknown_outcome_does_not_keep_others_from_being_committed(
     assert [value for _, value in fake.committed(OUT)] == [b"1", b"2"]
 
 
-# --- interrupted ---
+# --- interruptions ---
 
 
 @pytest.mark.parametrize(
     "interrupt",
     [
-        lambda client: client.fail("end_transactions", AuthorizationError("no")),
-        lambda client: client.fail("describe_transactions", BrokerUnreachableError("no")),
-        lambda client: client.fail("list_offsets", BrokerUnreachableError("no")),
-        lambda client: client.fail("read_log", BrokerUnreachableError("no")),
+        lambda client: client.fail("end_transactions", AuthorizationError("the cause")),
+        lambda client: client.fail("describe_transactions", BrokerUnreachableError("the cause")),
+        lambda client: client.fail("list_offsets", BrokerUnreachableError("the cause")),
+        lambda client: client.fail("read_log", BrokerUnreachableError("the cause")),
     ],
     ids=["end", "describe", "offsets", "read"],
 )
@@ -455,11 +455,11 @@ def test_interruption_is_reported(
     fake.expire(entry.transactional_id)
     interrupt(client)
     text = unknown_outcome(driver, entry)
-    assert "could be committed: no" in text
+    assert "the cause" in text
     assert roll(driver, entry) == []
 
 
 def test_lost_response_is_retried(driver: Driver, client: FakeClient) -> None:
     entries = [driver.prepare(n, OUT, f"{n}") for n in range(3)]
-    client.lose("end_transactions")
+    client.lose_response("end_transactions")
     assert roll(driver, *entries) == []

@@ -1,4 +1,4 @@
-"""The offsets of a micro-batch are read from the checkpoint that Spark has written."""
+"""Tests of the offsets of a micro-batch, read from Spark's checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KAFKA = '{"t":{"0":5,"1":7}}'
 
 
 def written(directory: Path, *sources: str, version: str = "v1", metadata: str = METADATA) -> str:
-    """A checkpoint with the offsets of batch 3."""
+    """Write a checkpoint with the offsets of batch 3 and return its path."""
     return file_of(directory, "\n".join([version, metadata, *sources]).encode())
 
 
@@ -66,22 +66,22 @@ def test_sources_that_are_not_kafka_have_no_offsets(tmp_path: Path, line: str) -
 
 
 @pytest.mark.parametrize(
-    ("line", "what"),
+    ("line", "facts"),
     [
-        ('{"t":{"0":5,"1"', "no JSON"),
-        ('{"t":{"0":-5}}', "t-0 is -5"),
-        ('{"t":{"0":"5"}}', "t-0 is '5'"),
-        ('{"t":{"0":5.5}}', "t-0 is 5.5"),
-        ('{"t":{"zero":5}}', "partition 'zero'"),
-        ('{"t":{"1":5,"01":6}}', "t-1 twice"),
-        ('{"t":{}}', "partitions"),
-        ('{"t":{"0":5},"u":6}', "topic 'u'"),
-        ('{"t":{"0":5}} ,', "no JSON"),
-        ('{"":{"0":5}}', "no name"),
+        ('{"t":{"0":5,"1"', "JSON"),
+        ('{"t":{"0":-5}}', "t-0 .*-5"),
+        ('{"t":{"0":"5"}}', "t-0 .*'5'"),
+        ('{"t":{"0":5.5}}', r"t-0 .*\b5\.5"),
+        ('{"t":{"zero":5}}', "'zero'"),
+        ('{"t":{"1":5,"01":6}}', "t-1"),
+        ('{"t":{}}', "'t'"),
+        ('{"t":{"0":5},"u":6}', "'u'"),
+        ('{"t":{"0":5}} ,', "JSON"),
+        ('{"":{"0":5}}', "source 2"),
     ],
 )
-def test_damaged_line_of_a_kafka_source(tmp_path: Path, line: str, what: str) -> None:
-    with pytest.raises(CheckpointError, match=what) as raised:
+def test_damaged_line_of_a_kafka_source(tmp_path: Path, line: str, facts: str) -> None:
+    with pytest.raises(CheckpointError, match=facts) as raised:
         read_source_offsets(written(tmp_path, KAFKA, line), 3)
     text = str(raised.value)
     assert f"{tmp_path}/offsets/3" in text
@@ -90,18 +90,18 @@ def test_damaged_line_of_a_kafka_source(tmp_path: Path, line: str, what: str) ->
 
 
 @pytest.mark.parametrize(
-    ("content", "what"),
+    ("content", "facts"),
     [
-        (b"", "begins with ''"),
-        (b"v3\n{}\n" + KAFKA.encode(), "begins with 'v3'"),
-        (b"v1", "before the first source"),
-        (b"v1\n{}", "before the first source"),
-        (b"v1\n{}\n", "before the first source"),
-        (b"v1\n{}\n\xff", "not UTF-8"),
+        (b"", "''"),
+        (b"v3\n{}\n" + KAFKA.encode(), "'v3'"),
+        (b"v1", "offsets/3"),
+        (b"v1\n{}", "offsets/3"),
+        (b"v1\n{}\n", "offsets/3"),
+        (b"v1\n{}\n\xff", "UTF-8"),
     ],
 )
-def test_incomplete_file(tmp_path: Path, content: bytes, what: str) -> None:
-    with pytest.raises(CheckpointError, match=what):
+def test_incomplete_file(tmp_path: Path, content: bytes, facts: str) -> None:
+    with pytest.raises(CheckpointError, match=facts):
         read_source_offsets(file_of(tmp_path, content), 3)
 
 
@@ -111,7 +111,7 @@ def test_hash_covers_all_sources_and_nothing_else(tmp_path: Path) -> None:
 
     first = hash_of(KAFKA, "17")
     assert hash_of(KAFKA, "17") == first
-    assert hash_of(KAFKA, "17", metadata="") == first, "the clock is no part of the input"
+    assert hash_of(KAFKA, "17", metadata="") == first, "the timestamp is not part of the input"
     assert hash_of(KAFKA, "18") != first
     assert hash_of('{"t":{"0":5,"1":8}}', "17") != first
     assert hash_of(KAFKA) != first
@@ -121,7 +121,7 @@ def test_hash_covers_all_sources_and_nothing_else(tmp_path: Path) -> None:
 def test_the_second_version_names_its_sources(tmp_path: Path) -> None:
     found = read_source_offsets(written(tmp_path, f"0:{KAFKA}", "b:-", version="v2"), 3)
     assert offsets(found) == {"t-0": 5, "t-1": 7}
-    with pytest.raises(CheckpointError, match="names no source"):
+    with pytest.raises(CheckpointError, match="'-'"):
         read_source_offsets(written(tmp_path, "-", version="v2"), 3)
 
 
@@ -194,7 +194,7 @@ def test_error_of_a_store_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_arrow_accepts_the_uris() -> None:
-    """Only the parsing: there is no network."""
+    """The test only parses the URIs, without network access."""
     file_system, path = pyarrow.fs.FileSystem.from_uri(
         "abfss://files@account.dfs.core.windows.net/a%20b/offsets/3"
     )

@@ -1,4 +1,4 @@
-"""Failpoints are called at their steps, and cost nothing unless a test sets the hook."""
+"""Tests that failpoints are called at their steps, and cost nothing without a hook."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ met: list[str] = []
 
 
 def meet(failpoint: str) -> None:
-    """What the variable names."""
+    """Record a failpoint; the environment variable names this function."""
     met.append(failpoint)
 
 
 def fail(failpoint: str) -> None:
-    """Fails behind a request."""
+    """Record a failpoint, and fail after a request."""
     met.append(failpoint)
     if failpoint.endswith("list_offsets.after"):
         raise ValueError(failpoint)

@@ -1,4 +1,4 @@
-"""The sweep ends what is open and undecided, and never anything of a newer owner."""
+"""Tests of the sweep, which aborts open undecided transactions, but none of a newer owner."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def states(driver: Driver, *ids: str) -> list[TransactionState]:
 
 @pytest.fixture
 def driver(fake: FakeCluster, client: FakeClient) -> Driver:
-    """On a fake cluster with the topic `out`; it has planned."""
+    """Return a driver on a fake cluster with the topic `out`, after planning."""
     fake.create_topic(OUT)
     driver = Driver(
         client=client, sink_id="X", commit_topic="commits", version=fake.transaction_version
@@ -50,7 +50,7 @@ def another(fake: FakeCluster, name: str, **changes: str) -> Driver:
 
 
 def test_sweep_aborts_only_open_transactions_of_the_sink(setting: Setting) -> None:
-    """X2 begins like X, and X/... of others can only be tasks of X."""
+    """The id X2 begins with X, but X/... can only be tasks of X."""
     topic = setting.world.topic()
     neighbours = [setting.driver(sink_id=f"{setting.sink_id}{more}") for more in ("2", ".", "-")]
     for neighbour in neighbours:
@@ -71,7 +71,7 @@ def test_sweep_aborts_only_open_transactions_of_the_sink(setting: Setting) -> No
 
 
 def test_sweep_fences_a_writing_task(setting: Setting) -> None:
-    """It cannot silently begin another transaction."""
+    """The writing task fails, and cannot silently begin another transaction."""
     driver, topic = setting.driver(), setting.world.topic()
     driver.plan()
     own_id = driver.id_of(0)
@@ -132,7 +132,7 @@ def test_fenced_driver_sweeps_nothing(setting: Setting) -> None:
 
 
 def test_driver_may_sweep_after_its_own_decision(setting: Setting) -> None:
-    """The driver has planned under an epoch; version 2 has another one after the decision."""
+    """The driver has planned with one epoch, and in version 2 its decision bumps the epoch."""
     driver, topic = setting.driver(), setting.world.topic()
     driver.plan()
     entry, left = driver.prepare(0, topic, "a"), driver.prepare(1, topic, "b")
@@ -144,7 +144,7 @@ def test_driver_may_sweep_after_its_own_decision(setting: Setting) -> None:
     assert found == (left.transactional_id,)
 
 
-# --- interleaved ---
+# --- concurrent requests ---
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_driver_may_sweep_after_its_own_decision(setting: Setting) -> None:
 def test_sweep_never_fences_a_newer_owners_tasks(
     fake: FakeCluster, driver: Driver, client: FakeClient, moment: str
 ) -> None:
-    """The list comes before the look at the owner: what it names is older than the newer owner."""
+    """The sweep lists transactions before it checks the owner, so it has none of a newer owner."""
     left = [driver.prepare(n, OUT, f"{n}") for n in range(2)]
     new = another(fake, "new")
 
@@ -180,10 +180,10 @@ def test_unlisted_transaction_is_left_to_the_next_planning(
     fake: FakeCluster, driver: Driver, client: FakeClient
 ) -> None:
     entry = driver.prepare(0, OUT, "a")
-    fake.hidden.add(entry.transactional_id)
+    fake.unlisted_ids.add(entry.transactional_id)
     assert sweep(client, "X", driver.owner) == ()
     assert fake.state(entry.transactional_id) is TransactionState.ONGOING
-    fake.hidden.clear()
+    fake.unlisted_ids.clear()
     driver.plan()
     assert fake.state(entry.transactional_id) is TransactionState.EMPTY
     assert fake.is_stable(OUT)
@@ -193,15 +193,15 @@ def test_transaction_opened_during_the_sweep_is_swept(
     fake: FakeCluster, driver: Driver, client: FakeClient
 ) -> None:
     first, second = driver.prepare(0, OUT, "a"), driver.prepare(1, OUT, "b")
-    fake.hidden.add(second.transactional_id)
-    client.before("init_producer_id", fake.hidden.clear)
+    fake.unlisted_ids.add(second.transactional_id)
+    client.before("init_producer_id", fake.unlisted_ids.clear)
     assert sweep(client, "X", driver.owner) == (first.transactional_id, second.transactional_id)
 
 
 def test_sweep_ends_while_tasks_keep_writing(
     fake: FakeCluster, driver: Driver, client: FakeClient
 ) -> None:
-    """Zombies may begin again under the same id; the next planning comes."""
+    """Zombie tasks may begin again with the same id; the next planning run sweeps them."""
     for _ in range(40):
         client.before("list_transactions", lambda: another(fake, "run-1").prepare(0, OUT, "a"))
     assert set(sweep(client, "X", driver.owner)) == {"X/run-1/0/0-0"}
@@ -231,7 +231,7 @@ def test_missing_describe_acl_is_an_error(
     fake: FakeCluster, driver: Driver, client: FakeClient
 ) -> None:
     driver.prepare(0, OUT, "a")
-    fake.refuses = {"list_transactions", "describe_transactions"}
+    fake.denied_requests = {"list_transactions", "describe_transactions"}
     with pytest.raises(AuthorizationError) as error:
         sweep(client, "X", driver.owner)
     assert error.value.transactional_id == "X"
@@ -249,13 +249,13 @@ def test_describe_acl_is_checked_with_a_task_id(
     assert made_up not in fake.ids
 
 
-# --- two phases ---
+# --- two-phase commit ---
 
 
 def test_two_phase_sweep_fences_idle_ids(
     fake: FakeCluster, driver: Driver, client: FakeClient
 ) -> None:
-    """What it begins would never time out."""
+    """A zombie could begin a transaction with an idle id, which would never time out."""
     fake.enables_two_phase_commit = True
     done = driver.prepare(0, OUT, "a")
     driver.commit(done)
@@ -271,7 +271,7 @@ def test_two_phase_sweep_fences_idle_ids(
 def test_two_phase_sweep_fences_an_id_once(
     fake: FakeCluster, driver: Driver, client: FakeClient
 ) -> None:
-    """Or each planning would fence all that ever were, and they would never expire."""
+    """Otherwise each planning run would fence all earlier ids, and they would never expire."""
     fake.enables_two_phase_commit = True
     waiting = driver.id_of(1)
     for _ in range(2):
@@ -306,7 +306,7 @@ COMMITTED = TransactionState.COMPLETE_COMMIT
         (COMMITTED, 7, 5, 1, True),
         (COMMITTED, 7, 6, 2, True),
         (TransactionState.PREPARE_COMMIT, 7, 6, 2, True),
-        # The next owner: it has decided under version 1, or not yet under either.
+        # The next owner, which has decided with version 1, or has not decided yet.
         (COMMITTED, 7, 6, 1, False),
         (TransactionState.EMPTY, 7, 6, 2, False),
         (TransactionState.ONGOING, 7, 6, 2, False),
@@ -352,7 +352,7 @@ def _described(state: TransactionState, producer_id: int, epoch: int) -> Transac
 
 
 def test_last_epoch_of_the_sink_id(fake: FakeCluster, driver: Driver, client: FakeClient) -> None:
-    """Every 16,000 batches the sink gets another producer id in the middle of a commit."""
+    """Every 16,000 batches the sink gets another producer id during a commit."""
     fake.exhaust("X")
     owner = fake.producer_of("X")
     driver.plans[-1] = type(driver.plans[-1])(

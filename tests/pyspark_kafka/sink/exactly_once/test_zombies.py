@@ -1,4 +1,4 @@
-"""Drivers that were given up and are still alive, on the cluster in memory: they do no harm."""
+"""Tests of old drivers that are still running, on the fake cluster: they do no harm."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HISTORIES = 60
 
 @pytest.fixture(params=[1, 2], ids=["version-1", "version-2"])
 def world(request: pytest.FixtureRequest) -> FakeWorld:
-    """Of each `transaction.version`."""
+    """Return a fake cluster of each `transaction.version`."""
     return FakeWorld(cast("Literal[1, 2]", request.param))
 
 
@@ -38,7 +38,7 @@ def test_scenario(world: FakeWorld, scenario: Callable[[FakeWorld], object]) -> 
 
 
 def test_any_interleaving(world: FakeWorld, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drivers of one query or two, stragglers, kills, losses and delays, chosen by the seed."""
+    """The seed chooses drivers of one or two queries, stragglers, kills, losses and delays."""
     monkeypatch.setattr(roll_forward, "_PAUSES_S", (0.0, 0.0))
     for number in range(seed, seed + HISTORIES):
         interleaving.play(number, world.fresh())

@@ -1,7 +1,6 @@
-"""The worlds of scenarios: the fake cluster, and a real one.
+"""The clusters in which scenarios run: the fake cluster and real clusters.
 
-Purpose: the `World` of `runs`. Invariant: topics and ids of a world are new. Must not know:
-scenarios.
+Both classes implement the protocol `World` of `runs`. Each world has new topics and ids.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from tests.pyspark_kafka.sink.exactly_once.fake_cluster import FakeCluster
 
 
 class FakeWorld:
-    """The fake cluster."""
-
     def __init__(self, version: TransactionVersion = 2) -> None:
         self.cluster = FakeCluster(version, has_topic_ids=True)
         self._numbers = count(1)
@@ -50,7 +47,7 @@ class FakeWorld:
 
 
 class RealWorld:
-    """A cluster of brokers; `names` returns names that are new to it."""
+    """A cluster of brokers as a world; `names` returns new names."""
 
     def __init__(self, bootstrap: str, topics: TopicFactory, names: Callable[[], str]) -> None:
         self._bootstrap = bootstrap
@@ -62,9 +59,9 @@ class RealWorld:
         return self
 
     def client(self, name: str) -> TransactionalClient:
-        from pyspark_kafka.client.factory import open_transactional  # noqa: PLC0415
+        from pyspark_kafka.client.factory import open_transactional_client  # noqa: PLC0415
 
-        return open_transactional(options(self._bootstrap, engine="native", client_id=name))
+        return open_transactional_client(options(self._bootstrap, engine="native", client_id=name))
 
     def now_ms(self) -> int:
         return wall_clock_ms()

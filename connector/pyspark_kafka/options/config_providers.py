@@ -1,0 +1,202 @@
+"""Resolves Kafka's config provider notation in option values (KIP-297).
+
+| reference | value | Kafka's class |
+| --- | --- | --- |
+| `${env:NAME}` | an environment variable | `EnvVarConfigProvider` |
+| `${file:PATH:KEY}` | a key of a Java properties file in UTF-8 | `FileConfigProvider` |
+| `${dir:PATH:FILE}` | the content of a file in a directory | `DirectoryConfigProvider` |
+
+As in `ConfigTransformer`, a value can contain several references, the result is not searched for
+references again, there is no escape, and a reference to another provider is left as it is. Unlike
+in Kafka, a reference without a value is an error. Invariant: no error contains a resolved value.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafka.errors import OptionError, PysparkKafkaError
+from pyspark_kafka.options.java_properties import JavaPropertiesError, parse_java_properties
+
+_REFERENCE: Final = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Option values without references. `references` contains the reference of each secret."""
+
+    values: Mapping[str, str] = field(repr=False)
+    references: Mapping[str, str] = field(repr=False)
+
+    @contextmanager
+    def masked_in_errors(self) -> Iterator[None]:
+        """Show the references instead of the resolved values in errors that are raised here.
+
+        In the context, `masked` does the same with the text of a log message.
+        """
+        token = _masks.set((*_masks.get(), _Mask(self.references)))
+        try:
+            yield
+        except PysparkKafkaError as error:
+            _mask(error)
+            raise
+        finally:
+            _masks.reset(token)
+
+
+def resolve(options: Mapping[str, str], *, prefix: str = "") -> Resolved:
+    """Resolve the references in all values on this machine. Raises `OptionError`.
+
+    `prefix` is put in front of the names of the options in errors.
+    """
+    values, references = {}, {}
+    for name, text in options.items():
+        option = prefix + name
+
+        def value_of(match: re.Match[str], option: str = option) -> str:
+            provider, path, key = match[1], match[2] or "", match[3]
+            if provider not in _PROVIDERS:
+                return match[0]
+            try:
+                value = _PROVIDERS[provider](path, key)
+            except _ProviderError as error:
+                raise OptionError(
+                    f"Option '{option}' refers to {match[0]}, but {error.reason}.",
+                    advice=error.advice,
+                    option=option,
+                ) from None
+            references[value] = match[0]
+            return value
+
+        # Spark passes None for an option that is set to None.
+        values[name] = _REFERENCE.sub(value_of, text) if text and "${" in text else text
+    references.pop("", None)
+    return Resolved(values, references)
+
+
+class _Mask:
+    """Replaces resolved values in a text with their references.
+
+    Finds a value in any case, without the spaces around it, and as `repr` writes it. A short value
+    is found only as a word, because it can be a part of other words by chance.
+    """
+
+    def __init__(self, references: Mapping[str, str]) -> None:
+        self._references = {
+            form.lower(): references[value]
+            for value in sorted(references, key=len)
+            for form in (value, value.strip(), repr(value)[1:-1], repr(value.strip())[1:-1])
+            if form
+        }
+        forms = sorted(self._references, key=len, reverse=True)
+        patterns = [
+            re.escape(form) if len(form) >= _LONG else rf"(?<!\w){re.escape(form)}(?!\w)"
+            for form in forms
+        ]
+        # The names of options stay readable, for example if the user name is `kafka`.
+        self._pattern = re.compile("|".join([_OPTION, *patterns]), re.IGNORECASE)
+
+    def __call__(self, text: str) -> str:
+        return self._pattern.sub(self._replacement, text) if self._references else text
+
+    def _replacement(self, match: re.Match[str]) -> str:
+        found = match[0].lower()
+        if found.startswith("'kafka."):
+            reference = self._references.get(found[1:-1])
+            return match[0] if reference is None else f"'{reference}'"
+        return self._references[found]
+
+
+_LONG: Final = 6
+_OPTION: Final = r"'kafka\.[\w.*-]+'"
+_masks: ContextVar[tuple[_Mask, ...]] = ContextVar("masks", default=())
+
+
+def masked(text: str) -> str:
+    """Return the text with references instead of the values that are resolved in this context."""
+    for mask in _masks.get():
+        text = mask(text)
+    return text
+
+
+def _mask(error: PysparkKafkaError) -> None:
+    error.what, error.advice = masked(error.what), masked(error.advice)
+    error.args = (error.what,)
+    for name in ("topic", "group_id", "transactional_id"):
+        value = getattr(error, name)
+        if value is not None:
+            setattr(error, name, masked(value))
+
+
+# --- the providers ---
+
+_ON_EACH_MACHINE: Final = "It must exist on the driver and on all executors."
+
+
+class _ProviderError(Exception):
+    def __init__(self, reason: str, advice: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.advice = advice
+
+
+def _from_environment(path: str, key: str) -> str:
+    if path:
+        raise _ProviderError("the provider 'env' takes no path", "Write ${env:NAME}.")
+    if key not in os.environ:
+        raise _ProviderError(
+            f"the environment variable {key!r} is not set",
+            f"Set the environment variable. {_ON_EACH_MACHINE}",
+        )
+    return os.environ[key]
+
+
+def _from_file(path: str, key: str) -> str:
+    if not path:
+        raise _ProviderError("the provider 'file' requires a path", "Write ${file:PATH:KEY}.")
+    try:
+        properties = parse_java_properties(_read(path))
+    except JavaPropertiesError as error:
+        raise _ProviderError(f"{error} in {path!r}", "Correct the Java properties file.") from None
+    if key not in properties:
+        raise _ProviderError(
+            f"the properties file {path!r} does not contain the key {key!r}",
+            "Add the key to the file on the driver and on all executors, or correct the key.",
+        )
+    return properties[key]
+
+
+def _from_directory(path: str, key: str) -> str:
+    if not path or not key or Path(key).name != key:
+        raise _ProviderError(
+            "the provider 'dir' requires a path and the name of a file in it",
+            "Write ${dir:PATH:FILE}.",
+        )
+    return _read(str(Path(path, key)))
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_bytes().decode()
+    except UnicodeDecodeError:
+        raise _ProviderError(f"the file {path!r} is not UTF-8", "Save it in UTF-8.") from None
+    except (OSError, ValueError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise _ProviderError(
+            f"the file {path!r} cannot be read: {reason}",
+            f"Correct the path. {_ON_EACH_MACHINE}",
+        ) from None
+
+
+_PROVIDERS: Final[Mapping[str, Callable[[str, str], str]]] = {
+    "env": _from_environment,
+    "file": _from_file,
+    "dir": _from_directory,
+}

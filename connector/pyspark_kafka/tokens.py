@@ -1,0 +1,37 @@
+"""The port for sources of OAUTHBEARER tokens. Implement `TokenProvider` to add a source.
+
+A provider is a function. Name it in the option `kafka.sasl.oauthbearer.token.provider`: as
+`module:callable`, or with the name that a package registers in the entry-point group
+`pyspark_kafka.token_providers`. Options with the prefix `kafka.sasl.oauthbearer.token.provider.`
+become its settings. The module must be installed on the driver and on all executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """A token (`OAuthBearerToken` in Java) and the extensions to send with it (KIP-342).
+
+    `expires_at` is in seconds since the epoch. `principal` names the owner in errors.
+    """
+
+    value: str = field(repr=False)
+    expires_at: float
+    principal: str = ""
+    extensions: Mapping[str, str] = field(default_factory=dict)
+
+
+class TokenProvider(Protocol):
+    """Returns a valid token. The connector keeps it until 80 % of its life has passed.
+
+    `settings` contains `bootstrap.servers` and the options with the provider's prefix, in lower
+    case, without the prefix, and with resolved config provider references. Any exception means that
+    no token could be obtained. Its text is not shown, because it may contain a secret.
+    """
+
+    def __call__(self, settings: Mapping[str, str]) -> Token: ...

@@ -1,0 +1,482 @@
+"""TLS connections, as another `Connect` function and `Transport` (`SslTransportLayer` in Kafka).
+
+The handshake ends by the deadline of the connection, and a peer that does not speak TLS is an
+error: nothing is ever sent without encryption. Sessions are resumed per address. A failed handshake
+reports which side rejected what, and the option to check.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import ssl
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from pyspark_kafka.wire.transport import (
+    CLOSED,
+    READABLE,
+    WRITABLE,
+    Address,
+    Family,
+    Transport,
+    TransportError,
+    connected_socket,
+    reason_of,
+)
+
+_RECORD_BYTES: Final = 16 * 1024
+"""The maximum size of a TLS record. Smaller parts are joined, so that they share a record."""
+_NAMES_TIMEOUT_S: Final = 2.0
+_PROTOCOL: Final = "kafka.security.protocol"
+_TRUST: Final = "kafka.ssl.truststore.location"
+_IDENTITY: Final = "kafka.ssl.keystore.location"
+_HOST_MISMATCH: Final = frozenset({62, 64})  # X509_V_ERR_HOSTNAME_MISMATCH and its form for IPs
+_NOT_VALID_NOW: Final = frozenset({9, 10})  # X509_V_ERR_CERT_NOT_YET_VALID, _CERT_HAS_EXPIRED
+_NOT_TLS: Final = frozenset(
+    {
+        "BAD_RECORD_TYPE",
+        "HTTP_REQUEST",
+        "PACKET_LENGTH_TOO_LONG",
+        "RECORD_LAYER_FAILURE",
+        "UNEXPECTED_RECORD",
+        "WRONG_VERSION_NUMBER",
+    }
+)
+_NO_COMMON_PARAMETERS: Final = frozenset(
+    {
+        "NO_PROTOCOLS_AVAILABLE",
+        "NO_SHARED_CIPHER",
+        "TLSV1_ALERT_INSUFFICIENT_SECURITY",
+        "TLSV1_ALERT_PROTOCOL_VERSION",
+        "UNSUPPORTED_PROTOCOL",
+    }
+)
+_NO_CERTIFICATE: Final = frozenset(
+    {
+        # Before TLS 1.3, a server reports a missing certificate with one of the general alerts.
+        "SSLV3_ALERT_BAD_CERTIFICATE",
+        "SSLV3_ALERT_HANDSHAKE_FAILURE",
+        "TLSV13_ALERT_CERTIFICATE_REQUIRED",
+    }
+)
+_CERTIFICATE_REJECTED: Final = frozenset(
+    {
+        "SSLV3_ALERT_CERTIFICATE_EXPIRED",
+        "SSLV3_ALERT_CERTIFICATE_REVOKED",
+        "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
+        "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE",
+        "TLSV1_ALERT_ACCESS_DENIED",
+        "TLSV1_ALERT_DECRYPT_ERROR",
+        "TLSV1_ALERT_UNKNOWN_CA",
+    }
+)
+
+_PEM_BLOCK: Final = re.compile(
+    r"(?P<begin>-----BEGIN (?P<label>[A-Z0-9 ]+)-----)(?P<base64>[A-Za-z0-9+/=\s]*)"
+    r"(?P<end>-----END (?P=label)-----)"
+)
+"""A block without headers. OpenSSL requires that headers are on their own lines."""
+
+Part = Literal["authorities", "certificate", "key", "passphrase"]
+
+
+class TlsSettingsError(Exception):
+    """A certificate or key cannot be used. `part` says which, and the text contains the reason."""
+
+    def __init__(self, part: Part, reason: str) -> None:
+        super().__init__(reason)
+        self.part = part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientCertificate:
+    """The certificate chain of a client and its private key, both in PEM."""
+
+    chain: str = field(repr=False)
+    key: str = field(repr=False)
+    passphrase: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """The trusted authorities, the verification of the broker and the client's certificate.
+
+    `ca_location` is a PEM file or a directory, and `ca_pem` contains PEM certificates. Without
+    either, the authorities of the operating system are trusted.
+    """
+
+    ca_location: str | None = None
+    ca_pem: str | None = field(default=None, repr=False)
+    verifies_certificate: bool = True
+    verifies_host_name: bool = True
+    client_certificate: ClientCertificate | None = None
+
+
+class TlsConnect:
+    """A `Connect` function for TLS. Raises `TlsSettingsError` if `settings` cannot be used."""
+
+    def __init__(self, settings: TlsSettings, *, family: Family = "any") -> None:
+        self._settings = settings
+        self._family = family
+        self._context = tls_context(settings)
+        self._sessions: dict[Address, ssl.SSLSession] = {}
+
+    def __call__(self, address: Address, timeout_s: float) -> Transport:
+        deadline = time.monotonic() + timeout_s
+        opened = connected_socket(address, timeout_s, family=self._family)
+        try:
+            encrypted = self._handshake(self._context, opened, address, deadline)
+        except ssl.SSLCertVerificationError as error:
+            raise _untrusted(error, address, self._names(error, address, deadline)) from None
+        except OSError as error:
+            raise _failed_handshake(
+                error, timeout_s, has_certificate=self._settings.client_certificate is not None
+            ) from None
+        return TlsTransport(
+            encrypted,
+            address,
+            self._sessions,
+            has_certificate=self._settings.client_certificate is not None,
+        )
+
+    def _handshake(
+        self, context: ssl.SSLContext, opened: socket.socket, address: Address, deadline: float
+    ) -> ssl.SSLSocket:
+        try:
+            encrypted = context.wrap_socket(
+                opened,
+                do_handshake_on_connect=False,
+                server_hostname=address.host.removesuffix("."),
+                session=self._sessions.get(address) if context is self._context else None,
+            )
+        except BaseException:
+            opened.close()
+            raise
+        try:
+            encrypted.settimeout(max(deadline - time.monotonic(), 0.001))  # of the whole handshake
+            encrypted.do_handshake()
+        except BaseException:
+            encrypted.close()
+            raise
+        return encrypted
+
+    def _names(
+        self, error: ssl.SSLCertVerificationError, address: Address, deadline: float
+    ) -> str | None:
+        """Return the names in the broker's certificate if they are why it was rejected.
+
+        Python does not return the certificate of a failed handshake, so this function connects
+        again. It does not send anything after the handshake.
+        """
+        if error.verify_code not in _HOST_MISMATCH:
+            return None
+        settings = TlsSettings(
+            ca_location=self._settings.ca_location,
+            ca_pem=self._settings.ca_pem,
+            verifies_host_name=False,
+        )
+        timeout_s = min(deadline - time.monotonic(), _NAMES_TIMEOUT_S)
+        until = time.monotonic() + timeout_s
+        with contextlib.suppress(OSError, TransportError):
+            opened = connected_socket(address, timeout_s, family=self._family)
+            with self._handshake(tls_context(settings), opened, address, until) as encrypted:
+                certificate = encrypted.getpeercert() or {}
+                names = [str(name[1]) for name in certificate.get("subjectAltName", ())]
+                return ", ".join(names) or "no names"
+        return None
+
+
+class TlsTransport:
+    """A connection with TLS. Stores its session, with which the next handshake is shorter."""
+
+    def __init__(
+        self,
+        connected: ssl.SSLSocket,
+        address: Address,
+        sessions: dict[Address, ssl.SSLSession],
+        *,
+        has_certificate: bool,
+    ) -> None:
+        connected.setblocking(False)
+        self._socket = connected
+        self._address = address
+        self._sessions = sessions
+        self._has_certificate = has_certificate
+        self.read_event: int = READABLE
+        self.write_event: int = WRITABLE
+
+    def send(self, parts: Iterable[memoryview]) -> int:
+        self.write_event = WRITABLE
+        try:
+            return self._socket.send(_first_record(parts))
+        except ssl.SSLWantWriteError:
+            return 0
+        except ssl.SSLWantReadError:
+            self.write_event = READABLE
+            return 0
+        except OSError as error:
+            raise self._explained(error) from None
+
+    def receive_into(self, buffer: memoryview) -> int | None:
+        self.read_event = READABLE
+        try:
+            count = self._socket.recv_into(buffer)
+        except ssl.SSLWantReadError:
+            return None
+        except ssl.SSLWantWriteError:
+            self.read_event = WRITABLE
+            return None
+        except OSError as error:
+            raise self._rejected(error) from None
+        if count == 0:
+            raise TransportError(CLOSED)
+        return count
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        # TLS 1.3 sends the tickets after the handshake, so the session is complete only now.
+        with contextlib.suppress(ValueError, OSError):
+            session = self._socket.session
+            if session is not None and session.has_ticket:
+                self._sessions[self._address] = session
+        self._socket.close()
+
+    def _explained(self, error: OSError) -> TransportError:
+        """Return the broker's alert if there is one, because it explains why sending failed."""
+        try:
+            while self.receive_into(memoryview(bytearray(_RECORD_BYTES))) is not None:
+                pass
+        except TransportError as received:
+            if received.is_rejection:
+                return received
+        return self._rejected(error)
+
+    def _rejected(self, error: OSError) -> TransportError:
+        """Return the error for an alert. With TLS 1.3, a broker checks the certificate late."""
+        if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+            return _alert(error, has_certificate=self._has_certificate)
+        return TransportError(CLOSED if isinstance(error, ssl.SSLEOFError) else reason_of(error))
+
+
+def _first_record(parts: Iterable[memoryview]) -> memoryview | bytes:
+    """Return the first part, or several small parts joined.
+
+    OpenSSL requires that the bytes of a send that could not complete are sent again. They are a
+    prefix of what this function returns the next time.
+    """
+    joined = bytearray()
+    for part in parts:
+        if not joined and len(part) >= _RECORD_BYTES:
+            return part
+        joined += part[: _RECORD_BYTES - len(joined)]
+        if len(joined) >= _RECORD_BYTES:
+            break
+    return bytes(joined)
+
+
+# --- settings ---
+
+
+def tls_context(settings: TlsSettings) -> ssl.SSLContext:
+    """Return the context of a client. Raises `TlsSettingsError`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.check_hostname = settings.verifies_certificate and settings.verifies_host_name
+    if not settings.verifies_certificate:
+        context.verify_mode = ssl.CERT_NONE
+    _load_authorities(context, settings)
+    if settings.client_certificate is not None:
+        _load_certificate(context, settings.client_certificate)
+    return context
+
+
+def _load_authorities(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    try:
+        if settings.ca_location is not None:
+            is_directory = os.path.isdir(settings.ca_location)  # noqa: PTH112, as OpenSSL needs it
+            context.load_verify_locations(
+                cafile=None if is_directory else settings.ca_location,
+                capath=settings.ca_location if is_directory else None,
+            )
+        if settings.ca_pem is not None:
+            # Comments can contain other characters than ASCII.
+            ascii_only = _normalized(settings.ca_pem).encode("ascii", "ignore").decode()
+            context.load_verify_locations(cadata=ascii_only)
+        if settings.ca_location is None and settings.ca_pem is None:
+            context.load_default_certs()
+    except ssl.SSLError:
+        reason = "it does not contain a certificate in PEM format"
+        raise TlsSettingsError("authorities", reason) from None
+    except (OSError, ValueError) as error:
+        where = "" if settings.ca_location is None else f"{settings.ca_location!r}: "
+        raise TlsSettingsError("authorities", where + _text(error)) from None
+
+
+def _normalized(pem: str) -> str:
+    """Return PEM with the line breaks that OpenSSL requires.
+
+    Kafka's `PemParser` also reads PEM on one line, to which a Java properties file joins its lines.
+    """
+    return _PEM_BLOCK.sub(_block, pem)
+
+
+def _block(match: re.Match[str]) -> str:
+    lines = textwrap.wrap("".join(match["base64"].split()), 64)
+    return "\n".join(("", match["begin"], *lines, match["end"], ""))
+
+
+def _load_certificate(context: ssl.SSLContext, certificate: ClientCertificate) -> None:
+    was_asked = False
+
+    def passphrase() -> str:
+        nonlocal was_asked
+        was_asked = True
+        return certificate.passphrase or ""
+
+    chain_pem, key_pem = _normalized(certificate.chain), _normalized(certificate.key)
+    if "-----BEGIN CERTIFICATE-----" not in chain_pem:
+        raise TlsSettingsError("certificate", "it does not contain a certificate in PEM format")
+    if "PRIVATE KEY-----" not in key_pem:
+        raise TlsSettingsError("key", "it does not contain a private key in PEM format")
+    try:
+        with _file(chain_pem) as chain, _file(key_pem) as key:
+            context.load_cert_chain(chain, key, password=passphrase)
+    except ssl.SSLError as error:
+        if error.reason in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"):
+            reason = "the private key does not belong to the certificate"
+            raise TlsSettingsError("key", reason) from None
+        if was_asked:
+            reason = (
+                "the private key is encrypted and no passphrase is set"
+                if certificate.passphrase is None
+                else "the passphrase of the private key is wrong"
+            )
+            raise TlsSettingsError("passphrase", reason) from None
+        raise TlsSettingsError("certificate", f"OpenSSL cannot read it ({_text(error)})") from None
+    except (OSError, ValueError) as error:
+        raise TlsSettingsError("certificate", _text(error)) from None
+
+
+@contextlib.contextmanager
+def _file(pem: str) -> Iterator[str]:
+    """Yield the path of a file with this content. Python loads certificates only from files."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("certificate")
+        try:
+            with open(descriptor, "w", closefd=False) as file:
+                file.write(pem)
+            yield f"/proc/self/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+    else:
+        with tempfile.NamedTemporaryFile("w", prefix="pyspark-kafka-") as file:  # mode 0600
+            file.write(pem)
+            file.flush()
+            yield file.name
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or str(error)).lower().replace("_", " ")
+    return reason_of(error) if isinstance(error, OSError) else str(error)
+
+
+# --- failures ---
+
+
+def _untrusted(
+    error: ssl.SSLCertVerificationError, address: Address, names: str | None
+) -> TransportError:
+    if error.verify_code in _HOST_MISMATCH:
+        found = "" if names is None else f", but for {names}"
+        return TransportError(
+            f"the certificate of the broker is not valid for {address.host!r}{found}",
+            advice="Connect with a name of the certificate: correct 'kafka.bootstrap.servers' or "
+            "the brokers' 'advertised.listeners'. To accept any name, set "
+            "'kafka.ssl.endpoint.identification.algorithm' to the empty string.",
+            option="kafka.ssl.endpoint.identification.algorithm",
+            is_rejection=True,
+        )
+    reason = f"the certificate of the broker is not trusted: {error.verify_message}"
+    if error.verify_code in _NOT_VALID_NOW:
+        return TransportError(
+            reason,
+            advice="Renew the certificate of the broker, or correct the clock of this machine.",
+            option=_TRUST,
+            is_rejection=True,
+        )
+    return TransportError(
+        reason,
+        advice=f"Set '{_TRUST}' (with '{_TRUST.replace('location', 'type')}' PEM) or "
+        "'kafka.ssl.ca.location' to a PEM file with the certificate of the authority that issued "
+        "the broker's certificate.",
+        option=_TRUST,
+        is_rejection=True,
+    )
+
+
+def _failed_handshake(error: OSError, timeout_s: float, *, has_certificate: bool) -> TransportError:
+    if isinstance(error, TimeoutError):
+        return _unfinished(f"the TLS handshake did not complete within {timeout_s:.3g} s")
+    if isinstance(error, ssl.SSLEOFError):
+        return _unfinished("the broker closed the connection during the TLS handshake")
+    if isinstance(error, ssl.SSLError):
+        return _alert(error, has_certificate=has_certificate)
+    return _unfinished(f"the TLS handshake failed: {reason_of(error)}")
+
+
+def _unfinished(reason: str) -> TransportError:
+    """Return the error for a peer that may be a listener without TLS, or a broker that fails."""
+    return TransportError(
+        reason,
+        advice=f"Check that the listener uses TLS. If it does not, set '{_PROTOCOL}' to "
+        "'PLAINTEXT' or 'SASL_PLAINTEXT'.",
+        option=_PROTOCOL,
+    )
+
+
+def _alert(error: ssl.SSLError, *, has_certificate: bool) -> TransportError:
+    """Return the error for a TLS alert of the broker, or for bytes that violate the protocol."""
+    code = error.reason or ""
+    if code in _NOT_TLS:
+        return TransportError(
+            f"the broker does not speak TLS ({_text(error)})",
+            advice=f"Set '{_PROTOCOL}' to 'PLAINTEXT' or 'SASL_PLAINTEXT', or use a listener with "
+            "TLS.",
+            option=_PROTOCOL,
+            is_rejection=True,
+        )
+    if code in _NO_COMMON_PARAMETERS:
+        return TransportError(
+            f"the broker and this client have no TLS version or cipher suite in common "
+            f"({_text(error)})",
+            advice="Enable TLS 1.2 or 1.3 on the broker ('ssl.enabled.protocols').",
+            option=_PROTOCOL,
+            is_rejection=True,
+        )
+    if code in _NO_CERTIFICATE and not has_certificate:
+        return TransportError(
+            f"the broker requires a client certificate ({_text(error)})",
+            advice=f"Set '{_IDENTITY}' to the certificate and the private key of this client.",
+            option=_IDENTITY,
+            is_rejection=True,
+        )
+    if code in _CERTIFICATE_REJECTED | _NO_CERTIFICATE:
+        return TransportError(
+            f"the broker rejected this client's certificate ({_text(error)})",
+            advice=f"Check that the certificate in '{_IDENTITY}' is valid and that its authority "
+            "is in the broker's trust store.",
+            option=_IDENTITY,
+            is_rejection=True,
+        )
+    return TransportError(f"TLS failed ({_text(error)})")
