@@ -1,14 +1,14 @@
-"""`python -m broker_ref`: run a reference cluster, or one node of it, from the command line.
+"""The command line of the reference cluster: `python -m broker_ref`.
 
     python -m broker_ref --brokers 3 --data DIR              a cluster in this process
     python -m broker_ref --brokers 3 --data DIR --processes  one process per broker
+    python -m broker_ref --secure --data DIR                 with TLS and SCRAM
     python -m broker_ref controller --data DIR --port 9093   one controller
     python -m broker_ref node --id 1 --controller HOST:PORT --data DIR --port 9092
 
-Purpose: parse the arguments, start the nodes, print one line with the addresses when they serve,
-and shut down cleanly on SIGINT or SIGTERM. Invariant: stdout contains that line only. An error is
-one line on stderr; the exit code is 2 for invalid arguments and 1 for every other error. Must not
-know: anything that a Python test could not do through `broker_ref.Cluster`.
+Parses the arguments, starts the nodes, prints one line with their addresses when they are ready,
+and shuts down cleanly on SIGINT or SIGTERM. Nothing else is written to stdout. Errors are written
+to stderr, one per line. The exit code is 2 for invalid arguments and 1 for all other errors.
 """
 
 from __future__ import annotations
@@ -27,21 +27,30 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from broker_ref.controller.features import check_is_supported
+from broker_ref.controller.records import UserScramCredentialRecord
+from broker_ref.controller.scram import InvalidScramArgumentError, parse_scram_argument
 from broker_ref.io.broker import Broker
 from broker_ref.io.cluster import (
     broker_directory,
     cluster_configs,
     controller_directory,
+    listener_configs,
     start_all,
     stop_all,
 )
 from broker_ref.io.controller import ControllerServer
+from broker_ref.io.development_security import DevelopmentSecurity
 from broker_ref.io.processes import ProcessesSettings, run
 from broker_ref.io.running import wait_for_stop
 from broker_ref.io.settings import BrokerSettings, BrokerStartError, ControllerSettings, check_host
 from broker_ref.log.errors import LogError
 from broker_ref.log.storage import StorageError
 from broker_ref.protocol.errors import ApiError
+from broker_ref.security.development import Security
+from broker_ref.security.listeners import LISTENERS
+from broker_ref.security.properties import parse_properties
+
+logger = logging.getLogger("broker_ref")
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _BROKERS_MAX = 100
@@ -90,6 +99,13 @@ def _config(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
+def _config_file(text: str) -> dict[str, str]:
+    try:
+        return parse_properties(Path(text).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise argparse.ArgumentTypeError(f"the file '{text}' cannot be read: {error}") from None
+
+
 def _feature(text: str) -> tuple[str, int]:
     name, separator, version = text.partition("=")
     if not name or not separator or not version.isdecimal():
@@ -101,7 +117,14 @@ def _feature(text: str) -> tuple[str, int]:
     return name, int(version)
 
 
-def _add_features(parser: argparse.ArgumentParser) -> None:
+def _scram(text: str) -> UserScramCredentialRecord:
+    try:
+        return parse_scram_argument(text, random_bytes=os.urandom)
+    except InvalidScramArgumentError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _add_new_cluster(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--feature",
         type=_feature,
@@ -109,8 +132,16 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=VERSION",
         help="finalized version of a feature in a new cluster, for example "
-        "transaction.version=1; default: Kafka's default version; can be "
-        "repeated",
+        "transaction.version=1; can be repeated [Kafka's default version]",
+    )
+    parser.add_argument(
+        "--add-scram",
+        type=_scram,
+        action="append",
+        default=[],
+        metavar="SCRAM_CREDENTIAL",
+        help="SCRAM credential in a new cluster, for example "
+        "'SCRAM-SHA-256=[name=alice,password=alice-secret]'; can be repeated",
     )
 
 
@@ -119,7 +150,7 @@ def _add_common(parser: argparse.ArgumentParser, *, port: int) -> None:
         "--data",
         type=Path,
         metavar="DIR",
-        help="data directory; default: a temporary directory that is removed on exit",
+        help="data directory [a temporary directory that is removed on exit]",
     )
     parser.add_argument(
         "--port",
@@ -135,6 +166,13 @@ def _add_common(parser: argparse.ArgumentParser, *, port: int) -> None:
         default=[],
         metavar="NAME=VALUE",
         help="broker config, for example num.partitions=3; can be repeated",
+    )
+    parser.add_argument(
+        "--config-file",
+        type=_config_file,
+        default={},
+        metavar="FILE",
+        help="properties file with broker configs; --config takes precedence",
     )
     parser.add_argument(
         "--log-level",
@@ -155,41 +193,52 @@ def _add_advertised(parser: argparse.ArgumentParser) -> None:
 def _cluster_parser() -> _Parser:
     parser = _Parser(
         prog="python -m broker_ref",
-        description="Run a reference Kafka cluster in Python. Prints the bootstrap "
-        "servers when the cluster is ready. Stops on SIGINT or SIGTERM.",
+        description="Run a reference Kafka cluster in Python. The command prints the bootstrap "
+        "servers when the cluster is ready, and stops on SIGINT or SIGTERM.",
         epilog="Run `controller --help` or `node --help` for the options of a single node.",
     )
     parser.add_argument("--brokers", type=_brokers, default=1, help="number of brokers [1]")
     parser.add_argument(
         "--processes", action="store_true", help="run each broker in its own process"
     )
+    parser.add_argument(
+        "--secure",
+        action="store_true",
+        help="use TLS and SCRAM with certificates and passwords of the cluster, and write client "
+        "settings to the directory 'clients' in the data directory",
+    )
     _add_common(parser, port=9092)
     _add_advertised(parser)
-    _add_features(parser)
+    _add_new_cluster(parser)
     return parser
 
 
 def _controller_parser() -> _Parser:
     parser = _Parser(
         prog="python -m broker_ref controller",
-        description="Run the controller of a cluster. Prints its address when it is ready.",
+        description="Run the controller of a cluster. The command prints the controller's "
+        "address when the controller is ready.",
     )
     _add_common(parser, port=9093)
-    _add_features(parser)
+    _add_new_cluster(parser)
     return parser
 
 
 def _node_parser() -> _Parser:
     parser = _Parser(
         prog="python -m broker_ref node",
-        description="Run one broker of a cluster. Prints its address when the controller "
-        "has unfenced it.",
+        description="Run one broker of a cluster. The command prints the broker's address when "
+        "the controller has unfenced the broker.",
     )
     parser.add_argument(
         "--id", type=_node_id, required=True, help="node id of the broker (node.id)"
     )
     parser.add_argument(
-        "--controller", type=_address, required=True, metavar="HOST:PORT", help="the controller"
+        "--controller",
+        type=_address,
+        required=True,
+        metavar="HOST:PORT",
+        help="address of the controller",
     )
     parser.add_argument("--rack", help="rack of the broker (broker.rack)")
     parser.add_argument("--advertised-port", type=_port, help="port that is advertised to clients")
@@ -210,15 +259,13 @@ def _raise_open_files_limit() -> None:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with contextlib.suppress(
-            OSError, ValueError
-        ):  # Some systems have a lower limit of their own.
+        with contextlib.suppress(OSError, ValueError):  # Some systems reject the hard limit.
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @contextlib.contextmanager
 def _stop_signals() -> Iterator[asyncio.Event]:
-    """Yield an event that a stop signal sets; a second signal ends the process immediately."""
+    """Yield an event that is set by the first stop signal; a second signal ends the process."""
     stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -227,12 +274,12 @@ def _stop_signals() -> Iterator[asyncio.Event]:
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
 
-    def asked() -> None:
+    def stopping() -> None:
         stop_requested.set()
         release()
 
     for number in _STOP_SIGNALS:
-        loop.add_signal_handler(number, asked)
+        loop.add_signal_handler(number, stopping)
     try:
         yield stop_requested
     finally:
@@ -243,9 +290,38 @@ def _print_ready(line: str) -> None:
     print(line, flush=True)
 
 
+def _configs(options: argparse.Namespace) -> dict[str, str]:
+    return {**options.config_file, **dict(options.config)}
+
+
+def _development_security(options: argparse.Namespace, data: Path) -> DevelopmentSecurity:
+    hosts = (
+        [options.host]
+        if options.advertised_host is None
+        else [options.host, options.advertised_host]
+    )
+    return DevelopmentSecurity(
+        data, Security(), is_new=not controller_directory(data).exists(), hosts=hosts
+    )
+
+
 async def _serve_cluster(options: argparse.Namespace, data: Path) -> None:
-    configs = cluster_configs(options.brokers, dict(options.config))
-    check_host(options.host, options.advertised_host)
+    configs = cluster_configs(options.brokers, _configs(options))
+    if LISTENERS not in configs:
+        check_host(options.host, options.advertised_host)
+    users = list(options.add_scram)
+    print_ready = _print_ready
+    if options.secure:
+        security = _development_security(options, data)
+        configs = security.broker_configs(
+            configs, host=options.host, port=options.port, advertised_host=options.advertised_host
+        )
+        users += security.scram_credentials
+
+        def print_ready(line: str) -> None:
+            logger.info("The settings of clients are in %s", security.write_client_settings(line))
+            _print_ready(line)
+
     with _stop_signals() as stop_requested:
         if options.processes:
             node_arguments = ["--log-level", options.log_level]
@@ -258,13 +334,17 @@ async def _serve_cluster(options: argparse.Namespace, data: Path) -> None:
                 port=options.port,
                 configs=configs,
                 features=dict(options.feature),
+                scram_credentials=users,
                 node_arguments=node_arguments,
             )
-            await run(settings, ready=_print_ready, stop_requested=stop_requested)
+            await run(settings, ready=print_ready, stop_requested=stop_requested)
             return
         controller = await ControllerServer.start(
             ControllerSettings(
-                data=controller_directory(data), configs=configs, features=dict(options.feature)
+                data=controller_directory(data),
+                configs=configs,
+                features=dict(options.feature),
+                scram_credentials=users,
             )
         )
         brokers: list[Broker] = []
@@ -278,12 +358,12 @@ async def _serve_cluster(options: argparse.Namespace, data: Path) -> None:
                         host=options.host,
                         port=options.port + broker_id - 1 if options.port else 0,
                         advertised_host=options.advertised_host,
-                        configs=configs,
+                        configs=listener_configs(configs, broker_id),
                     )
                     for broker_id in range(1, options.brokers + 1)
                 ]
             )
-            _print_ready(",".join(broker.address for broker in brokers))
+            print_ready(",".join(broker.address for broker in brokers))
             ended = [broker.ended for broker in brokers]
             await wait_for_stop(stop_requested, *ended, controller.ended)
         finally:
@@ -297,8 +377,9 @@ async def _serve_controller(options: argparse.Namespace, data: Path) -> None:
                 data=data,
                 host=options.host,
                 port=options.port,
-                configs=dict(options.config),
+                configs=_configs(options),
                 features=dict(options.feature),
+                scram_credentials=options.add_scram,
             )
         )
         try:
@@ -335,14 +416,14 @@ async def _serve_node(options: argparse.Namespace, data: Path) -> None:
                     advertised_host=options.advertised_host,
                     advertised_port=options.advertised_port,
                     rack=options.rack,
-                    configs=dict(options.config),
+                    configs=_configs(options),
                 )
             )
         )
-        asked = asyncio.ensure_future(stop_requested.wait())
-        waiting: set[asyncio.Future[Any]] = {starting, asked}
+        stopping = asyncio.ensure_future(stop_requested.wait())
+        waiting: set[asyncio.Future[Any]] = {starting, stopping}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        asked.cancel()
+        stopping.cancel()
         if not starting.done():
             starting.cancel()
             return

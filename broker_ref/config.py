@@ -1,9 +1,10 @@
-"""Broker configs, under Kafka's names (`kafka.server.KafkaConfig`).
+"""Broker configs with Kafka's names (`kafka.server.KafkaConfig`).
 
-Purpose: one table (name, type, default, documentation) to parse configs, reject invalid values and
-answer DescribeConfigs. The server-wide defaults of topic configs (such as `log.retention.ms`) are
-defined in `broker_ref.topic_configs` and stored here under their topic-level names. Invariant: a
-`BrokerConfig` contains valid values only. Must not know: what the values do.
+A table with the name, type, default and documentation of each config is used to parse configs, to
+reject invalid values and to answer DescribeConfigs. The server-wide defaults of topic configs (such
+as `log.retention.ms`) are defined in `broker_ref.topic_configs` and stored here under their
+topic-level names. The configs of listeners are defined in `broker_ref.security.configs`. Invariant:
+a `BrokerConfig` contains only valid values.
 """
 
 from __future__ import annotations
@@ -14,75 +15,18 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Final
 
+from broker_ref.config_keys import INT32_MAX, ConfigKey, InvalidBrokerConfigError
 from broker_ref.protocol.errors import ApiError
+from broker_ref.security.acls import AclCache
+from broker_ref.security.authorizer import (
+    STANDARD_AUTHORIZER,
+    StandardAuthorizer,
+    parse_super_users,
+)
+from broker_ref.security.configs import SECURITY_KEYS, SecurityConfigs, is_security_config
 from broker_ref.topic_configs import TOPIC_CONFIG_KEYS, ConfigType, check_topic_configs
 
-INT32_MAX: Final = 2**31 - 1
-
-
-class InvalidBrokerConfigError(ValueError):
-    """The broker config `name` is unknown or has an invalid value."""
-
-    def __init__(self, name: str, message: str) -> None:
-        super().__init__(message)
-        self.name = name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigKey:
-    """One row of the table. `minimum` and `maximum` are inclusive.
-
-    A STRING config must be one of `choices`; the empty string represents Kafka's null.
-    """
-
-    name: str
-    type: ConfigType
-    default: int | bool | str
-    doc: str
-    minimum: int = 0
-    maximum: int = INT32_MAX
-    choices: tuple[str, ...] = ()
-
-    @property
-    def attribute(self) -> str:
-        """Return the name of its field in `BrokerConfig`."""
-        return self.name.replace(".", "_")
-
-    def parse(self, text: str) -> int | bool | str:
-        """Return the typed value. Raises: InvalidBrokerConfigError."""
-        if self.type is ConfigType.STRING:
-            self.check(text.strip())
-            return text.strip()
-        if self.type is ConfigType.BOOLEAN:
-            if text.strip().lower() not in ("true", "false"):
-                raise self._invalid(text, "must be true or false")
-            return text.strip().lower() == "true"
-        try:
-            value = int(text.strip())
-        except ValueError:
-            raise self._invalid(text, "not an integer") from None
-        self.check(value)
-        return value
-
-    def check(self, value: int | str) -> None:
-        """Raise InvalidBrokerConfigError if the value is out of range."""
-        if isinstance(value, str):
-            if value not in self.choices:
-                known = " or ".join(choice or "empty" for choice in self.choices)
-                raise self._invalid(value, f"must be {known}")
-        elif not self.minimum <= value <= self.maximum:
-            raise self._invalid(value, f"must be between {self.minimum} and {self.maximum}")
-
-    def text(self, value: int | bool | str) -> str | None:
-        """Return the value as Kafka prints it, or None for an empty string."""
-        if isinstance(value, str):
-            return value or None
-        return str(value).lower() if self.type is ConfigType.BOOLEAN else str(value)
-
-    def _invalid(self, value: object, reason: str) -> InvalidBrokerConfigError:
-        return InvalidBrokerConfigError(
-            self.name, f"Invalid value {value!r} for broker config {self.name}: {reason}."
-        )
+__all__ = ["BROKER_CONFIGS", "BrokerConfig", "ConfigKey", "InvalidBrokerConfigError"]
 
 
 def _int(
@@ -107,7 +51,7 @@ def _choice(name: str, default: str, doc: str, *choices: str) -> ConfigKey:
 
 
 RACK_AWARE_REPLICA_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-"""The only implementation that Kafka provides."""
+"""The only implementation of `ReplicaSelector` that Kafka provides."""
 
 BROKER_CONFIGS: Final = (
     _int("node.id", 1, "The node id of this broker."),
@@ -124,7 +68,7 @@ BROKER_CONFIGS: Final = (
     _int(
         "broker.heartbeat.interval.ms",
         2000,
-        "Interval of a broker's heartbeats to the controller.",
+        "Interval between a broker's heartbeats to the controller.",
         minimum=1,
     ),
     _int(
@@ -141,19 +85,19 @@ BROKER_CONFIGS: Final = (
     _int(
         "leader.imbalance.check.interval.seconds",
         300,
-        "Interval of the check for partitions that are not led by their preferred leader.",
+        "Interval between checks for partitions that are not led by their preferred leader.",
         minimum=1,
     ),
     _int(
         "unclean.leader.election.interval.ms",
         300000,
-        "Interval of unclean leader elections for partitions without a leader whose topic allows "
-        "them.",
+        "Interval between checks for partitions without a leader that need an unclean leader "
+        "election. Applies to topics with unclean.leader.election.enable=true.",
         minimum=1,
     ),
-    _int("message.max.bytes", 1048588, "Default size limit of a record batch."),
-    _int("socket.request.max.bytes", 104857600, "Size limit of a request.", minimum=1),
-    _int("fetch.max.bytes", 57671680, "Size limit of a fetch response.", minimum=1024),
+    _int("message.max.bytes", 1048588, "Default maximum size of a record batch, in bytes."),
+    _int("socket.request.max.bytes", 104857600, "Maximum size of a request, in bytes.", minimum=1),
+    _int("fetch.max.bytes", 57671680, "Maximum size of a fetch response, in bytes.", minimum=1024),
     _int(
         "connections.max.idle.ms",
         600000,
@@ -163,38 +107,38 @@ BROKER_CONFIGS: Final = (
     _int(
         "log.cleaner.backoff.ms",
         15000,
-        "Interval of the check for logs to compact.",
+        "Interval between checks for logs that need compaction.",
     ),
     _int(
         "log.cleaner.dedupe.buffer.size",
         134217728,
-        "Memory for the keys of the log under compaction, in bytes.",
+        "Memory for the keys of the log that is being compacted, in bytes.",
         minimum=1 << 20,
     ),
     _bool("log.cleaner.enable", True, "Compact the logs of topics with cleanup.policy=compact."),
     _int(
         "log.retention.check.interval.ms",
         300000,
-        "Interval of the check for segments that exceed their retention.",
+        "Interval between checks for segments that exceed their retention.",
         minimum=1,
     ),
     _int(
         "log.flush.offset.checkpoint.interval.ms",
         60000,
-        "Interval of the checkpoints of recovery points and log start offsets.",
+        "Interval between checkpoints of recovery points and log start offsets.",
         minimum=1,
     ),
     _int(
         "producer.id.expiration.ms",
         86400000,
-        "Time without a write after which a log removes the state of a producer that has no open "
-        "transaction.",
+        "Time after the last write of a producer at which the broker removes the producer's state "
+        "from a log, if the producer has no open transaction.",
         minimum=1,
     ),
     _int(
         "producer.id.expiration.check.interval.ms",
         600000,
-        "Interval of the check for expired producers.",
+        "Interval between checks for expired producers.",
         minimum=1,
     ),
     _int(
@@ -206,14 +150,21 @@ BROKER_CONFIGS: Final = (
     _int(
         "replica.fetch.wait.max.ms",
         500,
-        "Maximum time that a follower's fetch waits at the leader for min.bytes.",
+        "Maximum time that the leader waits for replica.fetch.min.bytes before it answers a "
+        "follower's fetch request.",
     ),
-    _int("replica.fetch.min.bytes", 1, "Minimum bytes that a follower's fetch waits for."),
-    _int("replica.fetch.max.bytes", 1048576, "Size limit of one partition in a follower's fetch."),
+    _int(
+        "replica.fetch.min.bytes", 1, "Minimum bytes of the response to a follower's fetch request."
+    ),
+    _int(
+        "replica.fetch.max.bytes",
+        1048576,
+        "Maximum bytes per partition in the response to a follower's fetch request.",
+    ),
     _int(
         "replica.fetch.response.max.bytes",
         10485760,
-        "Size limit of the response to a follower's fetch.",
+        "Maximum bytes of the response to a follower's fetch request.",
     ),
     _int(
         "replica.fetch.backoff.ms",
@@ -223,16 +174,20 @@ BROKER_CONFIGS: Final = (
     _int(
         "replica.socket.timeout.ms",
         30000,
-        "Time that a follower waits for a response of its leader.",
+        "Time that a follower waits for a response from its leader.",
         minimum=1,
     ),
     _int(
         "replica.high.watermark.checkpoint.interval.ms",
         5000,
-        "Interval of the checkpoints of high watermarks.",
+        "Interval between checkpoints of high watermarks.",
         minimum=1,
     ),
-    _int("offset.metadata.max.bytes", 4096, "Size limit of the metadata of a committed offset."),
+    _int(
+        "offset.metadata.max.bytes",
+        4096,
+        "Maximum size of the metadata of a committed offset, in bytes.",
+    ),
     _int(
         "max.incremental.fetch.session.cache.slots",
         1000,
@@ -247,7 +202,8 @@ BROKER_CONFIGS: Final = (
     _choice(
         "replica.selector.class",
         "",
-        "Class that selects the replica a consumer reads from (KIP-392); empty: always the leader.",
+        "Class that selects the replica from which a consumer reads (KIP-392); if empty, consumers "
+        "read from the leader.",
         "",
         RACK_AWARE_REPLICA_SELECTOR,
     ),
@@ -276,13 +232,14 @@ BROKER_CONFIGS: Final = (
     _int(
         "offsets.retention.check.interval.ms",
         600000,
-        "Interval of the check for expired groups and offsets.",
+        "Interval between checks for expired groups and offsets.",
         minimum=1,
     ),
     _int(
         "offsets.retention.minutes",
         10080,
-        "Retention of offsets after the last commit, or after the last member left.",
+        "Retention time of committed offsets, counted from when the last member left the group, "
+        "or from the last commit of a consumer with manual assignment.",
         minimum=1,
     ),
     _int(
@@ -301,7 +258,7 @@ BROKER_CONFIGS: Final = (
     _int(
         "offsets.topic.segment.bytes",
         104857600,
-        "Segment size of __consumer_offsets.",
+        "Segment size of __consumer_offsets, in bytes.",
         minimum=1,
     ),
     _int(
@@ -319,13 +276,13 @@ BROKER_CONFIGS: Final = (
     _int(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         10000,
-        "Interval of the check for timed out transactions.",
+        "Interval between checks for timed-out transactions.",
         minimum=1,
     ),
     _int(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         3600000,
-        "Interval of the check for expired transactional ids.",
+        "Interval between checks for expired transactional ids.",
         minimum=1,
     ),
     _bool(
@@ -336,20 +293,21 @@ BROKER_CONFIGS: Final = (
     _bool(
         "transaction.partition.verification.enable",
         True,
-        "Verify with the coordinator that a partition is part of the transaction before the first "
-        "append (KIP-890).",
+        "Before the first write of a transaction to a partition, verify with the coordinator that "
+        "the partition is part of the transaction (KIP-890).",
     ),
     _int(
         "add.partitions.to.txn.retry.backoff.ms",
         20,
-        "Backoff before a partition is added again to a transaction whose predecessor is still "
-        "completing (KIP-890).",
+        "Time before the broker retries adding a partition to a transaction, while the producer's "
+        "previous transaction is being completed (KIP-890).",
         minimum=1,
     ),
     _int(
         "add.partitions.to.txn.retry.backoff.max.ms",
         100,
-        "Maximum total time of these retries; after it the producer has to retry.",
+        "Maximum total time for which the broker retries adding a partition to a transaction; "
+        "after that, the producer must retry.",
     ),
     _int(
         "transaction.state.log.num.partitions",
@@ -367,19 +325,37 @@ BROKER_CONFIGS: Final = (
     _int(
         "transaction.state.log.min.isr",
         1,
-        "Minimum in-sync replicas for a write to __transaction_state.",
+        "Minimum number of in-sync replicas for a write to __transaction_state.",
         minimum=1,
     ),
     _int(
         "transaction.state.log.segment.bytes",
         104857600,
-        "Segment size of __transaction_state.",
+        "Segment size of __transaction_state, in bytes.",
         minimum=1,
+    ),
+    _choice(
+        "authorizer.class.name",
+        "",
+        "Class that decides what clients may do; if empty, clients may do everything.",
+        "",
+        STANDARD_AUTHORIZER,
+    ),
+    ConfigKey(
+        name="super.users",
+        type=ConfigType.STRING,
+        default="",
+        doc="Principals that may do everything, for example User:alice;User:bob.",
+    ),
+    _bool(
+        "allow.everyone.if.no.acl.found",
+        False,
+        "Allow every operation on resources to which no ACL applies.",
     ),
     _bool(
         "unstable.api.versions.enable",
         False,
-        "Enable API versions that are not stable in Kafka yet.",
+        "Enable API versions that are not yet stable in Kafka.",
     ),
 )
 
@@ -397,15 +373,21 @@ _TOPIC_DEFAULTS: Final = MappingProxyType(
         "log.roll.hours": ("segment.ms", 3_600_000),
     }
 )
-"""Server-wide defaults: config name -> (topic config, factor to the topic config's unit)."""
+"""The broker configs that set defaults of topic configs.
+
+Each value is the name of the topic config and the factor that converts the broker config's unit
+to the unit of the topic config.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """The configuration of one broker.
 
-    If `cluster_id` is None, the broker uses the cluster id in its storage, or generates one at the
-    first start. `topic_defaults` contains server-wide defaults by topic config name.
+    If `cluster_id` is None, the broker uses the cluster id in its storage, or generates a cluster
+    id when it starts for the first time. `topic_defaults` contains the server-wide defaults of
+    topic configs, with the names of the topic configs as keys. `security` contains the configs of
+    listeners.
     """
 
     node_id: int = 1
@@ -465,20 +447,44 @@ class BrokerConfig:
     transaction_state_log_replication_factor: int = 1
     transaction_state_log_min_isr: int = 1
     transaction_state_log_segment_bytes: int = 104857600
+    authorizer_class_name: str = ""
+    super_users: str = ""
+    allow_everyone_if_no_acl_found: bool = False
     unstable_api_versions_enable: bool = False
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
+    security: SecurityConfigs = field(default_factory=SecurityConfigs)
 
     def __post_init__(self) -> None:
         for key in BROKER_CONFIGS:
             key.check(getattr(self, key.attribute))
+        try:
+            parse_super_users(self.super_users)
+        except ValueError as error:
+            raise InvalidBrokerConfigError(
+                "super.users", f"Invalid value for broker config super.users: {error}."
+            ) from None
+        delay_ms = self.failed_authentication_delay_ms
+        if delay_ms >= self.connections_max_idle_ms:
+            raise InvalidBrokerConfigError(
+                "connection.failed.authentication.delay.ms",
+                f"connection.failed.authentication.delay.ms={delay_ms} should always be less than "
+                f"connections.max.idle.ms={self.connections_max_idle_ms} to prevent failed "
+                "authentication responses from timing out.",
+            )
+
+    @property
+    def failed_authentication_delay_ms(self) -> int:
+        """Return the value of `connection.failed.authentication.delay.ms`."""
+        return int(self.security.value("connection.failed.authentication.delay.ms"))
 
     @classmethod
     def from_mapping(cls, configs: Mapping[str, str], **fields: Any) -> BrokerConfig:
-        """Parse configs by Kafka's names; `fields` are set directly.
+        """Parse configs with Kafka's names; `fields` are additional fields of `BrokerConfig`.
 
-        Raises: InvalidBrokerConfigError naming the unknown or invalid config.
+        Raises: InvalidBrokerConfigError with the name of the unknown or invalid config.
         """
         defaults: dict[str, tuple[int, str]] = {}
+        security: dict[str, str] = {}
         for name, text in configs.items():
             if name in _BY_NAME:
                 fields[_BY_NAME[name].attribute] = _BY_NAME[name].parse(text)
@@ -489,13 +495,26 @@ class BrokerConfig:
                 defaults[topic_name] = min(
                     defaults.get(topic_name, (factor, value)), (factor, value)
                 )
+            elif is_security_config(name):
+                security[name] = text
             else:
-                known = sorted([*_BY_NAME, *_TOPIC_DEFAULTS])
+                known = sorted([*_BY_NAME, *_TOPIC_DEFAULTS, *SECURITY_KEYS])
                 similar = ", ".join(get_close_matches(name, known))
                 hint = f"Did you mean {similar}?" if similar else f"Known: {', '.join(known)}."
                 raise InvalidBrokerConfigError(name, f"Unknown broker config {name!r}. {hint}")
         fields["topic_defaults"] = {name: value for name, (_, value) in defaults.items()}
+        fields["security"] = SecurityConfigs.from_mapping(security)
         return cls(**fields)
+
+    def authorizer(self, acls: AclCache) -> StandardAuthorizer | None:
+        """Return the authorizer that uses these ACLs, or None if none is configured."""
+        if not self.authorizer_class_name:
+            return None
+        return StandardAuthorizer(
+            acls=acls,
+            super_users=parse_super_users(self.super_users),
+            allows_everyone_if_no_acl_found=self.allow_everyone_if_no_acl_found,
+        )
 
     def topic_config_defaults(self) -> dict[str, str]:
         """Return the server-wide defaults of topic configs that differ from Kafka's defaults."""
@@ -506,6 +525,8 @@ class BrokerConfig:
 
     def value(self, key: ConfigKey) -> int | bool | str:
         """Return the value of a config."""
+        if key.name in SECURITY_KEYS:
+            return self.security.value(key.name)
         value: int | bool | str = getattr(self, key.attribute)
         return value
 

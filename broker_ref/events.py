@@ -1,29 +1,30 @@
 """The events that a node handles and the effects that it returns.
 
-Purpose: the interface between the sans-IO core and its I/O layer. `handle(event, now_ms)` of a node
-returns effects, which the asyncio server or a simulator performs. Invariants: each `FrameReceived`
-is answered by exactly one `SendFrame`, `NoResponse` or `CloseConnection` for its connection,
-immediately or later. The I/O layer delivers the next frame of a connection after that answer only
-(Kafka's brokers mute a channel in the same way). Each `SendRequest` leads to at most one
-`ResponseReceived` or `RequestFailed`, and never within the same call.
+This is the interface between the sans-IO core and the I/O layer. A node's `handle(event, now_ms)`
+method returns effects, which an asyncio server or a simulator performs.
+
+Invariants: the node answers each `FrameReceived` with exactly one `SendFrame`, `NoResponse` or
+`CloseConnection` for the same connection, either in the same call or later. The I/O layer delivers
+the next frame of a connection only after this answer, as Kafka's brokers do by muting the channel.
+Each `SendRequest` leads to at most one `ResponseReceived` or `RequestFailed`, and never during the
+same call.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 ConnectionId = int
 
 RequestId = int
-"""Identifies a request of this node to another node, for the node's lifetime; the correlation id.
-"""
+"""The correlation id of a request to another node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:
-    """A connection to another node; its requests are answered in the order in which they were sent.
+    """A connection to another node, which answers requests in the order in which they were sent.
 
-    `purpose` separates requests that may wait (long polls) from those that must not (heartbeats).
+    Each purpose has its own channel, so that a long poll does not delay a heartbeat.
     """
 
     node_id: int
@@ -34,7 +35,7 @@ class Channel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameReceived:
-    """A request without its four-byte length."""
+    """A request from a client or another node, without its four-byte length."""
 
     connection_id: ConnectionId
     frame: bytes
@@ -42,28 +43,35 @@ class FrameReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOpened:
-    """A client has connected. `peer` is `host:port`, `local` the address it connected to."""
+    """A client has connected.
+
+    `peer` is the client's address in the form `host:port`. `local` is the address of this node to
+    which the client has connected, and `listener` the name of the listener. `certificate` is the
+    client's verified certificate in DER, if it has one.
+    """
 
     connection_id: ConnectionId
     peer: str
     local: tuple[str, int]
+    listener: str = "PLAINTEXT"
+    certificate: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionClosed:
-    """A client has disconnected; the node discards its waiting requests."""
+    """A client has disconnected; the node discards the requests of the connection."""
 
     connection_id: ConnectionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimePassed:
-    """`now_ms` has reached the node's `next_deadline_ms()`: expire requests, run tasks."""
+    """The time has reached the node's `next_deadline_ms()`: timers and periodic tasks are due."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseReceived:
-    """The response to a request of this node, without its four-byte length."""
+    """A response to a request that this node sent, without its four-byte length."""
 
     request_id: RequestId
     frame: bytes
@@ -71,7 +79,10 @@ class ResponseReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFailed:
-    """A request will not be answered: the channel failed to open or broke. `reason` is logged."""
+    """A request failed because its channel could not be opened or was closed.
+
+    `reason` is logged.
+    """
 
     request_id: RequestId
     reason: str
@@ -89,15 +100,19 @@ Event = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendFrame:
-    """Send a response, without its four-byte length, on a connection."""
+    """Send a response, given without its four-byte length, on a connection.
+
+    If `close_reason` is set, it is logged, and the connection is closed after the response.
+    """
 
     connection_id: ConnectionId
     frame: bytes
+    close_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoResponse:
-    """The request of this connection is complete and has no response (Produce with acks=0)."""
+    """Complete a request that has no response (Produce with acks=0)."""
 
     connection_id: ConnectionId
 
@@ -110,12 +125,23 @@ class CloseConnection:
     reason: str
 
 
-Effect = SendFrame | NoResponse | CloseConnection
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitFrames:
+    """Limit the size of the next requests of a connection. None removes the limit.
+
+    This is not the answer to a request.
+    """
+
+    connection_id: ConnectionId
+    bytes_max: int | None
+
+
+Effect = SendFrame | NoResponse | CloseConnection | LimitFrames
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendRequest:
-    """Send a request to another node; opens the channel if needed."""
+    """Send a request to another node, after opening the channel if necessary."""
 
     channel: Channel
     request_id: RequestId
@@ -124,7 +150,7 @@ class SendRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseChannel:
-    """Close a channel. Its pending requests fail; the next request opens it again."""
+    """Close a channel. Its pending requests fail, and the next request opens the channel again."""
 
     channel: Channel
 

@@ -1,8 +1,7 @@
-"""The properties of a request that a rule of `Faults` can match.
+"""The properties of a request that a `Faults` rule can match.
 
-Purpose: extract topics, partitions and sender from any request message, by Kafka's field names.
-Invariant: a request without topics has none; nothing is guessed. Must not know: what the request
-means, or what happens to it.
+Uses Kafka's field names to extract the topics, partitions and sender of any request message. If a
+message has no field for topics, the result contains no topics.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from broker_ref.faults import RequestInfo
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
 
 INTER_NODE_APIS: Final = frozenset({56, 58, 59, 62, 63, 67})
-"""APIs that only nodes use: AlterPartition, Envelope, FetchSnapshot, BrokerRegistration,
-BrokerHeartbeat, AllocateProducerIds."""
+"""The APIs that only brokers and controllers call: AlterPartition, Envelope, FetchSnapshot,
+BrokerRegistration, BrokerHeartbeat, AllocateProducerIds."""
 
 _REPLICA_APIS: Final = frozenset({1, 2, 23, 59})
-"""APIs that a broker sends if the replica id is set, and a client if it is -1."""
+"""The APIs whose requests contain a replica id, which is -1 if the sender is a client."""
 
 _TOPICS: Final = (
     "topics", "topic_data", "topic_partitions", "topic_names", "v3_and_below_topics"
@@ -43,9 +42,10 @@ def request_info(
     client_id: str | None,
     topic_name: TopicNameOf,
 ) -> RequestInfo:
-    """Return the properties of a request; `topic_name` resolves topic ids.
+    """Return the properties of a request; `topic_name` resolves topic ids to names.
 
-    A fetch in a session contains only the partitions that are new or changed in the session.
+    In a fetch session, only the partitions that the request contains are returned: those that were
+    added to the session or changed.
     """
     topics: set[str] = set()
     partitions: set[tuple[str, int]] = set()

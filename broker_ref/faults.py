@@ -1,15 +1,13 @@
 """Fault injection: rules that a test sets for the requests, links and clocks of a cluster.
 
-Purpose: rules that decide what happens to a request, cut links, paused nodes, nodes with a stopped
-clock, and a record of requests. The nodes of a cluster and the test, which runs in another thread,
-share one `Faults`.
+A rule defines what a node does with matching requests. In addition, a test can cut links between
+nodes, pause nodes, stop their clocks, and record requests. The nodes of a cluster and the test,
+which runs in another thread, share one `Faults` object.
 
-Invariants: while no rule is set, `is_active` is False and nodes do not evaluate requests. If
-several rules match a request, the oldest rule decides, once: a delayed or held request is then
-served without another evaluation. All methods are thread-safe.
-
-Must not know: how nodes work, or clocks (time is an argument). The lock is its only I/O dependency,
-because a test does not run in the cluster's thread.
+Invariants: while no rule is set and no requests are recorded, `is_active` is False and nodes do not
+evaluate requests. If several rules match a request, the oldest one is applied. A request is
+evaluated only once: a delayed or held request is served later without another evaluation. All
+methods are thread-safe.
 """
 
 from __future__ import annotations
@@ -26,13 +24,13 @@ from typing import Final, Self
 from kio.schema.errors import ErrorCode
 
 SEEN_MAX: Final = 10_000
-"""Maximum number of recorded requests; older ones are discarded."""
+"""Maximum number of recorded requests; older requests are discarded."""
 
 _ENVELOPE: Final = 58
 
 
 class Sender(Enum):
-    """The senders that a rule matches."""
+    """The kinds of senders that a rule can match."""
 
     ANY = "any"
     CLIENT = "client"
@@ -41,9 +39,10 @@ class Sender(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestInfo:
-    """The properties of a request that a rule can match, at the node that received it.
+    """The properties of a received request that a rule can match.
 
-    `sender_id` is the broker that sent it, or None if a client sent it or the sender is unknown.
+    `node_id` is the node that received the request. `sender_id` is the broker that sent it, or None
+    if the sender is a client or unknown.
     """
 
     node_id: int
@@ -58,7 +57,7 @@ class RequestInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenRequest:
-    """A recorded request and the time of its arrival."""
+    """A recorded request and the time at which it arrived, in milliseconds."""
 
     at_ms: int
     request: RequestInfo
@@ -66,10 +65,10 @@ class SeenRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """The requests that a rule matches: all fields that are not None must be equal.
+    """The condition of a rule: a request must have the same value in each field that is not None.
 
-    The controller also receives a request that a broker forwards in an Envelope, so a rule matches
-    the Envelope itself only if it names its API key.
+    The controller evaluates a forwarded request twice: as the Envelope and as the request in it. A
+    rule therefore matches an Envelope only if `api_keys` contains the API key of Envelope.
     """
 
     api_keys: frozenset[int] | None = None
@@ -129,7 +128,7 @@ class Refuse:
 
 
 @dataclass(frozen=True, slots=True)
-class LoseAnswer:
+class DropResponse:
     """Serve the request and close the connection instead of sending the response."""
 
 
@@ -140,15 +139,16 @@ class Hold:
     rule: Rule
 
 
-FaultAction = Proceed | Delay | Drop | Refuse | LoseAnswer | Hold
+FaultAction = Proceed | Delay | Drop | Refuse | DropResponse | Hold
 
 PROCEED: Final = Proceed()
 
 
 class Rule:
-    """An action for matching requests and its counters; created by a method of `Faults`.
+    """The action for requests that match a condition, and counters of these requests.
 
-    As a context manager, it removes itself at the end of the block.
+    Rules are created by the methods of `Faults`. A rule that is used as a context manager is
+    removed at the end of the block.
     """
 
     def __init__(
@@ -171,12 +171,12 @@ class Rule:
 
     @property
     def hits(self) -> int:
-        """Return how many requests matched."""
+        """Return the number of requests that matched."""
         return self._hits
 
     @property
     def requests(self) -> tuple[RequestInfo, ...]:
-        """Return the requests that matched, at most the last `SEEN_MAX`."""
+        """Return the last `SEEN_MAX` requests that matched, oldest first."""
         with self._changed:
             return tuple(self._requests)
 
@@ -186,7 +186,10 @@ class Rule:
         return self._is_holding
 
     def wait_for_hits(self, count: int = 1, *, timeout_s: float = 30.0) -> None:
-        """Wait until `count` requests have matched. Raises: TimeoutError with the number so far."""
+        """Wait until `count` requests have matched.
+
+        Raises: TimeoutError with the number of requests that have matched.
+        """
         with self._changed:
             if not self._changed.wait_for(lambda: self.hits >= count, timeout_s):
                 raise TimeoutError(
@@ -195,7 +198,7 @@ class Rule:
                 )
 
     def remove(self) -> None:
-        """Stop matching requests, and release held ones."""
+        """Remove the rule and release the requests that it holds."""
         self._remove(self)
 
     def __enter__(self) -> Self:
@@ -209,8 +212,11 @@ class Rule:
     ) -> None:
         self.remove()
 
-    def decide(self, request: RequestInfo, now_ms: int) -> FaultAction | None:
-        """Return the action, or None if the request does not match; `Faults` has the lock."""
+    def action_for(self, request: RequestInfo, now_ms: int) -> FaultAction | None:
+        """Return the action for a request, or None if the request does not match.
+
+        The caller must hold the lock of `Faults`.
+        """
         if self._times_left == 0 or not self.match.matches(request):
             return None
         if self._times_left is not None:
@@ -220,16 +226,20 @@ class Rule:
         return self._action(self, now_ms)
 
     def release_held(self) -> None:
-        """Release held requests. `Faults` holds the lock."""
+        """Release held requests. The caller must hold the lock of `Faults`."""
         self._is_holding = False
 
 
 class Faults:
-    """The faults that are currently injected into a cluster."""
+    """The faults that are currently injected into a cluster.
+
+    Methods that create a rule accept `times`, the number of requests that the rule matches; None
+    means no limit.
+    """
 
     def __init__(self) -> None:
         self.is_active = False
-        """Whether a node has to call `on_request` at all."""
+        """Whether nodes must call `on_request` for each request."""
         self._changed = threading.Condition()
         self._rules: tuple[Rule, ...] = ()
         self._seen: deque[SeenRequest] = deque(maxlen=SEEN_MAX)
@@ -242,7 +252,7 @@ class Faults:
     # Called by tests.
 
     def delay(self, delay_ms: int, match: Match, *, times: int | None = None) -> Rule:
-        """Serve matching requests `delay_ms` after they arrive. `times` None: without a limit."""
+        """Serve matching requests `delay_ms` milliseconds after they arrive."""
         return self._add(match, times, lambda _, now_ms: Delay(until_ms=now_ms + delay_ms))
 
     def drop(self, match: Match, *, times: int | None = None) -> Rule:
@@ -250,19 +260,22 @@ class Faults:
         return self._add(match, times, lambda _rule, _now_ms: Drop())
 
     def refuse(self, error_code: ErrorCode, match: Match, *, times: int | None = None) -> Rule:
-        """Answer matching requests with an error without serving them."""
+        """Answer matching requests with an error code without serving them."""
         return self._add(match, times, lambda _rule, _now_ms: Refuse(error_code=error_code))
 
-    def lose_answer(self, match: Match, *, times: int | None = None) -> Rule:
+    def drop_response(self, match: Match, *, times: int | None = None) -> Rule:
         """Serve matching requests and close the connection instead of sending the response."""
-        return self._add(match, times, lambda _rule, _now_ms: LoseAnswer())
+        return self._add(match, times, lambda _rule, _now_ms: DropResponse())
 
     def hold(self, match: Match, *, times: int | None = None) -> Rule:
         """Hold matching requests until the rule is removed, then serve them."""
         return self._add(match, times, lambda rule, _: Hold(rule=rule))
 
     def clear(self) -> None:
-        """Remove all rules, heal all links, resume all nodes and clocks; keep the record."""
+        """Remove all rules, heal all links, and resume all nodes and clocks.
+
+        Recorded requests are kept.
+        """
         for rule in self._rules:
             rule.remove()
         with self._changed:
@@ -272,22 +285,26 @@ class Faults:
         self._notify()
 
     def cut(self, source_id: int, target_id: int, *, both_ways: bool = True) -> None:
-        """Drop everything that a node sends to another, requests and responses.
+        """Drop all requests and responses that one node sends to another.
 
-        The controller is node 3000 (`broker_ref.controller.client.CONTROLLER_ID`).
+        With `both_ways`, the opposite direction is cut too. The node id of the controller is 3000
+        (`broker_ref.controller.client.CONTROLLER_ID`).
         """
         with self._changed:
             self._cut |= _directions(source_id, target_id, both_ways)
         self._notify()
 
     def heal(self, source_id: int, target_id: int, *, both_ways: bool = True) -> None:
-        """Undo `cut`."""
+        """Heal a link that was cut."""
         with self._changed:
             self._cut -= _directions(source_id, target_id, both_ways)
         self._notify()
 
     def isolate(self, node_id: int, others: Collection[int]) -> None:
-        """Cut the links of a node to and from all of `others`; `heal_all` reverts it."""
+        """Cut the links between a node and all `others` in both directions.
+
+        `heal_all` heals them.
+        """
         for other in others:
             if other != node_id:
                 self.cut(node_id, other)
@@ -299,44 +316,44 @@ class Faults:
         self._notify()
 
     def hold_time(self, node_id: int) -> None:
-        """Stop a node's clock: its sessions, transactions and requests do not expire."""
+        """Stop a node's clock, so that its sessions, transactions and requests do not expire."""
         with self._changed:
             self._held_times.setdefault(node_id, None)
 
     def release_time(self, node_id: int) -> None:
-        """Set a node's clock to the current time again."""
+        """Restore a node's clock to the current time."""
         with self._changed:
             self._held_times.pop(node_id, None)
         self._notify()
 
     def pause(self, node_id: int) -> None:
-        """Pause a node: its connections stay open, and it neither reads, answers nor sends."""
+        """Pause a node: its connections stay open, but it does not receive or send anything."""
         with self._changed:
             self._paused |= {node_id}
 
     def resume(self, node_id: int) -> None:
-        """Resume a node; it first handles everything that arrived during the pause."""
+        """Resume a node, which then handles everything that arrived during the pause."""
         with self._changed:
             self._paused -= {node_id}
         self._notify()
 
     @contextmanager
     def recording(self) -> Iterator[Faults]:
-        """Record requests within the block; discards an earlier record."""
+        """Record requests within the block; requests that were recorded earlier are discarded."""
         with self._changed:
             self._seen.clear()
             self._is_recording = True
-            self._note_activity()
+            self._update_is_active()
         try:
             yield self
         finally:
             with self._changed:
                 self._is_recording = False
-                self._note_activity()
+                self._update_is_active()
 
     @property
     def seen(self) -> tuple[SeenRequest, ...]:
-        """Return the recorded requests in order of arrival, at most the last `SEEN_MAX`."""
+        """Return the last `SEEN_MAX` recorded requests in order of arrival."""
         with self._changed:
             return tuple(self._seen)
 
@@ -347,12 +364,15 @@ class Faults:
     # Called by nodes.
 
     def on_request(self, request: RequestInfo, now_ms: int) -> FaultAction:
-        """Return the action for a request. Call it once per request, while `is_active`."""
+        """Return the action for a request.
+
+        Nodes call this method once per request while `is_active` is True.
+        """
         with self._changed:
             if self._is_recording:
                 self._seen.append(SeenRequest(at_ms=now_ms, request=request))
             for rule in self._rules:
-                action = rule.decide(request, now_ms)
+                action = rule.action_for(request, now_ms)
                 if action is not None:
                     self._changed.notify_all()
                     return action
@@ -363,7 +383,7 @@ class Faults:
         return (source_id, target_id) in self._cut
 
     def now_ms(self, node_id: int, now_ms: int) -> int:
-        """Return the time at a node; a stopped clock keeps the time of the first call."""
+        """Return the time of a node's clock; a stopped clock freezes at the first call."""
         if not self._held_times:
             return now_ms
         with self._changed:
@@ -375,7 +395,7 @@ class Faults:
             return held_ms
 
     def time_is_held(self, node_id: int) -> bool:
-        """Return whether a node's clock is stopped, so that it has no deadlines."""
+        """Return whether a node's clock is stopped, so that its deadlines are never reached."""
         return node_id in self._held_times
 
     def is_paused(self, node_id: int) -> bool:
@@ -383,9 +403,10 @@ class Faults:
         return node_id in self._paused
 
     def listen(self, on_change: Callable[[], None]) -> Callable[[], None]:
-        """Call `on_change` when requests may have been released, in the thread that released them.
+        """Register a callback that is called when held requests may be ready to be served.
 
-        Returns a function that removes the listener.
+        The callback runs in the thread that changes the faults. Returns a function that removes the
+        callback.
         """
         with self._changed:
             self._listeners += (on_change,)
@@ -410,21 +431,24 @@ class Faults:
         )
         with self._changed:
             self._rules += (rule,)
-            self._note_activity()
+            self._update_is_active()
         return rule
 
     def _remove(self, rule: Rule) -> None:
         with self._changed:
             self._rules = tuple(other for other in self._rules if other is not rule)
             rule.release_held()
-            self._note_activity()
+            self._update_is_active()
         self._notify()
 
-    def _note_activity(self) -> None:
+    def _update_is_active(self) -> None:
         self.is_active = bool(self._rules) or self._is_recording
 
     def _notify(self) -> None:
-        """Notify the listeners. Called without the lock, because a listener may call `Faults`."""
+        """Notify the listeners.
+
+        The caller must not hold the lock, because a listener may call `Faults`.
+        """
         for listener in self._listeners:
             listener()
 

@@ -1,8 +1,8 @@
-"""The identity of a broker: `meta.properties` in the root of its storage, in Kafka's format.
+"""A broker's identity: the `meta.properties` file in its data directory, in Kafka's format.
 
-Purpose: assign a data directory to one cluster id and node id, and refuse to start another node on
-it. Invariant: a directory that contains the file is complete, because the file is written last.
-Must not know: how ids are used. Source: `org.apache.kafka.metadata.properties.MetaProperties`.
+Assigns a data directory to one cluster id and one node id, so that no other node can use it.
+`meta.properties` is written last: a directory that contains it is completely initialized. Source:
+`org.apache.kafka.metadata.properties.MetaProperties`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class WrongDirectoryError(LogError):
 
 
 class DamagedIdentityError(LogError):
-    """`meta.properties` is unreadable."""
+    """The `meta.properties` file is damaged."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
@@ -38,9 +38,10 @@ class DamagedIdentityError(LogError):
 
 
 def known_cluster_id(config: BrokerConfig, *, storage: Storage) -> str | None:
-    """Return the cluster id of a storage, or None if it is new.
+    """Return the cluster id of a data directory, or None if the directory is new.
 
-    Raises: WrongDirectoryError if it belongs to another node or cluster, DamagedIdentityError.
+    Raises: WrongDirectoryError if the directory belongs to another node or cluster,
+    DamagedIdentityError.
     """
     if not storage.exists(META_PROPERTIES_FILE):
         return None
@@ -54,7 +55,10 @@ def known_cluster_id(config: BrokerConfig, *, storage: Storage) -> str | None:
 def claim_directory(
     config: BrokerConfig, *, storage: Storage, random_bytes: Callable[[int], bytes]
 ) -> str:
-    """Assign a new storage to this node and return the cluster id; generates one if none is set."""
+    """Assign a new data directory to this node and return the cluster id.
+
+    A cluster id is generated if the config does not contain one.
+    """
     cluster_id = config.cluster_id
     if cluster_id is None:
         cluster_id = uuid_text(random_uuid(random_bytes))
@@ -72,7 +76,7 @@ def claim_directory(
 def _require(found: dict[str, str], name: str, expected: str) -> None:
     if found[name] != expected:
         raise WrongDirectoryError(
-            f"{META_PROPERTIES_FILE} in this data directory has {name}={found[name]}, but the "
+            f"{META_PROPERTIES_FILE} in this data directory contains {name}={found[name]}, but the "
             f"broker is configured with {name}={expected}. Change the config or use another "
             "directory."
         )
@@ -82,7 +86,7 @@ def _parse(data: bytes) -> dict[str, str]:
     try:
         lines = data.decode().splitlines()
     except UnicodeDecodeError as error:
-        raise DamagedIdentityError(f"it is not UTF-8 ({error})") from error
+        raise DamagedIdentityError(f"it is not valid UTF-8 ({error})") from error
     pairs = (line.partition("=") for line in lines if not line.startswith("#"))
     found = {name.strip(): value.strip() for name, separator, value in pairs if separator}
     for name in ("cluster.id", "node.id"):

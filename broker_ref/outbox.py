@@ -1,10 +1,10 @@
-"""The requests of a node to other nodes and the callbacks for their responses.
+"""The requests that a node sends to other nodes, and the callbacks for their responses.
 
-Purpose: the only way in which the sans-IO core sends requests. A component passes a message and two
+All requests of the sans-IO core are sent through an `Outbox`. A component passes a message and two
 callbacks, one for the response and one for a failure. The node returns the requests as effects and
-passes the resulting events to `handle`. Invariant: exactly one callback is called, once, in a later
-call than `send`, unless the node is closed first. An unreadable response counts as a failure. Must
-not know: what is requested, and why. Source: Kafka's `NetworkClient` and `InterBrokerSendThread`.
+passes the resulting events to `Outbox.handle`. A response that cannot be decoded is a failure.
+Invariant: exactly one of the two callbacks is called, exactly once and never during `send`, unless
+the node is closed first. Source: Kafka's `NetworkClient` and `InterBrokerSendThread`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _InFlightRequest:
 
 
 class Outbox:
-    """The requests in flight; the client id of each names its sender and purpose."""
+    """The requests in flight; the client id of a request consists of the sender and the purpose."""
 
     def __init__(self, *, client_id: str) -> None:
         self._client_id = client_id
@@ -68,7 +68,8 @@ class Outbox:
     ) -> None:
         """Send a request; `response` is the message class of the response.
 
-        After `timeout_ms` without a response the channel is closed and `on_failure` is called.
+        If no response arrives within `timeout_ms`, the channel is closed and `on_failure` is
+        called.
         """
         request_id = self._next_id
         self._next_id = (self._next_id + 1) % REQUEST_IDS
@@ -92,7 +93,7 @@ class Outbox:
         self._effects.append(SendRequest(channel=channel, request_id=request_id, frame=frame))
 
     def close_channel(self, channel: Channel) -> None:
-        """Close a channel; its requests in flight fail."""
+        """Close a channel; its in-flight requests fail."""
         self._effects.append(CloseChannel(channel=channel))
 
     def take_effects(self) -> list[PeerEffect]:
@@ -101,7 +102,7 @@ class Outbox:
         return effects
 
     def advance(self, now_ms: int) -> None:
-        """Set the time and fail the requests whose timeout has passed."""
+        """Set the current time and fail the requests whose timeout has expired."""
         self._now_ms = max(self._now_ms, now_ms)
         while self._deadlines and self._deadlines[0][0] <= self._now_ms:
             _, request_id = heapq.heappop(self._deadlines)
@@ -111,7 +112,7 @@ class Outbox:
                 awaited.on_failure(f"no response within {awaited.timeout_ms} ms")
 
     def handle(self, event: ResponseReceived | RequestFailed) -> None:
-        """Call the callback for an event; ignore events of requests not in flight."""
+        """Call the callback of the request, or ignore the event if the request is not in flight."""
         awaited = self._awaited.pop(event.request_id, None)
         if awaited is None:
             return
@@ -127,12 +128,12 @@ class Outbox:
             )
         except MalformedRequestError as error:
             self.close_channel(awaited.channel)
-            awaited.on_failure(f"the response is unreadable: {error}")
+            awaited.on_failure(f"the response cannot be decoded: {error}")
             return
         awaited.on_response(response)
 
     def next_deadline_ms(self) -> int | None:
-        """Return the time of the next request timeout."""
+        """Return the time of the next request timeout, or None if no requests are in flight."""
         while self._deadlines and self._deadlines[0][1] not in self._awaited:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None

@@ -1,13 +1,16 @@
-"""A pytest fixture that provides a Kafka broker without Docker or a JVM.
+"""pytest fixtures that provide a Kafka cluster without Docker or a JVM.
 
-Purpose: every project that has this package installed can write
+In every project that has this package installed, tests can use the fixtures:
 
     def test_orders(kafka_cluster):
         kafka_cluster.create_topic("orders", partitions=2)
         producer = confluent_kafka.Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers})
 
-Invariant: pytest imports this module in all those projects, so it imports nothing of the broker
-until the fixture is used. Must not know: how a cluster runs.
+    def test_login(secured_kafka_cluster):
+        producer = confluent_kafka.Producer(secured_kafka_cluster.client_settings().librdkafka())
+
+pytest imports this module in all these projects, so the module must not import the cluster before
+a fixture is used.
 """
 
 from __future__ import annotations
@@ -27,10 +30,25 @@ def kafka_cluster() -> Iterator[Cluster]:
 
     Clients connect to `kafka_cluster.bootstrap_servers` (127.0.0.1 and a free port).
     `kafka_cluster.create_topic(name, partitions=1, configs=None)` creates a topic. All tests share
-    the cluster, so use separate topics and groups per test. For other broker configs, use
-    `broker_ref.Cluster(configs={...})` as a context manager in your own fixture.
+    the cluster, so each test should use its own topics and groups. For other broker configs, write
+    a fixture that uses `broker_ref.Cluster(configs={...})` as a context manager.
     """
-    from broker_ref import Cluster  # noqa: PLC0415 (pytest imports this module everywhere)
+    from broker_ref import Cluster  # noqa: PLC0415 (see the module's docstring)
 
     with Cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def secured_kafka_cluster() -> Iterator[Cluster]:
+    """Yield a running `broker_ref.Cluster` that uses SASL_SSL, for the test session.
+
+    `secured_kafka_cluster.client_settings()` returns what clients need; its methods `librdkafka()`,
+    `java()` and `data_source()` return the settings of these clients. Needs
+    `pip install 'pyspark-kafka[secure]'`. For another protocol, write a fixture that uses
+    `broker_ref.Cluster(security=broker_ref.Security(...))`.
+    """
+    from broker_ref import Cluster, Security  # noqa: PLC0415 (see the module's docstring)
+
+    with Cluster(security=Security()) as cluster:
         yield cluster

@@ -1,9 +1,8 @@
 """Periodic tasks and one-time timers of a node, in virtual time.
 
-Purpose: run tasks at fixed intervals, and timers once. Invariant: a task runs at most once per
-call, however far the time has advanced; a cancelled timer never runs; timers run in the order of
-their deadlines; at most half of the stored timers are cancelled ones. Must not know: what the tasks
-do.
+Invariants: a task runs at most once per call to `run`, even if several intervals have passed. A
+cancelled timer never runs. Timers run in the order of their deadlines. Once many timers are stored,
+the cancelled ones are removed, so that they do not accumulate.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 TIMERS_KEPT_MIN: Final = 64
-"""Cancelled timers are removed only if more timers than this are stored."""
+"""Cancelled timers are removed only if at least this many timers are stored."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,7 +31,7 @@ class Timer:
     run: Callable[[int], None] | None
 
     def cancel(self) -> None:
-        """Prevent the timer from running; has no effect after it ran."""
+        """Prevent the timer from running; has no effect if the timer has already run."""
         self.run = None
 
     @property
@@ -52,13 +51,13 @@ class Schedule:
         self._timers_kept_max = TIMERS_KEPT_MIN
 
     def every(self, interval_ms: int, run: Callable[[int], None]) -> None:
-        """Run a task every `interval_ms`; it receives the time."""
+        """Run a task every `interval_ms` milliseconds with the current time as its argument."""
         self._tasks.append(
             _Task(interval_ms=interval_ms, run=run, next_ms=self._start_ms + interval_ms)
         )
 
     def at(self, deadline_ms: int, run: Callable[[int], None]) -> Timer:
-        """Run a callback once, at the deadline; it receives the time."""
+        """Run a callback once at the deadline, with the current time as its argument."""
         if len(self._timers) >= self._timers_kept_max:
             self._drop_cancelled()
         timer = Timer(deadline_ms=deadline_ms, run=run)
@@ -67,7 +66,7 @@ class Schedule:
         return timer
 
     def run(self, now_ms: int) -> None:
-        """Run the tasks and timers that are due; timers added by them run in the next call."""
+        """Run all tasks and timers that are due; timers that they add run in the next call."""
         for task in self._tasks:
             if task.next_ms <= now_ms:
                 task.next_ms = now_ms + task.interval_ms
@@ -89,13 +88,16 @@ class Schedule:
                 heapq.heappush(self._timers, entry)
 
     def _drop_cancelled(self) -> None:
-        """Remove cancelled timers. Most timers are cancelled, some hours before their deadline."""
+        """Remove cancelled timers.
+
+        Most timers are cancelled, some of them hours before their deadline.
+        """
         self._timers = [entry for entry in self._timers if entry[2].is_pending]
         heapq.heapify(self._timers)
         self._timers_kept_max = max(2 * len(self._timers), TIMERS_KEPT_MIN)
 
     def next_deadline_ms(self) -> int | None:
-        """Return the deadline of the next task or timer."""
+        """Return the deadline of the next task or timer, or None if there are none."""
         while self._timers and self._timers[0][2].run is None:
             heapq.heappop(self._timers)
         deadlines = [task.next_ms for task in self._tasks]

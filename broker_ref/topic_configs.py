@@ -1,9 +1,9 @@
-"""All topic configs: those that the log uses, and the others.
+"""All topic configs, including those that the log does not use.
 
-Purpose: one table for validation in CreateTopics and for DescribeConfigs. Invariant: the log's rows
-are `broker_ref.log.config.TOPIC_CONFIGS` themselves, not copies. The other configs are validated,
-stored and described as in Apache Kafka; `SKIPPED.md` lists those without an effect. Must not know:
-which topics exist. Source: `org.apache.kafka.common.config.TopicConfig`.
+CreateTopics uses the table to validate configs, and DescribeConfigs uses it to build responses. The
+rows for configs that the log uses are shared with `broker_ref.log.config.TOPIC_CONFIGS`, not
+copied. All other configs are validated, stored and described as in Apache Kafka; `SKIPPED.md` lists
+the configs that have no effect. Source: `org.apache.kafka.common.config.TopicConfig`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from broker_ref.log.config import TOPIC_CONFIGS, InvalidTopicConfigError, LogCon
 from broker_ref.protocol.errors import ApiError
 
 VALUE_LENGTH_MAX: Final = 8000
-"""Length limit of a value that fits every version of DescribeConfigs."""
+"""Maximum length of a value, so that it can be encoded in every version of DescribeConfigs."""
 
 
 class ConfigType(IntEnum):
-    """The type numbers in DescribeConfigs."""
+    """The config types and their numbers in DescribeConfigs responses."""
 
     BOOLEAN = 1
     STRING = 2
@@ -33,11 +33,16 @@ class ConfigType(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    PASSWORD = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfigKey:
-    """A topic config. `check` raises InvalidTopicConfigError; `server_config` sets the default."""
+    """A topic config.
+
+    `check` raises InvalidTopicConfigError for an invalid value. `server_config` is the broker
+    config that sets the default of the topic config.
+    """
 
     name: str
     type: ConfigType
@@ -128,7 +133,7 @@ _OTHER_KEYS: Final = (
         1,
         2**31 - 1,
         "min.insync.replicas",
-        "Minimum in-sync replicas for a write with acks=all.",
+        "Minimum number of in-sync replicas for a write with acks=all.",
     ),
     _bool(
         "unclean.leader.election.enable",
@@ -146,7 +151,7 @@ _OTHER_KEYS: Final = (
         -1,
         9,
         "compression.gzip.level",
-        "Level of the gzip codec if the broker compresses.",
+        "Compression level of the gzip codec when the broker compresses batches.",
     ),
     _int(
         "compression.lz4.level",
@@ -154,7 +159,7 @@ _OTHER_KEYS: Final = (
         1,
         17,
         "compression.lz4.level",
-        "Level of the lz4 codec if the broker compresses.",
+        "Compression level of the lz4 codec when the broker compresses batches.",
     ),
     _int(
         "compression.zstd.level",
@@ -162,7 +167,7 @@ _OTHER_KEYS: Final = (
         -131072,
         22,
         "compression.zstd.level",
-        "Level of the zstd codec if the broker compresses.",
+        "Compression level of the zstd codec when the broker compresses batches.",
     ),
     _key(
         "leader.replication.throttled.replicas",
@@ -188,7 +193,7 @@ TOPIC_CONFIG_KEYS: Final[Mapping[str, TopicConfigKey]] = MappingProxyType(
 
 
 def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
-    """Validate configs and return them as strings. Raises: ApiError (INVALID_CONFIG)."""
+    """Validate the configs of a topic and return them. Raises: ApiError(INVALID_CONFIG)."""
     checked: dict[str, str] = {}
     for name, value in configs.items():
         key = TOPIC_CONFIG_KEYS.get(name)
@@ -215,13 +220,13 @@ def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def min_insync_replicas(configs: Mapping[str, str]) -> int:
-    """Return `min.insync.replicas` of a topic."""
+    """Return the value of `min.insync.replicas` for a topic."""
     key = TOPIC_CONFIG_KEYS["min.insync.replicas"]
     return int(configs.get(key.name, key.default))
 
 
 def unclean_leader_election(configs: Mapping[str, str], defaults: Mapping[str, str]) -> bool:
-    """Return `unclean.leader.election.enable` of a topic."""
+    """Return the value of `unclean.leader.election.enable` for a topic."""
     key = TOPIC_CONFIG_KEYS["unclean.leader.election.enable"]
     value = configs.get(key.name, defaults.get(key.name, key.default))
     return value.strip().lower() == "true"

@@ -1,4 +1,4 @@
-"""The APIs that brokers serve: one file per Kafka API key, collected in `APIS`."""
+"""The broker APIs, one module per Kafka API key. `APIS` maps each key to its API."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from broker_ref.api import (
     k14_sync_group,
     k15_describe_groups,
     k16_list_groups,
+    k17_sasl_handshake,
     k18_api_versions,
     k21_delete_records,
     k22_init_producer_id,
@@ -28,10 +29,13 @@ from broker_ref.api import (
     k26_end_txn,
     k27_write_txn_markers,
     k28_txn_offset_commit,
+    k29_describe_acls,
     k32_describe_configs,
     k35_describe_log_dirs,
+    k36_sasl_authenticate,
     k42_delete_groups,
     k47_offset_delete,
+    k50_describe_user_scram_credentials,
     k60_describe_cluster,
     k61_describe_producers,
     k65_describe_transactions,
@@ -56,6 +60,7 @@ APIS: Final = MappingProxyType(
             k14_sync_group,
             k15_describe_groups,
             k16_list_groups,
+            k17_sasl_handshake,
             k18_api_versions,
             k21_delete_records,
             k22_init_producer_id,
@@ -65,10 +70,13 @@ APIS: Final = MappingProxyType(
             k26_end_txn,
             k27_write_txn_markers,
             k28_txn_offset_commit,
+            k29_describe_acls,
             k32_describe_configs,
+            k36_sasl_authenticate,
             k42_delete_groups,
             k47_offset_delete,
             k35_describe_log_dirs,
+            k50_describe_user_scram_credentials,
             k60_describe_cluster,
             k61_describe_producers,
             k65_describe_transactions,

@@ -1,15 +1,16 @@
 """The interface of API handlers: their arguments and results.
 
-Purpose: each `kNN_*.py` exports `API`, an `Api` whose `handle` takes the broker, the call and the
-request message, and returns the response message, a `Wait`, `NO_ANSWER` or `Hangup`. Invariant:
-handlers have no state; they change state through the components of `Broker`. Must not know: frames,
-connections, or which handlers exist.
+Each `kNN_*.py` module exports `API`. Its `handle` function takes the broker, the call and the
+request message, and returns the response message, a `Wait`, `NO_OP_RESPONSE` or a
+`CloseConnectionResponse`. Handlers have no state; they change the state of the components in
+`Broker`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
 from broker_ref.config import BrokerConfig
@@ -21,33 +22,45 @@ from broker_ref.replication.fetch_session_cache import FetchSessionCache
 from broker_ref.replication.producer_id_manager import ProducerIdManager
 from broker_ref.replication.purgatory import DelayedOperation
 from broker_ref.replication.replica_manager import ReplicaManager
+from broker_ref.security.acls import CLUSTER_NAME, AclOperation, ResourceType
+from broker_ref.security.authorizer import UNRESTRICTED, AuthHelper, StandardAuthorizer
+from broker_ref.security.principals import ANONYMOUS, Principal
 from broker_ref.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from broker_ref.transaction.coordinator import TransactionCoordinator
 
 Context = TypeVar("Context")
 
 NO_THROTTLE_MS: Final = 0
-"""The throttle time of every response; there are no quotas."""
+"""The throttle time of every response. There are no quotas."""
 
 OPERATIONS_NOT_REQUESTED: Final = -(2**31)
-"""Value of authorized operations that were not requested."""
+"""The value of an authorized operations field that the client did not request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """The context of a request (Kafka's `RequestContext`); `client_host` has no port."""
+    """The context of a request (Kafka's `RequestContext`).
+
+    `client_host` is an address without a port. `listener` is the name of the listener to which the
+    client is connected, and `principal` is the authenticated client. `auth` contains the checks of
+    what this client may do.
+    """
 
     version: int
     client_id: str | None
     now_ms: int
     client_host: str = ""
+    listener: str = "PLAINTEXT"
+    principal: Principal = ANONYMOUS
+    auth: AuthHelper = UNRESTRICTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """The components of the node that handlers use, and its APIs.
+    """The components of the broker that handlers use.
 
-    `metadata` is the cluster metadata that this broker has applied.
+    `metadata` is the cluster metadata that this broker has applied. `apis` returns all served APIs.
+    `authorizer` is None if none is configured.
     """
 
     config: BrokerConfig
@@ -62,11 +75,12 @@ class Broker:
     request_topic: Callable[[NewTopic], None]
     apis: Callable[[], tuple[Api[Any], ...]]
     log_dir: LogDir = UNKNOWN_LOG_DIR
+    authorizer: StandardAuthorizer | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Send the response when the operation completes, or at the deadline."""
+    """Send the response when the operation completes or the deadline expires."""
 
     operation: DelayedOperation
     keys: tuple[Hashable, ...]
@@ -74,32 +88,83 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class NoAnswer:
-    """The request is complete and the client expects no response."""
+class NoOpResponse:
+    """Send no response, because the client does not expect one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hangup:
-    """Close the connection: the only way to report an error if no response is expected."""
+class CloseConnectionResponse:
+    """Close the connection. This reports an error to a client that does not expect a response."""
 
     reason: str
 
 
-NO_ANSWER: Final = NoAnswer()
+NO_OP_RESPONSE: Final = NoOpResponse()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """An operation that a client must be allowed to perform. Otherwise the whole request fails.
+
+    `name` returns the name of the resource in the request. If the operation is not allowed,
+    `alternative` is sufficient.
+    """
+
+    operation: AclOperation
+    resource_type: ResourceType
+    name: Callable[[Any], str]
+    alternative: AclOperation | None = None
+
+    def check(self, auth: AuthHelper, request: object) -> None:
+        """Raise ApiError with the error code of the resource type unless the client may."""
+        name = self.name(request)
+        if self.alternative is None or not auth.allows(self.alternative, self.resource_type, name):
+            auth.check(self.operation, self.resource_type, name)
+
+
+def on_cluster(operation: AclOperation, *, alternative: AclOperation | None = None) -> Requirement:
+    """Return the requirement of an operation on the cluster."""
+    return Requirement(
+        operation=operation,
+        resource_type=ResourceType.CLUSTER,
+        name=lambda _: CLUSTER_NAME,
+        alternative=alternative,
+    )
+
+
+def on_group(operation: AclOperation) -> Requirement:
+    """Return the requirement of an operation on the group in `group_id`."""
+    return Requirement(
+        operation=operation, resource_type=ResourceType.GROUP, name=attrgetter("group_id")
+    )
+
+
+def on_transactional_id(operation: AclOperation) -> Requirement:
+    """Return the requirement of an operation on the transactional id in `transactional_id`."""
+    return Requirement(
+        operation=operation,
+        resource_type=ResourceType.TRANSACTIONAL_ID,
+        name=attrgetter("transactional_id"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api(Generic[Context]):
-    """An API key: the served versions, the request's message class and the handler.
+    """An API key with its supported versions, its request class and its handler.
 
-    The handler's first argument is a `Broker`, or a `ControllerContext` at the controller.
-    `advertised_from` is the lowest version in ApiVersions if it differs from the lowest served
-    version. `unstable_from` is the first version that requires `unstable.api.versions.enable`.
+    The handler's first argument is a `Broker`, or on the controller a `ControllerContext`.
+    `requires` contains what the client must be allowed to do, in the order of Kafka's checks.
+    Handlers check the rest. `validate` raises MalformedRequestError for a message that Kafka does
+    not decode, which closes the connection. `advertised_from` is set if the lowest version in
+    ApiVersions responses differs from the lowest supported version. `unstable_from` is the first
+    version that requires `unstable.api.versions.enable`.
     """
 
     key: int
     versions: range
     request: type[Any]
     handle: Callable[[Context, Call, Any], object]
+    requires: tuple[Requirement, ...] = ()
+    validate: Callable[[Any], None] | None = None
     advertised_from: int | None = None
     unstable_from: int | None = None

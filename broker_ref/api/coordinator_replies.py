@@ -1,7 +1,6 @@
-"""How handlers wait for the group coordinator or the transaction coordinator.
+"""Delayed responses of handlers that call the group coordinator or the transaction coordinator.
 
-Purpose: return the response if the coordinator has replied, otherwise a `Wait`. Invariant: the
-coordinator sets all deadlines, so the wait itself has none. Must not know: what is replied.
+The coordinator sets all deadlines, so the `Wait` of a handler has no deadline of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ NEVER_MS: Final = 2**62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedReply(Generic[Result]):
-    """A coordinator's reply and the function that converts it to a response."""
+    """The reply of a coordinator, and the function that converts the result to a response."""
 
     reply: Reply[Result]
     respond: Callable[[Result], object]
@@ -31,11 +30,11 @@ class DelayedReply(Generic[Result]):
         return None if self.reply.result is None else self.respond(self.reply.result)
 
     def expire(self, now_ms: int) -> object:
-        """Never called: the wait has no deadline."""
-        raise AssertionError(f"the coordinator did not reply until {now_ms}")
+        """Raise AssertionError, because the wait has no deadline and cannot expire."""
+        raise AssertionError(f"The coordinator had not replied at {now_ms} ms.")
 
 
-def answer(reply: Reply[Result], respond: Callable[[Result], object]) -> object:
+def respond_to(reply: Reply[Result], respond: Callable[[Result], object]) -> object:
     """Return the response if the coordinator has replied, otherwise a `Wait`."""
     if reply.result is not None:
         return respond(reply.result)

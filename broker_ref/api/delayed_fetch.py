@@ -1,15 +1,21 @@
-"""A fetch that is answered immediately or waits for more bytes.
+"""Fetch requests that complete immediately or wait for more bytes.
 
-Purpose: read partitions within the limits of a response, decide whether to wait, and re-check only
-partitions that changed. Invariant: a waiting fetch reads nothing, and `_available_bytes` is the sum
-over the partitions at their last check; a partition without changes since the client's last fetch
-is not read at all. Must not know: who reads, or what a session stores. Source:
+Purpose: read partitions within the limits of a response, decide whether the fetch waits, and check
+a partition again only after it has changed. Invariants: a waiting fetch does not read records, and
+`_available_bytes` is the sum of the available bytes of all partitions at their last check. A
+partition that has not changed since the client's last fetch is not read. Source:
 `kafka.server.ReplicaManager.fetchMessages` and `kafka.server.DelayedFetch`.
 
-A fetch completes if the bytes between fetch offset and log end sum up to `min_bytes`, where each
-partition counts at most `partition_max_bytes`; if a fetch offset is behind the active segment, or
-beyond the end that the reader may see (after a truncation); or on any error. A diverging log is
-covered, because it requires a leader change.
+A fetch completes in one of these cases:
+
+- At least `min_bytes` bytes are available between the fetch offsets and the end offsets. Each
+  partition contributes at most `partition_max_bytes`.
+- A fetch offset is in an older segment than the end offset.
+- A fetch offset is beyond the end offset that the client may read, which can happen after a
+  truncation.
+- A partition has an error.
+
+A diverging log needs no case of its own, because it requires a leader change.
 """
 
 from __future__ import annotations
@@ -22,8 +28,8 @@ from itertools import groupby
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.endpoints import endpoints_of
-from broker_ref.api.fetch_contexts import Answers, SessionlessFetchContext
-from broker_ref.api.fetch_messages import FetchResponse, PartitionAnswer, TopicAnswer
+from broker_ref.api.fetch_contexts import PartitionResponses, SessionlessFetchContext
+from broker_ref.api.fetch_messages import FetchResponse, PartitionResponse, TopicResponse
 from broker_ref.api.partition_reader import PartitionReader
 from broker_ref.log.errors import LogError
 from broker_ref.log.partition_log import LogPosition
@@ -34,7 +40,7 @@ from broker_ref.replication.partition import Partition, PartitionKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """Limits of the whole response."""
+    """The limits of a Fetch request for the whole response."""
 
     max_wait_ms: int
     min_bytes: int
@@ -43,123 +49,140 @@ class FetchLimits:
 
 @dataclass(slots=True, kw_only=True)
 class DelayedFetch:
-    """A fetch of the existing partitions `wanted`; `absent` contains the answers for the others."""
+    """A fetch of the existing partitions in `partitions`.
+
+    `absent` contains the error responses for partitions that do not exist or that the client may
+    not read.
+    """
 
     reader: PartitionReader
     context: SessionlessFetchContext
     limits: FetchLimits
-    wanted: dict[PartitionPlace, CachedPartition] = field(default_factory=dict)
-    absent: Answers = field(default_factory=dict)
+    partitions: dict[PartitionPlace, CachedPartition] = field(default_factory=dict)
+    absent: PartitionResponses = field(default_factory=dict)
     _idle: dict[PartitionPlace, Partition] = field(default_factory=dict)
-    """Partitions without changes, which are not read unless they change."""
+    """Partitions without changes. They are not read until they change."""
     _by_key: dict[Hashable, list[CachedPartition]] = field(default_factory=dict)
     _starts: dict[PartitionPlace, LogPosition] = field(default_factory=dict)
-    """The positions of the fetch offsets at the start of the wait."""
-    _refused: Answers = field(default_factory=dict)
-    """The answers for partitions whose position could not be determined."""
+    """The positions of the fetch offsets when the wait started."""
+    _error_responses: PartitionResponses = field(default_factory=dict)
+    """The error responses for partitions whose log position could not be determined."""
     _available: dict[PartitionPlace, int] = field(default_factory=dict)
-    """Available bytes per partition, if any."""
+    """Available bytes per partition. Partitions without available bytes are absent."""
     _available_bytes: int = 0
     _changed: dict[PartitionPlace, CachedPartition] = field(default_factory=dict)
 
     def begin(self, now_ms: int) -> FetchResponse | None:
-        """Return the response if the fetch need not wait; updates the position of a follower."""
-        if self.context.remembers:
+        """Return the response if the fetch completes immediately, otherwise None.
+
+        The fetch state of a follower is updated in both cases.
+        """
+        if self.context.is_incremental:
             self._find_idle(now_ms)
-        answers = self._read()
-        for place, answer in answers.items():
-            self.reader.note_position(self.wanted[place], answer, now_ms)
-        bytes_read = sum(len(answer.records) for answer in answers.values())
+        responses = self._read()
+        for place, response in responses.items():
+            self.reader.record_position(self.partitions[place], response, now_ms)
+        bytes_read = sum(len(response.records) for response in responses.values())
         if (
             self.limits.max_wait_ms <= 0
-            or not self.wanted
+            or not self.partitions
             or bytes_read >= self.limits.min_bytes
-            or any(answer.is_urgent for answer in answers.values())
+            or any(response.must_respond for response in responses.values())
         ):
-            return self._response(answers, now_ms)
+            return self._response(responses, now_ms)
         self._watch()
-        if self._is_due({place: self.wanted[place] for place in answers}) or self._refused:
-            return self._response(answers, now_ms)
+        if (
+            self._is_due({place: self.partitions[place] for place in responses})
+            or self._error_responses
+        ):
+            return self._response(responses, now_ms)
         return None
 
     def keys(self) -> tuple[Hashable, ...]:
-        """Return the keys of the partitions that are waited for."""
+        """Return the keys of the partitions that this fetch is waiting for."""
         return tuple(self._by_key)
 
     def key_changed(self, key: Hashable) -> None:
-        """Note that a partition changed and has to be checked."""
-        for wanted in self._by_key[key]:
-            self._changed[wanted.place] = wanted
-            self._idle.pop(wanted.place, None)
+        """Mark the partitions with this key for the next check."""
+        for cached in self._by_key[key]:
+            self._changed[cached.place] = cached
+            self._idle.pop(cached.place, None)
 
     def try_complete(self, now_ms: int) -> FetchResponse | None:
-        """Return the response if enough bytes are available or an error occurred."""
+        """Return the response if enough bytes are available or a partition has an error."""
         changed, self._changed = self._changed, {}
         return self.expire(now_ms) if self._is_due(changed) else None
 
     def expire(self, now_ms: int) -> FetchResponse:
-        """Return the response with the available bytes."""
+        """Return the response with the bytes that are available."""
         return self._response(self._read(), now_ms)
 
     def _find_idle(self, now_ms: int) -> None:
-        """Find the partitions without changes and update a follower's position in them."""
-        for place, wanted in self.wanted.items():
+        """Find the partitions without changes.
+
+        If the client is a follower, update its fetch state in these partitions.
+        """
+        for place, cached in self.partitions.items():
             try:
-                partition = self.reader.locate(wanted)
+                partition = self.reader.locate(cached)
             except ApiError:
                 continue
-            if wanted.is_up_to_date(
+            if cached.is_up_to_date(
                 high_watermark=partition.high_watermark,
                 log_start_offset=partition.log.log_start_offset,
-            ) and self.reader.has_nothing_new(partition, wanted):
+            ) and self.reader.has_nothing_new(partition, cached):
                 self._idle[place] = partition
                 if self.reader.is_follower:
-                    self.reader.update_follower_fetch_state(partition, wanted, now_ms)
+                    self.reader.update_follower_fetch_state(partition, cached, now_ms)
 
     def _watch(self) -> None:
-        """Store the keys to wait for and the log ends of partitions without changes."""
-        for place, wanted in self.wanted.items():
-            self._by_key.setdefault(_key(wanted), []).append(wanted)
+        """Store the keys to wait for, and the fetch positions in partitions without changes."""
+        for place, cached in self.partitions.items():
+            self._by_key.setdefault(_key(cached), []).append(cached)
             idle = self._idle.get(place)
             if idle is not None:
                 with suppress(LogError):
-                    self._start(idle, wanted)
+                    self._start(idle, cached)
 
-    def _start(self, partition: Partition, wanted: CachedPartition) -> LogPosition:
-        """Return the position of the fetch offset. LogError becomes the partition's answer."""
-        place = wanted.place
+    def _start(self, partition: Partition, cached: CachedPartition) -> LogPosition:
+        """Return the log position of the fetch offset.
+
+        Raises: LogError. The error is first stored as the response for the partition.
+        """
+        place = cached.place
         if place not in self._starts:
             try:
-                self._starts[place] = partition.log.position_of(wanted.asked.fetch_offset)
+                self._starts[place] = partition.log.position_of(cached.requested.fetch_offset)
             except LogError as error:
-                # A read at the visible end returns nothing, so it does not detect damage.
-                self._refused[place] = self.reader.refusal(wanted, error.error_code)
+                # A read at the end offset returns no records and therefore does not detect
+                # corruption.
+                self._error_responses[place] = self.reader.error_response(cached, error.error_code)
                 raise
         return self._starts[place]
 
-    def _read(self) -> Answers:
-        """Read the partitions that may have changed, in order, within the limits."""
-        answers: Answers = {}
+    def _read(self) -> PartitionResponses:
+        """Read the partitions that may have changed, in order, within the response limits."""
+        responses: PartitionResponses = {}
         bytes_left = self.limits.max_bytes
         first = True
-        for place, wanted in self.wanted.items():
+        for place, cached in self.partitions.items():
             if place in self._idle:
                 continue
-            answer = self.reader.read(
-                wanted,
-                max_bytes=min(wanted.asked.partition_max_bytes, bytes_left),
+            response = self.reader.read(
+                cached,
+                max_bytes=min(cached.requested.partition_max_bytes, bytes_left),
                 at_least_one_batch=first,
             )
-            answers[place] = answer
-            first = first and not answer.records
-            bytes_left = max(bytes_left - len(answer.records), 0)
-        return answers
+            responses[place] = response
+            first = first and not response.records
+            bytes_left = max(bytes_left - len(response.records), 0)
+        return responses
 
     def _is_due(self, looked_at: dict[PartitionPlace, CachedPartition]) -> bool:
-        """Check these partitions and return whether the fetch completes."""
-        for place, wanted in looked_at.items():
+        """Check these partitions and return whether the fetch is complete."""
+        for place, cached in looked_at.items():
             try:
-                available = self._look(wanted)
+                available = self._available_in(cached)
             except (ApiError, LogError):
                 return True
             if available is None:
@@ -169,14 +192,14 @@ class DelayedFetch:
                 self._available[place] = available
         return self._available_bytes >= self.limits.min_bytes
 
-    def _look(self, wanted: CachedPartition) -> int | None:
-        """Return the available bytes of a partition, or None if it must be answered.
+    def _available_in(self, cached: CachedPartition) -> int | None:
+        """Return the available bytes of a partition, or None if the fetch must complete.
 
-        Raises: ApiError or LogError if it cannot be read.
+        Raises: ApiError or LogError if the partition cannot be read.
         """
-        partition = self.reader.locate(wanted)
-        offset = wanted.asked.fetch_offset
-        start = self._start(partition, wanted)
+        partition = self.reader.locate(cached)
+        offset = cached.requested.fetch_offset
+        start = self._start(partition, cached)
         end_offset = self.reader.end_offset(partition)
         if offset == end_offset:
             return 0
@@ -185,33 +208,36 @@ class DelayedFetch:
         end = partition.log.position_of(end_offset)
         if start.segment_base_offset < end.segment_base_offset:
             return None
-        return min(end.position_bytes - start.position_bytes, wanted.asked.partition_max_bytes)
+        return min(end.position_bytes - start.position_bytes, cached.requested.partition_max_bytes)
 
-    def _response(self, answers: Answers, now_ms: int) -> FetchResponse:
+    def _response(self, responses: PartitionResponses, now_ms: int) -> FetchResponse:
         try:
             session_id, sent = self.context.close(
-                {**answers, **self._refused, **self.absent}, now_ms
+                {**responses, **self._error_responses, **self.absent}, now_ms
             )
         except ApiError as error:
             return FetchResponse(error_code=error.error_code)
-        leaders = (answer.current_leader for answer in sent.values())
+        leaders = (response.current_leader for response in sent.values())
         return FetchResponse(
             session_id=session_id,
             responses=self._by_topic(sent),
-            node_endpoints=endpoints_of(self.reader.broker, leaders),
+            node_endpoints=endpoints_of(self.reader.broker, leaders, listener=self.reader.listener),
         )
 
-    def _by_topic(self, answers: Answers) -> tuple[TopicAnswer, ...]:
-        """Group answers by topic, keeping their order; a topic can occur more than once."""
+    def _by_topic(self, responses: PartitionResponses) -> tuple[TopicResponse, ...]:
+        """Group the responses by topic in their original order.
+
+        A topic can occur more than once.
+        """
         topics = []
-        for _, places in groupby(answers, key=lambda place: place[0]):
+        for _, places in groupby(responses, key=lambda place: place[0]):
             of_topic = tuple(places)
             partition = self.context.partitions[of_topic[0]]
             topics.append(
-                TopicAnswer(
+                TopicResponse(
                     topic=partition.topic or "",
                     topic_id=partition.topic_id,
-                    partitions=tuple(answers[place] for place in of_topic),
+                    partitions=tuple(responses[place] for place in of_topic),
                 )
             )
         return tuple(topics)
@@ -220,24 +246,29 @@ class DelayedFetch:
 def start_fetch(
     reader: PartitionReader, context: SessionlessFetchContext, limits: FetchLimits
 ) -> DelayedFetch:
-    """Create the fetch of a context's partitions, with answers for those that do not exist."""
+    """Create the fetch for the partitions of a context.
+
+    Missing partitions, and those of topics that the client may not read, get an error response.
+    """
     fetch = DelayedFetch(reader=reader, context=context, limits=limits)
     metadata = reader.broker.metadata
-    for place, wanted in context.partitions.items():
-        index = wanted.asked.partition
-        if wanted.topic is None:
+    for place, cached in context.partitions.items():
+        index = cached.requested.partition
+        if cached.topic is None:
             fetch.absent[place] = _absent(index, ErrorCode.unknown_topic_id)
-        elif metadata.partition(wanted.topic, index) is None:
+        elif not reader.may_read(cached.topic):
+            fetch.absent[place] = _absent(index, ErrorCode.topic_authorization_failed)
+        elif metadata.partition(cached.topic, index) is None:
             fetch.absent[place] = _absent(index, ErrorCode.unknown_topic_or_partition)
         else:
-            fetch.wanted[place] = wanted
+            fetch.partitions[place] = cached
     return fetch
 
 
-def _absent(index: int, error_code: ErrorCode) -> PartitionAnswer:
-    return PartitionAnswer(partition_index=index, error_code=error_code, aborted_transactions=())
+def _absent(index: int, error_code: ErrorCode) -> PartitionResponse:
+    return PartitionResponse(partition_index=index, error_code=error_code, aborted_transactions=())
 
 
-def _key(wanted: CachedPartition) -> PartitionKey:
-    assert wanted.topic is not None
-    return PartitionKey(topic=wanted.topic, partition=wanted.asked.partition)
+def _key(cached: CachedPartition) -> PartitionKey:
+    assert cached.topic is not None
+    return PartitionKey(topic=cached.topic, partition=cached.requested.partition)

@@ -1,6 +1,7 @@
-"""Broker endpoints and current partition leaders in responses.
+"""Broker endpoints and partition leaders in responses.
 
-Produce and Fetch add the current leader to leadership errors (KIP-951).
+A client gets the addresses of the listener to which it is connected. Produce and Fetch return the
+current leader together with leadership errors (KIP-951).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class NodeEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderIdAndEpoch:
-    """The current leader of a partition, if the client requested another one; otherwise -1."""
+    """The current leader of a partition. Both fields are -1 unless there is a leadership error."""
 
     leader_id: int = -1
     leader_epoch: int = -1
@@ -39,25 +40,36 @@ def live_brokers(broker: Broker) -> tuple[RegisteredBroker, ...]:
 
 
 def advertised_controller_id(broker: Broker) -> int:
-    """Return the controller id for clients: any live broker, because brokers forward requests."""
+    """Return the controller id for clients.
+
+    It is the lowest id of a live broker, because every broker forwards requests to the controller.
+    """
     return min((node.broker_id for node in live_brokers(broker)), default=-1)
 
 
 def current_leader(broker: Broker, topic: str, partition: int) -> LeaderIdAndEpoch:
-    """Return the leader in the metadata."""
+    """Return the partition's leader from the metadata."""
     found = broker.metadata.partition(topic, partition)
     if found is None:
         return NO_LEADER
     return LeaderIdAndEpoch(leader_id=found.leader, leader_epoch=found.leader_epoch)
 
 
-def endpoints_of(broker: Broker, leaders: Iterable[LeaderIdAndEpoch]) -> tuple[NodeEndpoint, ...]:
+def node_endpoint(node: RegisteredBroker, listener: str) -> NodeEndpoint | None:
+    """Return the address of a broker's listener, or None if the broker does not have it."""
+    found = node.endpoint(listener)
+    if found is None:
+        return None
+    return NodeEndpoint(node_id=node.broker_id, host=found.host, port=found.port, rack=node.rack)
+
+
+def endpoints_of(
+    broker: Broker, leaders: Iterable[LeaderIdAndEpoch], *, listener: str
+) -> tuple[NodeEndpoint, ...]:
     """Return the addresses of these leaders without duplicates."""
     ids = dict.fromkeys(leader.leader_id for leader in leaders)
     nodes = [
         broker.metadata.brokers[node_id] for node_id in ids if node_id in broker.metadata.brokers
     ]
-    return tuple(
-        NodeEndpoint(node_id=node.broker_id, host=node.host, port=node.port, rack=node.rack)
-        for node in nodes
-    )
+    found = (node_endpoint(node, listener) for node in nodes)
+    return tuple(endpoint for endpoint in found if endpoint is not None)

@@ -1,8 +1,8 @@
-"""Fetch contexts: the partitions to read and the answers to send, with or without a session.
+"""Fetch contexts: the partitions to read and the responses to send, with or without a session.
 
-Purpose: determine the partitions to read from a request and its session (KIP-227), and which of
-their answers are sent. Invariant: a session stores exactly what was sent. Must not know: how
-partitions are read. Source: `org.apache.kafka.server.FetchContext` and `FetchSession`.
+Purpose: determine from a request and its session (KIP-227) which partitions are read, and which of
+the partition responses are sent. Invariant: a session stores exactly the values that were sent.
+Source: `org.apache.kafka.server.FetchContext` and `FetchSession`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import Broker, Call
-from broker_ref.api.fetch_messages import NOT_DIVERGING, FetchRequest, PartitionAnswer
+from broker_ref.api.fetch_messages import NOT_DIVERGING, FetchRequest, PartitionResponse
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
 from broker_ref.replication.fetch_session_cache import (
@@ -29,93 +29,101 @@ from broker_ref.replication.fetch_session_cache import (
 
 FIRST_VERSION_BY_TOPIC_ID: Final = 13
 
-Answers = dict[PartitionPlace, PartitionAnswer]
+PartitionResponses = dict[PartitionPlace, PartitionResponse]
 
 
 @dataclass(slots=True, kw_only=True)
 class SessionlessFetchContext:
-    """A full fetch without a session; all answers are sent."""
+    """A full fetch without a session. All partition responses are sent."""
 
-    remembers: ClassVar[bool] = False
-    """Whether the client has received earlier answers in this session."""
+    is_incremental: ClassVar[bool] = False
+    """Whether the client has received responses in this session before."""
 
     partitions: dict[PartitionPlace, CachedPartition]
 
-    def close(self, answers: Answers, now_ms: int) -> tuple[int, Answers]:
-        """Return the session id and the answers to send."""
+    def close(self, responses: PartitionResponses, now_ms: int) -> tuple[int, PartitionResponses]:
+        """Return the session id and the partition responses to send."""
         del now_ms
-        return INVALID_SESSION_ID, answers
+        return INVALID_SESSION_ID, responses
 
 
 @dataclass(slots=True, kw_only=True)
 class FullFetchContext(SessionlessFetchContext):
-    """A full fetch that creates a session if the cache has room; all answers are sent."""
+    """A full fetch that creates a session if the cache has room.
+
+    All partition responses are sent.
+    """
 
     sessions: FetchSessionCache
     from_follower: bool
     by_topic_id: bool
 
-    def close(self, answers: Answers, now_ms: int) -> tuple[int, Answers]:
-        """Return the id of the new session and all answers."""
-        partitions = {place: self.partitions[place] for place in answers}
+    def close(self, responses: PartitionResponses, now_ms: int) -> tuple[int, PartitionResponses]:
+        """Return the id of the new session and all partition responses."""
+        partitions = {place: self.partitions[place] for place in responses}
         for place, partition in partitions.items():
-            _note(partition, answers[place])
+            _update_cached(partition, responses[place])
         session_id = self.sessions.create(
             partitions,
             privileged=self.from_follower,
             by_topic_id=self.by_topic_id,
             now_ms=now_ms,
         )
-        return session_id, answers
+        return session_id, responses
 
 
 @dataclass(slots=True, kw_only=True)
 class IncrementalFetchContext(SessionlessFetchContext):
-    """A fetch within a session; only answers with changes are sent."""
+    """A fetch in an existing session. Only partition responses with changes are sent."""
 
-    remembers: ClassVar[bool] = True
+    is_incremental: ClassVar[bool] = True
     session: FetchSession
     epoch: int
-    """The session's epoch until the next request."""
+    """The epoch of the session when the request was accepted."""
 
-    def close(self, answers: Answers, now_ms: int) -> tuple[int, Answers]:
-        """Return the answers with changes; partitions with records move to the end.
+    def close(self, responses: PartitionResponses, now_ms: int) -> tuple[int, PartitionResponses]:
+        """Return the session id and the partition responses with changes.
 
-        Raises: ApiError (INVALID_FETCH_SESSION_EPOCH) if the session's epoch has changed meanwhile.
+        Partitions with records move to the end of the session's order.
+
+        Raises: ApiError (INVALID_FETCH_SESSION_EPOCH) if the epoch of the session has changed.
         """
         del now_ms
         if self.session.epoch != self.epoch:
             raise ApiError(
                 ErrorCode.invalid_fetch_session_epoch,
                 f"Fetch session {self.session.session_id} advanced to epoch {self.session.epoch} "
-                "while this request waited; the request was sent twice.",
+                "while this request waited, because the client sent another request.",
             )
-        sent: Answers = {}
-        for place, answer in answers.items():
+        sent: PartitionResponses = {}
+        for place, response in responses.items():
             partition = self.partitions[place]
             known = partition.is_up_to_date(
-                high_watermark=answer.high_watermark, log_start_offset=answer.log_start_offset
+                high_watermark=response.high_watermark, log_start_offset=response.log_start_offset
             )
-            if known and not answer.records and not answer.is_urgent:
+            if known and not response.records and not response.must_respond:
                 continue
-            _note(partition, answer)
-            sent[place] = answer
-            if answer.records:
-                self.session.served(place)
+            _update_cached(partition, response)
+            sent[place] = response
+            if response.records:
+                self.session.move_to_end(place)
         return self.session.session_id, sent
 
 
 def open_context(broker: Broker, call: Call, request: FetchRequest) -> SessionlessFetchContext:
-    """Return the context of a request. Raises: ApiError if its session id or epoch is invalid."""
-    asked = _asked(broker, call, request)
+    """Return the context of a request.
+
+    Raises: ApiError if the session id or the session epoch is invalid.
+    """
+    requested = _requested_partitions(broker, call, request)
     by_topic_id = call.version >= FIRST_VERSION_BY_TOPIC_ID
     sessions = broker.fetch_sessions
     if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
         sessions.remove(request.session_id)
         if request.session_epoch == FINAL_EPOCH:
-            return SessionlessFetchContext(partitions=asked)
+            return SessionlessFetchContext(partitions=requested)
         return FullFetchContext(
-            partitions=asked,
+            partitions=requested,
             sessions=sessions,
             from_follower=replica_id_of(request) >= 0,
             by_topic_id=by_topic_id,
@@ -124,12 +132,12 @@ def open_context(broker: Broker, call: Call, request: FetchRequest) -> Sessionle
         request.session_id,
         request.session_epoch,
         by_topic_id=by_topic_id,
-        asked=asked,
+        requested=requested,
         forgotten=_forgotten(request, by_topic_id=by_topic_id),
         now_ms=call.now_ms,
     )
     if session is None:
-        return SessionlessFetchContext(partitions=asked)
+        return SessionlessFetchContext(partitions=requested)
     if by_topic_id:
         _resolve(broker, session.partitions)
     return IncrementalFetchContext(
@@ -138,39 +146,40 @@ def open_context(broker: Broker, call: Call, request: FetchRequest) -> Sessionle
 
 
 def replica_id_of(request: FetchRequest) -> int:
-    """Return the broker that fetches, or a negative number for a consumer."""
+    """Return the broker id of a follower, or a negative number for a consumer."""
     if request.replica_id != -1:
         return request.replica_id
     return request.replica_state.replica_id
 
 
-def _note(partition: CachedPartition, answer: PartitionAnswer) -> None:
-    """Store the answer that was sent; -1 forces the next answer to be sent.
+def _update_cached(partition: CachedPartition, response: PartitionResponse) -> None:
+    """Store the values that are sent, so that the next response contains only changes.
 
-    That is so after an error or a diverging epoch: the follower then truncates and does not apply
-    the high watermark. Kafka treats it as sent, so that the follower's high watermark may lag until
-    it changes again.
+    After an error or a diverging epoch, a high watermark of -1 is stored, so that the next response
+    is sent. A follower that receives a diverging epoch truncates its log and does not apply the
+    high watermark. Kafka stores the high watermark anyway, and the follower's high watermark may
+    then lag until the next change.
     """
-    diverges = answer.diverging_epoch is not NOT_DIVERGING
-    partition.high_watermark = -1 if diverges else answer.high_watermark
-    partition.log_start_offset = answer.log_start_offset
+    diverges = response.diverging_epoch is not NOT_DIVERGING
+    partition.high_watermark = -1 if diverges else response.high_watermark
+    partition.log_start_offset = response.log_start_offset
 
 
-def _asked(
+def _requested_partitions(
     broker: Broker, call: Call, request: FetchRequest
 ) -> dict[PartitionPlace, CachedPartition]:
-    """Return the partitions in the request; the last entry wins if one is repeated."""
-    asked: dict[PartitionPlace, CachedPartition] = {}
+    """Return the partitions in the request. If a partition is repeated, the last entry is used."""
+    requested: dict[PartitionPlace, CachedPartition] = {}
     by_topic_id = call.version >= FIRST_VERSION_BY_TOPIC_ID
     for topic in request.topics:
         identity = topic.topic_id if by_topic_id else topic.topic
         name = _name(broker, topic.topic_id) if by_topic_id else topic.topic
         for partition in topic.partitions:
             place = (identity, partition.partition)
-            asked[place] = CachedPartition(
-                place=place, topic=name, topic_id=topic.topic_id, asked=partition
+            requested[place] = CachedPartition(
+                place=place, topic=name, topic_id=topic.topic_id, requested=partition
             )
-    return asked
+    return requested
 
 
 def _forgotten(request: FetchRequest, *, by_topic_id: bool) -> Iterable[PartitionPlace]:
@@ -180,7 +189,7 @@ def _forgotten(request: FetchRequest, *, by_topic_id: bool) -> Iterable[Partitio
 
 
 def _resolve(broker: Broker, partitions: Mapping[PartitionPlace, CachedPartition]) -> None:
-    """Resolve topics that were unknown when the session added them."""
+    """Resolve the names of topics that were unknown when the session added them."""
     for partition in partitions.values():
         if partition.topic is None:
             partition.topic = _name(broker, partition.topic_id)

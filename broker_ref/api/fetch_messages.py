@@ -1,4 +1,4 @@
-"""The messages of Fetch (1), one class each for all versions."""
+"""The messages of Fetch (1). One class represents all versions of a message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from broker_ref.replication.fetch_session_cache import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchTopic:
-    """The partitions of a topic to read, by name or, from version 13 on, by id."""
+    """The partitions of a topic to read. Requests from version 13 on contain topic ids."""
 
     partitions: tuple[FetchPartition, ...]
     topic: str = ""
@@ -28,7 +28,10 @@ class FetchTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgottenTopic:
-    """Partitions to remove from a session, by topic name or, from version 13 on, by topic id."""
+    """The partitions of a topic to remove from a session.
+
+    Requests from version 13 on contain topic ids.
+    """
 
     partitions: tuple[int, ...]
     topic: str = ""
@@ -37,7 +40,10 @@ class ForgottenTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """The fetching broker, from version 15 on; -1 for a consumer."""
+    """The broker id and broker epoch of a follower, from version 15 on.
+
+    Both values are -1 for a consumer.
+    """
 
     replica_id: int = -1
     replica_epoch: int = -1
@@ -45,7 +51,7 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """A fetch request."""
+    """A Fetch request."""
 
     max_wait_ms: int
     min_bytes: int
@@ -62,7 +68,10 @@ class FetchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortedTransaction:
-    """An aborted transaction, whose records a read_committed consumer filters from an offset on."""
+    """An aborted transaction in the returned offset range.
+
+    Consumers with read_committed skip this producer's records, starting at `first_offset`.
+    """
 
     producer_id: int
     first_offset: int
@@ -70,7 +79,7 @@ class AbortedTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEndOffset:
-    """The largest epoch that both logs have, and its end offset in the leader's log."""
+    """The largest leader epoch that both logs contain, and its end offset in the leader's log."""
 
     epoch: int = -1
     end_offset: int = -1
@@ -79,11 +88,11 @@ class EpochEndOffset:
 NOT_DIVERGING: Final = EpochEndOffset()
 
 NO_PREFERRED_REPLICA: Final = -1
-"""The client continues with its current replica."""
+"""The client continues reading from its current replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionAnswer:
+class PartitionResponse:
     """The record batches of a partition, or an error."""
 
     partition_index: int
@@ -98,8 +107,8 @@ class PartitionAnswer:
     records: bytes = b""
 
     @property
-    def is_urgent(self) -> bool:
-        """Return whether the answer must be sent without waiting for records."""
+    def must_respond(self) -> bool:
+        """Return whether the response must be sent without waiting for records."""
         return (
             self.error_code is not ErrorCode.none
             or self.diverging_epoch is not NOT_DIVERGING
@@ -108,20 +117,20 @@ class PartitionAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicAnswer:
-    """The answers of a topic."""
+class TopicResponse:
+    """The partition responses of a topic."""
 
     topic: str
     topic_id: Uuid
-    partitions: tuple[PartitionAnswer, ...]
+    partitions: tuple[PartitionResponse, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResponse:
-    """A fetch response; in a session it contains only answers with changes."""
+    """A Fetch response. In a session it contains only partitions with changes."""
 
     error_code: ErrorCode = ErrorCode.none
-    responses: tuple[TopicAnswer, ...] = ()
+    responses: tuple[TopicResponse, ...] = ()
     session_id: int = INVALID_SESSION_ID
     throttle_time_ms: int = NO_THROTTLE_MS
     node_endpoints: tuple[NodeEndpoint, ...] = ()

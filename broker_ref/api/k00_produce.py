@@ -1,23 +1,26 @@
 """Produce (0), versions 3 to 13: append record batches.
 
-Behaviour: with acks=0 no response is sent, and the connection is closed on an error. With acks=1
-the broker responds after the leader's append. With acks=-1 ("all") it responds when the high
-watermark has passed the batch, or with REQUEST_TIMED_OUT. NOT_ENOUGH_REPLICAS: too few in-sync
-replicas before the append; NOT_ENOUGH_REPLICAS_AFTER_APPEND: too few since then;
-NOT_LEADER_OR_FOLLOWER: the leader has changed; INVALID_REQUIRED_ACKS: any other acks. Each
-partition has one batch in format 2, which the log validates (INVALID_RECORD, CORRUPT_MESSAGE,
-MESSAGE_TOO_LARGE, INVALID_TIMESTAMP, sequence errors). Before version 7, zstd is
-UNSUPPORTED_COMPRESSION_TYPE (KIP-110). Responses name invalid records from version 8 on (KIP-467)
-and the current leader from version 10 on (KIP-951). Topics have ids from version 13 on (KIP-516).
-INVALID_TOPIC_EXCEPTION: internal topics.
+With acks=0 the broker sends no response and closes the connection after an error. With acks=1 it
+responds after the leader's append. With acks=-1 ("all") it responds when the high watermark has
+passed the batch, or with REQUEST_TIMED_OUT. Other values are rejected with INVALID_REQUIRED_ACKS.
+The error is NOT_ENOUGH_REPLICAS if the ISR is too small before the append,
+NOT_ENOUGH_REPLICAS_AFTER_APPEND if it became too small afterwards, and NOT_LEADER_OR_FOLLOWER if
+the leader has changed.
+
+The request contains one batch per partition, in format 2, which the log validates. Validation
+errors are INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP and sequence
+errors. Before version 7, zstd is rejected with UNSUPPORTED_COMPRESSION_TYPE (KIP-110). Responses
+contain the invalid records from version 8 on (KIP-467) and the current leader from version 10 on
+(KIP-951). Topics are identified by topic id from version 13 on (KIP-516). Clients cannot write to
+internal topics (INVALID_TOPIC_EXCEPTION).
 
 A request with a transactional batch needs a transactional id (otherwise
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED) and a single producer (otherwise
-INVALID_PRODUCER_ID_MAPPING). If the transaction is not open in the partition, the broker first
-verifies with the coordinator that the partition is part of it; from version 12 on it adds the
-partition (KIP-890, `verified_batches`).
+INVALID_PRODUCER_ID_MAPPING). If the producer has no open transaction in the partition, the broker
+first asks the transaction coordinator whether the transaction contains the partition. From version
+12 on, the broker asks the coordinator to add the partition (KIP-890, `verified_batches`).
 
-As in Apache Kafka 4, ApiVersions advertises version 0 as the lowest: librdkafka infers the
+As in Apache Kafka 4, the lowest version in ApiVersions is 0, because librdkafka derives the
 supported codecs from the version range. Source: `kafka.server.KafkaApis.handleProduceRequest`.
 """
 
@@ -29,12 +32,12 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import (
-    NO_ANSWER,
+    NO_OP_RESPONSE,
     NO_THROTTLE_MS,
     Api,
     Broker,
     Call,
-    Hangup,
+    CloseConnectionResponse,
     Wait,
 )
 from broker_ref.api.endpoints import (
@@ -56,8 +59,9 @@ from broker_ref.log.batch import (
 )
 from broker_ref.log.errors import LogError, RecordValidationError
 from broker_ref.protocol.errors import ApiError
-from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
+from broker_ref.protocol.identifiers import ZERO_UUID, Uuid, uuid_text
 from broker_ref.replication.partition import PartitionKey, PendingReplication
+from broker_ref.security.acls import AclOperation, ResourceType
 
 ACKS_NONE: Final = 0
 ACKS_LEADER: Final = 1
@@ -68,7 +72,7 @@ FIRST_VERSION_BY_TOPIC_ID: Final = 13
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionData:
-    """The batch of a partition."""
+    """The record batch of a partition."""
 
     index: int
     records: bytes | None
@@ -76,7 +80,7 @@ class PartitionData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicData:
-    """The batches of a topic, by name or, from version 13 on, by id."""
+    """The batches of a topic. Requests from version 13 on contain topic ids."""
 
     partition_data: tuple[PartitionData, ...]
     name: str = ""
@@ -85,7 +89,7 @@ class TopicData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceRequest:
-    """A produce request."""
+    """A Produce request."""
 
     transactional_id: str | None
     acks: int
@@ -95,7 +99,7 @@ class ProduceRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordErrorData:
-    """An invalid record."""
+    """The index and the error message of an invalid record."""
 
     batch_index: int
     batch_index_error_message: str | None
@@ -117,7 +121,7 @@ class PartitionResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResponse:
-    """The answers of a topic."""
+    """The partition responses of a topic."""
 
     name: str
     topic_id: Uuid
@@ -126,7 +130,7 @@ class TopicResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceResponse:
-    """A produce response."""
+    """A Produce response."""
 
     responses: tuple[TopicResponse, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
@@ -135,7 +139,7 @@ class ProduceResponse:
 
 @dataclass(slots=True, kw_only=True)
 class ProducePartitionStatus:
-    """The answer for a partition so far, and the append that it waits for."""
+    """The response for a partition. `appended` is the append that is not yet replicated, if any."""
 
     response: PartitionResponse
     appended: PendingReplication | None = None
@@ -143,17 +147,18 @@ class ProducePartitionStatus:
 
 @dataclass(slots=True, kw_only=True)
 class DelayedProduce:
-    """An acks=all request that waits for replication (Kafka's `DelayedProduce`).
+    """An acks=all request that is waiting for replication (Kafka's `DelayedProduce`).
 
-    Each partition has its own outcome; the response is sent when all are known, or at the timeout.
+    The response is sent when the outcome of every partition is known, or at the timeout.
     """
 
     broker: Broker
+    listener: str
     request: ProduceRequest
     statuses: tuple[tuple[ProducePartitionStatus, ...], ...]
 
     def try_complete(self, now_ms: int) -> ProduceResponse | None:
-        """Return the response if no batch waits."""
+        """Return the response if every append has an outcome."""
         del now_ms
         waiting = False
         for status in self._all_statuses():
@@ -166,10 +171,10 @@ class DelayedProduce:
             if outcome is not ErrorCode.none:
                 status.response = self._failed(status.response, status.appended, outcome)
             status.appended = None
-        return None if waiting else _response(self.broker, self.request, self.statuses)
+        return None if waiting else self._response()
 
     def expire(self, now_ms: int) -> ProduceResponse:
-        """Return the response with REQUEST_TIMED_OUT for batches that still wait."""
+        """Return the response with REQUEST_TIMED_OUT for appends without an outcome."""
         done = self.try_complete(now_ms)
         if done is not None:
             return done
@@ -178,10 +183,29 @@ class DelayedProduce:
                 status.response = self._failed(
                     status.response, status.appended, ErrorCode.request_timed_out
                 )
-        return _response(self.broker, self.request, self.statuses)
+        return self._response()
+
+    def _response(self) -> ProduceResponse:
+        responses = tuple(
+            TopicResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=tuple(status.response for status in topic_slots),
+            )
+            for topic, topic_slots in zip(self.request.topic_data, self.statuses, strict=True)
+        )
+        leaders = [
+            partition.current_leader
+            for topic in responses
+            for partition in topic.partition_responses
+        ]
+        return ProduceResponse(
+            responses=responses,
+            node_endpoints=endpoints_of(self.broker, leaders, listener=self.listener),
+        )
 
     def keys(self) -> tuple[PartitionKey, ...]:
-        """Return the partitions that are waited for."""
+        """Return the keys of the partitions that the request is waiting for."""
         return tuple(
             status.appended.partition.key
             for status in self._all_statuses()
@@ -191,7 +215,10 @@ class DelayedProduce:
     def _failed(
         self, response: PartitionResponse, appended: PendingReplication, error_code: ErrorCode
     ) -> PartitionResponse:
-        """Return the answer for a batch that was appended but may be lost, with its offsets."""
+        """Return an error response for a batch that was appended and may be lost.
+
+        The response contains the offsets of the batch.
+        """
         key = appended.partition.key
         leader = _leader_elsewhere(self.broker, key.topic, key.partition, error_code)
         return replace(response, error_code=error_code, current_leader=leader)
@@ -202,7 +229,10 @@ class DelayedProduce:
 
 @dataclass(slots=True, kw_only=True)
 class PendingAppend:
-    """A batch to append, unless it already has an error; `header` is set if it is transactional."""
+    """A batch to append, or the error of a rejected batch.
+
+    `header` is set only for transactional batches.
+    """
 
     index: int
     records: bytes
@@ -213,25 +243,25 @@ class PendingAppend:
 
 
 PendingAppends = tuple[tuple[PendingAppend, ...], ...]
-"""The appends of a request, by topic."""
+"""The appends of a request, grouped by topic."""
 
 
 def handle(broker: Broker, call: Call, request: ProduceRequest) -> object:
-    """Verify transactional batches, append all batches and respond as acks requires."""
+    """Verify transactional batches, append all batches and respond according to acks."""
     batches: PendingAppends = tuple(
         tuple(_pending_append(broker, call, request, topic, data) for data in topic.partition_data)
         for topic in request.topic_data
     )
     transactional = [batch for topic in batches for batch in topic if batch.header is not None]
     if not transactional:
-        return _append_all(broker, request, batches, call.now_ms)
-    error = _transaction_error(request, transactional)
+        return _append_all(broker, call, request, batches, call.now_ms)
+    error = _transaction_error(call, request, transactional)
     if error is not None:
         for batch in (batch for topic in batches for batch in topic):
             batch.error = PartitionResponse(
                 index=batch.index, error_code=error.error_code, error_message=str(error)
             )
-        return _append_all(broker, request, batches, call.now_ms)
+        return _append_all(broker, call, request, batches, call.now_ms)
     for batch in transactional:
         if batch.error is None:
             assert batch.header is not None
@@ -244,19 +274,23 @@ def handle(broker: Broker, call: Call, request: ProduceRequest) -> object:
         call,
         request.transactional_id,
         [batch.verified for batch in transactional if batch.verified is not None],
-        then=lambda now_ms: _append_all(broker, request, batches, now_ms),
+        then=lambda now_ms: _append_all(broker, call, request, batches, now_ms),
     )
 
 
 def _transaction_error(
-    request: ProduceRequest, transactional: list[PendingAppend]
+    call: Call, request: ProduceRequest, transactional: list[PendingAppend]
 ) -> ApiError | None:
-    """Return why a request with transactional batches is rejected as a whole."""
+    """Return the error of a request whose transactional batches are invalid, otherwise None."""
     if request.transactional_id is None:
         return ApiError(
             ErrorCode.transactional_id_authorization_failed,
-            "A transactional batch requires a transactional id, but the request has none.",
+            "The request contains a transactional batch but no transactional id. Set "
+            "`transactional.id` on the producer.",
         )
+    transactional_id = request.transactional_id
+    if not call.auth.allows(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+        return call.auth.denial(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
     producers = {
         (batch.header.producer_id, batch.header.producer_epoch)
         for batch in transactional
@@ -265,13 +299,14 @@ def _transaction_error(
     if len(producers) > 1:
         return ApiError(
             ErrorCode.invalid_producer_id_mapping,
-            f"Transactional records contained more than one producer ID: {sorted(producers)}.",
+            "The transactional batches of a request must have the same producer id and epoch, "
+            f"but the request contains {sorted(producers)}.",
         )
     return None
 
 
 def _append_all(
-    broker: Broker, request: ProduceRequest, batches: PendingAppends, now_ms: int
+    broker: Broker, call: Call, request: ProduceRequest, batches: PendingAppends, now_ms: int
 ) -> object:
     statuses = tuple(
         tuple(_append(broker, request, batch, now_ms) for batch in topic) for topic in batches
@@ -281,12 +316,14 @@ def _append_all(
             status.response for topic in statuses for status in topic if status.response.error_code
         ]
         if errors:
-            return Hangup(
-                reason=f"a produce request with acks=0 failed: {errors[0].error_code.name} "
-                f"for partition {errors[0].index}"
+            return CloseConnectionResponse(
+                reason=f"a Produce request with acks=0 failed for partition {errors[0].index}: "
+                f"{errors[0].error_code.name}"
             )
-        return NO_ANSWER
-    delayed = DelayedProduce(broker=broker, request=request, statuses=statuses)
+        return NO_OP_RESPONSE
+    delayed = DelayedProduce(
+        broker=broker, listener=call.listener, request=request, statuses=statuses
+    )
     done = delayed.try_complete(now_ms)
     if done is not None:
         return done
@@ -297,7 +334,7 @@ def _append_all(
 def _pending_append(
     broker: Broker, call: Call, request: ProduceRequest, topic: TopicData, data: PartitionData
 ) -> PendingAppend:
-    """Return the append of a batch, with an error if the request itself is invalid."""
+    """Return the append of a batch, with an error if the request is invalid for its partition."""
     records = data.records or b""
     batch = PendingAppend(index=data.index, records=records, topic=topic.name)
     if len(records) >= HEADER_BYTES and records[ATTRIBUTES_POSITION + 1] & TRANSACTIONAL_BIT:
@@ -307,7 +344,7 @@ def _pending_append(
         batch.topic = _topic_name(broker, call, request, topic)
         _check_codec(call, records)
     except (ApiError, LogError) as error:
-        batch.error = _refused(broker, batch.topic, data.index, error)
+        batch.error = _error_response(broker, batch.topic, data.index, error)
     return batch
 
 
@@ -344,7 +381,9 @@ def _append(
             )
         )
     except (ApiError, LogError) as error:
-        return ProducePartitionStatus(response=_refused(broker, batch.topic, batch.index, error))
+        return ProducePartitionStatus(
+            response=_error_response(broker, batch.topic, batch.index, error)
+        )
     response = PartitionResponse(
         index=batch.index,
         base_offset=result.base_offset,
@@ -357,7 +396,7 @@ def _append(
     return ProducePartitionStatus(response=response, appended=appended)
 
 
-def _refused(
+def _error_response(
     broker: Broker, topic: str, partition: int, error: ApiError | LogError
 ) -> PartitionResponse:
     return PartitionResponse(
@@ -371,64 +410,53 @@ def _refused(
 def _leader_elsewhere(
     broker: Broker, topic: str, partition: int, error_code: ErrorCode
 ) -> LeaderIdAndEpoch:
-    """Return the current leader if the error reports a leader change (KIP-951)."""
+    """Return the current leader if the error code reports a leader change (KIP-951)."""
     if error_code is not ErrorCode.not_leader_or_follower:
         return NO_LEADER
     return current_leader(broker, topic, partition)
 
 
 def _check_codec(call: Call, records: bytes) -> None:
-    """Reject a codec that the request version does not support (ProduceRequest.validateRecords)."""
+    """Reject a codec that the version of the request does not support.
+
+    Source: `ProduceRequest.validateRecords`.
+    """
     if call.version >= FIRST_VERSION_OF_ZSTD or len(records) < HEADER_BYTES:
         return
     header = unpack_header(records)
     if header.magic == MAGIC and header.compression is Compression.ZSTD:
         raise ApiError(
             ErrorCode.unsupported_compression_type,
-            f"Produce version {call.version} does not support zstd; it requires version "
-            f"{FIRST_VERSION_OF_ZSTD}.",
+            f"Produce version {call.version} does not support zstd. Use version "
+            f"{FIRST_VERSION_OF_ZSTD} or later.",
         )
 
 
 def _topic_name(broker: Broker, call: Call, request: ProduceRequest, topic: TopicData) -> str:
-    if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
-        raise ApiError(
-            ErrorCode.invalid_required_acks,
-            f"acks is {request.acks}, but must be 0, 1 or -1 (all).",
-        )
     name = topic.name
     if call.version >= FIRST_VERSION_BY_TOPIC_ID:
         found = broker.metadata.topics_by_id.get(topic.topic_id)
         if found is None:
             raise ApiError(
-                ErrorCode.unknown_topic_id, f"There is no topic with id {topic.topic_id}."
+                ErrorCode.unknown_topic_id, f"There is no topic with the id {topic.topic_id}."
             )
         name = found.name
+    if not call.auth.allows(AclOperation.WRITE, ResourceType.TOPIC, name):
+        # The error must not contain the name of a topic that was requested by id.
+        requested = topic.name or uuid_text(topic.topic_id)
+        raise call.auth.denial(AclOperation.WRITE, ResourceType.TOPIC, requested)
+    if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
+        raise ApiError(
+            ErrorCode.invalid_required_acks,
+            f"acks is {request.acks}, but must be 0, 1 or -1 (all).",
+        )
     known = broker.metadata.topics.get(name)
     if known is not None and known.is_internal:
         raise ApiError(
-            ErrorCode.invalid_topic_exception, f"Clients cannot write to internal topic {name!r}."
+            ErrorCode.invalid_topic_exception,
+            f"Clients cannot write to the internal topic {name!r}.",
         )
     return name
-
-
-def _response(
-    broker: Broker,
-    request: ProduceRequest,
-    statuses: tuple[tuple[ProducePartitionStatus, ...], ...],
-) -> ProduceResponse:
-    responses = tuple(
-        TopicResponse(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            partition_responses=tuple(status.response for status in topic_slots),
-        )
-        for topic, topic_slots in zip(request.topic_data, statuses, strict=True)
-    )
-    leaders = [
-        partition.current_leader for topic in responses for partition in topic.partition_responses
-    ]
-    return ProduceResponse(responses=responses, node_endpoints=endpoints_of(broker, leaders))
 
 
 API: Final = Api(

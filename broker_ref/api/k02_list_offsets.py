@@ -1,15 +1,24 @@
 """ListOffsets (2), versions 1 to 11: offsets by timestamp, and log start and end offsets.
 
-Behaviour: a timestamp returns the first record with at least this timestamp, or -1 if no visible
-record has one. Negative timestamps are constants: -1 latest (the high watermark, or the last stable
-offset with read_committed), -2 earliest, -3 the record with the largest timestamp (version 7,
-KIP-734), -4 earliest local (version 8, KIP-405; the earliest, without tiered storage), -5 latest
-tiered (version 9) and -6 earliest pending upload (version 11); the last two return -1.
-UNSUPPORTED_VERSION: another constant, or one of a later version. A repeated topic or partition is
-answered once; a repeated partition is INVALID_REQUEST. Leader epochs are checked, and returned from
-version 4 on (KIP-320). Replicas (`replica_id` from 0 on, and -2 for a debugger, which may ask a
-follower) see all records up to the log end. If the high watermark of a new leader has not reached
-the start of its epoch, latest and later timestamps are OFFSET_NOT_AVAILABLE for consumers, or
+For a timestamp, the broker returns the offset of the first visible record with this timestamp or a
+later one, or -1 if there is none. Negative timestamps are constants:
+
+- -1: the latest offset, which is the high watermark or, with read_committed, the last stable offset
+- -2: the earliest offset
+- -3: the record with the largest timestamp (from version 7 on, KIP-734)
+- -4: the earliest local offset (from version 8 on, KIP-405). It is the earliest offset, because
+  there is no tiered storage
+- -5: the latest tiered offset (from version 9 on). The result is always -1
+- -6: the earliest offset that is pending upload (from version 11 on). The result is always -1
+
+Other constants, and constants of later versions, are rejected with UNSUPPORTED_VERSION. A partition
+that occurs more than once in a request gets one INVALID_REQUEST response. The broker checks the
+client's leader epoch, and returns the leader epoch of the offset (version 4, KIP-320). Replicas see
+all records up to the log end offset. Their `replica_id` is a broker id, or -2 for debugging.
+Followers also serve requests with -2.
+
+A new leader rejects consumers while its high watermark is below the start of its leader epoch. For
+the latest offset and for timestamps without a result, it returns OFFSET_NOT_AVAILABLE, or
 LEADER_NOT_AVAILABLE before version 5 (KIP-207). Source:
 `kafka.server.KafkaApis.handleListOffsetRequest`.
 """
@@ -26,6 +35,7 @@ from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
 from broker_ref.log.errors import LogError
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import FetchIsolation, Partition
+from broker_ref.security.acls import AclOperation, ResourceType
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -53,7 +63,7 @@ FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedPartition:
-    """A partition and a timestamp or constant."""
+    """A partition with a timestamp or one of the negative constants."""
 
     partition_index: int
     timestamp: int
@@ -62,7 +72,7 @@ class RequestedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedTopic:
-    """The partitions of a topic."""
+    """The requested partitions of a topic."""
 
     name: str
     partitions: tuple[RequestedPartition, ...]
@@ -78,8 +88,8 @@ class ListOffsetsRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionAnswer:
-    """The offset with the record's timestamp and leader epoch; -1 for missing values."""
+class PartitionResponse:
+    """The offset, timestamp and leader epoch of the record. Missing values are -1."""
 
     partition_index: int
     error_code: ErrorCode = ErrorCode.none
@@ -89,58 +99,62 @@ class PartitionAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicAnswer:
-    """The answers of a topic."""
+class TopicResponse:
+    """The partition responses of a topic."""
 
     name: str
-    partitions: tuple[PartitionAnswer, ...]
+    partitions: tuple[PartitionResponse, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsResponse:
     """A ListOffsets response."""
 
-    topics: tuple[TopicAnswer, ...]
+    topics: tuple[TopicResponse, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
 def handle(broker: Broker, call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Look up every partition."""
+    """Look up the offset of every requested partition."""
     named = Counter(
         (topic.name, partition.partition_index)
         for topic in request.topics
         for partition in topic.partitions
     )
-    answers: dict[str, dict[int, PartitionAnswer]] = {}
+    responses: dict[str, dict[int, PartitionResponse]] = {}
     for topic in request.topics:
-        answered = answers.setdefault(topic.name, {})
+        of_topic = responses.setdefault(topic.name, {})
         for partition in topic.partitions:
             index = partition.partition_index
-            if named[topic.name, index] > 1:
-                answered[index] = PartitionAnswer(
+            if not call.auth.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name):
+                of_topic[index] = PartitionResponse(
+                    partition_index=index, error_code=ErrorCode.topic_authorization_failed
+                )
+            elif named[topic.name, index] > 1:
+                of_topic[index] = PartitionResponse(
                     partition_index=index, error_code=ErrorCode.invalid_request
                 )
             else:
-                answered[index] = _answer(broker, call, request, topic.name, partition)
+                of_topic[index] = _partition(broker, call, request, topic.name, partition)
     return ListOffsetsResponse(
         topics=tuple(
-            TopicAnswer(name=name, partitions=tuple(answered.values()))
-            for name, answered in answers.items()
+            TopicResponse(name=name, partitions=tuple(of_topic.values()))
+            for name, of_topic in responses.items()
         )
     )
 
 
-def _answer(
+def _partition(
     broker: Broker,
     call: Call,
     request: ListOffsetsRequest,
     topic: str,
     requested: RequestedPartition,
-) -> PartitionAnswer:
+) -> PartitionResponse:
     index = requested.partition_index
     timestamp = requested.timestamp
     if timestamp < 0 and call.version < FIRST_VERSIONS.get(timestamp, call.version + 1):
-        return PartitionAnswer(partition_index=index, error_code=ErrorCode.unsupported_version)
+        return PartitionResponse(partition_index=index, error_code=ErrorCode.unsupported_version)
     try:
         partition = broker.replicas.partition(topic, index)
         if request.replica_id == DEBUGGING_REPLICA_ID:
@@ -155,23 +169,23 @@ def _answer(
             and call.version < FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE
         ):
             error_code = ErrorCode.leader_not_available
-        return PartitionAnswer(partition_index=index, error_code=error_code)
+        return PartitionResponse(partition_index=index, error_code=error_code)
 
 
 def _look_up(
     partition: Partition, request: ListOffsetsRequest, index: int, timestamp: int
-) -> PartitionAnswer:
+) -> PartitionResponse:
     log = partition.log
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         epoch = log.leader_epochs.epoch_for_offset(log.log_start_offset)
-        return PartitionAnswer(
+        return PartitionResponse(
             partition_index=index,
             offset=log.log_start_offset,
             leader_epoch=-1 if epoch is None else epoch,
         )
     if timestamp == LATEST:
         _require_known_end(partition, request)
-        return PartitionAnswer(
+        return PartitionResponse(
             partition_index=index,
             offset=_end_offset(partition, request),
             leader_epoch=partition.leader_epoch,
@@ -183,8 +197,8 @@ def _look_up(
         found = log.offset_for_timestamp(timestamp, end_offset=_end_offset(partition, request))
     if found is None:
         _require_known_end(partition, request)
-        return PartitionAnswer(partition_index=index)
-    return PartitionAnswer(
+        return PartitionResponse(partition_index=index)
+    return PartitionResponse(
         partition_index=index,
         timestamp=found.timestamp_ms,
         offset=found.offset,
@@ -202,7 +216,7 @@ def _end_offset(partition: Partition, request: ListOffsetsRequest) -> int:
 
 
 def _require_known_end(partition: Partition, request: ListOffsetsRequest) -> None:
-    """Reject consumers until the leader knows what earlier leaders committed (KIP-207)."""
+    """Reject consumers if the high watermark is below the start of the leader epoch (KIP-207)."""
     if request.replica_id != CONSUMER_REPLICA_ID or not partition.is_leader:
         return
     epoch, start_offset = partition.log.leader_epochs.entries[-1]

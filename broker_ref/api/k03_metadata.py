@@ -1,11 +1,13 @@
 """Metadata (3), versions 0 to 13: brokers, topics, partitions and leaders.
 
-Behaviour: null topics (an empty list in version 0) request all topics. A topic that does not exist
-is created if the broker (`auto.create.topics.enable`) and the request allow it; as in Kafka, the
-response is still UNKNOWN_TOPIC_OR_PARTITION and the client retries. Responses contain topic ids
-from version 10 on (KIP-516), requests from version 12 on; UNKNOWN_TOPIC_ID: an unknown id. Without
-an authorizer all operations are authorized (KIP-430). Source:
-`kafka.server.KafkaApis.handleTopicMetadataRequest`.
+If `topics` is null (or empty in version 0), the broker describes all topics. The broker creates a
+topic that does not exist if both `auto.create.topics.enable` and the request allow it. As in Kafka,
+this request still returns UNKNOWN_TOPIC_OR_PARTITION, and the client retries. Responses contain
+topic ids from version 10 on (KIP-516), and requests from version 12 on. The error for an unknown
+topic id is UNKNOWN_TOPIC_ID. If the leader does not have the client's listener, the error is
+LISTENER_NOT_FOUND from version 6 on. Topics that the client may not describe are omitted or get
+TOPIC_AUTHORIZATION_FAILED, whether they exist or not. Authorized operations are returned on request
+(version 8, KIP-430). Source: `kafka.server.KafkaApis.handleTopicMetadataRequest`.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.api.contract import NO_THROTTLE_MS, OPERATIONS_NOT_REQUESTED, Api, Broker, Call
 from broker_ref.api.endpoints import advertised_controller_id, live_brokers
 from broker_ref.controller.metadata import (
+    INTERNAL_TOPICS,
     OFFSETS_TOPIC,
     TRANSACTION_STATE_TOPIC,
     PartitionMetadata,
@@ -28,20 +31,16 @@ from broker_ref.controller.topics import NewTopic
 from broker_ref.group.offsets import offsets_topic
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
+from broker_ref.security.acls import AclOperation, ResourceType
 from broker_ref.transaction.state_topic import transaction_state_topic
 
+FIRST_WITH_LISTENER_ERRORS: Final = 6
 FIRST_VERSION_BY_TOPIC_ID: Final = 12
-
-TOPIC_OPERATIONS: Final = 0b1101_1111_1000
-"""All operations on a topic; the bits are Kafka's AclOperation codes."""
-
-CLUSTER_OPERATIONS: Final = 0b1_1111_1010_0000
-"""All operations on a cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedTopic:
-    """A topic by name or, if the name is None, by id."""
+    """A topic to describe. It is identified by id if the name is None."""
 
     name: str | None
     topic_id: Uuid = ZERO_UUID
@@ -49,7 +48,7 @@ class RequestedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRequest:
-    """A metadata request; `topics` None requests all topics."""
+    """A Metadata request. If `topics` is None, it requests all topics."""
 
     topics: tuple[RequestedTopic, ...] | None
     allow_auto_topic_creation: bool = True
@@ -58,7 +57,7 @@ class MetadataRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnsweredBroker:
+class BrokerResponse:
     """The address of a broker."""
 
     node_id: int
@@ -68,7 +67,7 @@ class AnsweredBroker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnsweredPartition:
+class PartitionResponse:
     """The leader and the replicas of a partition."""
 
     error_code: ErrorCode
@@ -81,47 +80,52 @@ class AnsweredPartition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnsweredTopic:
+class TopicResponse:
     """The partitions of a topic, or an error."""
 
     error_code: ErrorCode
     name: str | None
     topic_id: Uuid = ZERO_UUID
     is_internal: bool = False
-    partitions: tuple[AnsweredPartition, ...] = ()
+    partitions: tuple[PartitionResponse, ...] = ()
     topic_authorized_operations: int = OPERATIONS_NOT_REQUESTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataResponse:
-    """A metadata response."""
+    """A Metadata response."""
 
-    brokers: tuple[AnsweredBroker, ...]
+    brokers: tuple[BrokerResponse, ...]
     cluster_id: str
     controller_id: int
-    topics: tuple[AnsweredTopic, ...]
+    topics: tuple[TopicResponse, ...]
     cluster_authorized_operations: int
     throttle_time_ms: int = NO_THROTTLE_MS
     error_code: ErrorCode = ErrorCode.none
 
 
 def handle(broker: Broker, call: Call, request: MetadataRequest) -> MetadataResponse:
-    """Describe the requested topics and create missing ones if allowed."""
+    """Describe the requested topics, and create missing topics if this is allowed."""
     requested = request.topics
     if requested is None or (call.version == 0 and not requested):
         topics = tuple(
-            _existing(topic, request, broker) for topic in broker.metadata.topics.values()
+            _existing(topic, request, broker, call)
+            for topic in broker.metadata.topics.values()
+            if call.auth.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name)
         )
     else:
         distinct = tuple(dict.fromkeys(requested))
         topics = tuple(_requested(broker, call, request, topic) for topic in distinct)
     authorized = OPERATIONS_NOT_REQUESTED
     if request.include_cluster_authorized_operations:
-        authorized = CLUSTER_OPERATIONS
+        authorized = call.auth.authorized_cluster_operations()
     return MetadataResponse(
         brokers=tuple(
-            AnsweredBroker(node_id=node.broker_id, host=node.host, port=node.port, rack=node.rack)
+            BrokerResponse(
+                node_id=node.broker_id, host=endpoint.host, port=endpoint.port, rack=node.rack
+            )
             for node in live_brokers(broker)
+            if (endpoint := node.endpoint(call.listener)) is not None
         ),
         cluster_id=broker.cluster_id,
         controller_id=advertised_controller_id(broker),
@@ -132,28 +136,56 @@ def handle(broker: Broker, call: Call, request: MetadataRequest) -> MetadataResp
 
 def _requested(
     broker: Broker, call: Call, request: MetadataRequest, topic: RequestedTopic
-) -> AnsweredTopic:
+) -> TopicResponse:
     if topic.name is None:
         if call.version < FIRST_VERSION_BY_TOPIC_ID or topic.topic_id == ZERO_UUID:
-            return AnsweredTopic(error_code=ErrorCode.invalid_request, name="")
+            return TopicResponse(error_code=ErrorCode.invalid_request, name="")
         found = broker.metadata.topics_by_id.get(topic.topic_id)
         if found is None:
-            return AnsweredTopic(
+            return TopicResponse(
                 error_code=ErrorCode.unknown_topic_id, name=None, topic_id=topic.topic_id
             )
-        return _existing(found, request, broker)
-    found = broker.metadata.topics.get(topic.name)
+        if not call.auth.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, found.name):
+            return TopicResponse(
+                error_code=ErrorCode.topic_authorization_failed, name=None, topic_id=topic.topic_id
+            )
+        return _existing(found, request, broker, call)
+    return _named(broker, call, request, topic.name)
+
+
+def _named(broker: Broker, call: Call, request: MetadataRequest, name: str) -> TopicResponse:
+    unauthorized = ErrorCode.topic_authorization_failed
+    if not call.auth.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, name):
+        return TopicResponse(error_code=unauthorized, name=name)
+    found = broker.metadata.topics.get(name)
     if found is not None:
-        return _existing(found, request, broker)
+        return _existing(found, request, broker, call)
+    creates = request.allow_auto_topic_creation and broker.config.auto_create_topics_enable
+    if creates and not (
+        call.auth.allows(AclOperation.CREATE, ResourceType.CLUSTER)
+        or call.auth.allows(AclOperation.CREATE, ResourceType.TOPIC, name)
+    ):
+        is_internal = name in INTERNAL_TOPICS
+        return TopicResponse(error_code=unauthorized, name=name, is_internal=is_internal)
     error_code = ErrorCode.unknown_topic_or_partition
     try:
-        check_name(topic.name)
+        check_name(name)
     except ApiError as error:
         error_code = error.error_code
     else:
-        if request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
-            broker.request_topic(_automatic(broker, topic.name))
-    return AnsweredTopic(error_code=error_code, name=topic.name)
+        if creates:
+            broker.request_topic(_automatic(broker, name))
+    return TopicResponse(
+        error_code=error_code,
+        name=name,
+        topic_authorized_operations=_authorized_operations(call, request, name),
+    )
+
+
+def _authorized_operations(call: Call, request: MetadataRequest, topic: str) -> int:
+    if not request.include_topic_authorized_operations:
+        return OPERATIONS_NOT_REQUESTED
+    return call.auth.authorized_operations(ResourceType.TOPIC, topic)
 
 
 def _automatic(broker: Broker, name: str) -> NewTopic:
@@ -164,26 +196,29 @@ def _automatic(broker: Broker, name: str) -> NewTopic:
     return NewTopic(name=name)
 
 
-def _existing(topic: Topic, request: MetadataRequest, broker: Broker) -> AnsweredTopic:
-    authorized = OPERATIONS_NOT_REQUESTED
-    if request.include_topic_authorized_operations:
-        authorized = TOPIC_OPERATIONS
-    return AnsweredTopic(
+def _existing(topic: Topic, request: MetadataRequest, broker: Broker, call: Call) -> TopicResponse:
+    return TopicResponse(
         error_code=ErrorCode.none,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=tuple(_partition(partition, broker) for partition in topic.partitions.values()),
-        topic_authorized_operations=authorized,
+        partitions=tuple(
+            _partition(partition, broker, call) for partition in topic.partitions.values()
+        ),
+        topic_authorized_operations=_authorized_operations(call, request, topic.name),
     )
 
 
-def _partition(partition: PartitionMetadata, broker: Broker) -> AnsweredPartition:
-    alive = {node.broker_id for node in live_brokers(broker)}
+def _partition(partition: PartitionMetadata, broker: Broker, call: Call) -> PartitionResponse:
+    live = {node.broker_id: node for node in live_brokers(broker)}
+    alive = {node_id for node_id, node in live.items() if node.endpoint(call.listener) is not None}
     offline = tuple(replica for replica in partition.replicas if replica not in alive)
-    led = partition.leader >= 0 and partition.leader not in offline
-    return AnsweredPartition(
-        error_code=ErrorCode.none if led else ErrorCode.leader_not_available,
+    led = partition.leader in alive
+    error_code = ErrorCode.none if led else ErrorCode.leader_not_available
+    if not led and partition.leader in live and call.version >= FIRST_WITH_LISTENER_ERRORS:
+        error_code = ErrorCode.listener_not_found
+    return PartitionResponse(
+        error_code=error_code,
         partition_index=partition.partition,
         leader_id=partition.leader if led else -1,
         leader_epoch=partition.leader_epoch,

@@ -1,13 +1,17 @@
-"""OffsetCommit (8), versions 2 to 10: store offsets of a group.
+"""OffsetCommit (8), versions 2 to 10: store committed offsets of a group.
 
-Behaviour: a consumer without group membership commits with generation -1 while the group has no
-members. A member commits with its id and generation; errors: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION,
-FENCED_INSTANCE_ID, and REBALANCE_IN_PROGRESS before it has its assignment. A group that does not
-exist is created, except by members: GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION before version 9).
-UNKNOWN_TOPIC_OR_PARTITION (UNKNOWN_TOPIC_ID by id, from version 10 on): the partition does not
-exist; OFFSET_METADATA_TOO_LARGE: longer than `offset.metadata.max.bytes`; the other offsets of the
-request are stored. The broker responds when all in-sync replicas of the offsets partition have the
-offsets. A retention time (versions 2 to 4) applies to these offsets only. Source:
+A client that is not a member of the group commits with generation -1, which requires that the group
+has no members. A member commits with its member id and generation. Invalid ids are rejected with
+UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION or FENCED_INSTANCE_ID. A member without an assignment gets
+REBALANCE_IN_PROGRESS. A commit with generation -1 creates the group if it does not exist. If a
+member commits to a group that does not exist, the error is GROUP_ID_NOT_FOUND, or
+ILLEGAL_GENERATION before version 9.
+
+Partitions that do not exist get UNKNOWN_TOPIC_OR_PARTITION, or UNKNOWN_TOPIC_ID from version 10 on,
+because these requests contain topic ids. OFFSET_METADATA_TOO_LARGE is returned if the metadata is
+longer than `offset.metadata.max.bytes`. These errors do not affect the other offsets of the
+request. The broker responds when the offsets are replicated to all in-sync replicas of the offsets
+partition. The retention time of versions 2 to 4 applies only to the offsets of the request. Source:
 `kafka.server.KafkaApis.handleOffsetCommitRequest`.
 """
 
@@ -18,13 +22,14 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
-from broker_ref.api.coordinator_replies import answer
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, on_group
+from broker_ref.api.coordinator_replies import respond_to
 from broker_ref.group.offset_metadata_manager import Committer
 from broker_ref.group.offsets import TopicPartition
 from broker_ref.group.records import OffsetCommitValue
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
+from broker_ref.security.acls import AclOperation
 
 FIRST_VERSION_BY_TOPIC_ID: Final = 10
 FIRST_VERSION_OF_GROUP_ID_NOT_FOUND: Final = 9
@@ -34,7 +39,7 @@ NO_RETENTION_TIME: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedPartition:
-    """An offset to store."""
+    """The offset to store for a partition."""
 
     partition_index: int
     committed_offset: int
@@ -44,7 +49,7 @@ class CommittedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedTopic:
-    """The offsets of a topic, by name or, from version 10 on, by id."""
+    """The offsets of a topic. Requests from version 10 on contain topic ids."""
 
     partitions: tuple[CommittedPartition, ...]
     name: str = ""
@@ -53,7 +58,7 @@ class CommittedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitRequest:
-    """An offset commit request."""
+    """An OffsetCommit request."""
 
     group_id: str
     topics: tuple[CommittedTopic, ...]
@@ -64,32 +69,32 @@ class OffsetCommitRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionAnswer:
-    """The result of a partition."""
+class PartitionResponse:
+    """The error code of a partition."""
 
     partition_index: int
     error_code: ErrorCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicAnswer:
-    """The results of a topic."""
+class TopicResponse:
+    """The partition results of a topic."""
 
     name: str
     topic_id: Uuid
-    partitions: tuple[PartitionAnswer, ...]
+    partitions: tuple[PartitionResponse, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitResponse:
-    """An offset commit response."""
+    """An OffsetCommit response."""
 
-    topics: tuple[TopicAnswer, ...]
+    topics: tuple[TopicResponse, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
 def handle(broker: Broker, call: Call, request: OffsetCommitRequest) -> object:
-    """Store the offsets of existing partitions."""
+    """Store the offsets of all partitions that exist."""
     errors: dict[tuple[int, int], ErrorCode] = {}
     found: dict[tuple[int, int], TopicPartition] = {}
     for topic_index, topic in enumerate(request.topics):
@@ -123,10 +128,10 @@ def handle(broker: Broker, call: Call, request: OffsetCommitRequest) -> object:
             and call.version < FIRST_VERSION_OF_GROUP_ID_NOT_FOUND
         ):
             outcome = ErrorCode.illegal_generation
-        refused = {place: code for place, code in errors.items() if place not in found}
-        return _response(request, refused, outcome)
+        invalid = {place: code for place, code in errors.items() if place not in found}
+        return _response(request, invalid, outcome)
 
-    return answer(reply, respond)
+    return respond_to(reply, respond)
 
 
 def _find(
@@ -137,13 +142,14 @@ def _find(
         found = broker.metadata.topics_by_id.get(topic.topic_id)
         if found is None:
             raise ApiError(
-                ErrorCode.unknown_topic_id, f"There is no topic with id {topic.topic_id}."
+                ErrorCode.unknown_topic_id, f"There is no topic with the id {topic.topic_id}."
             )
         name = found.name
+    call.auth.check_topic(AclOperation.READ, name)
     if broker.metadata.partition(name, partition.partition_index) is None:
         raise ApiError(
             ErrorCode.unknown_topic_or_partition,
-            f"There is no partition {partition.partition_index} of topic {name!r}.",
+            f"Topic {name!r} has no partition {partition.partition_index}.",
         )
     return TopicPartition(topic=name, partition=partition.partition_index)
 
@@ -167,11 +173,11 @@ def _response(
 ) -> OffsetCommitResponse:
     return OffsetCommitResponse(
         topics=tuple(
-            TopicAnswer(
+            TopicResponse(
                 name=topic.name,
                 topic_id=topic.topic_id,
                 partitions=tuple(
-                    PartitionAnswer(
+                    PartitionResponse(
                         partition_index=partition.partition_index,
                         error_code=errors.get((topic_index, index), others),
                     )
@@ -183,4 +189,10 @@ def _response(
     )
 
 
-API: Final = Api(key=8, versions=range(2, 11), request=OffsetCommitRequest, handle=handle)
+API: Final = Api(
+    key=8,
+    versions=range(2, 11),
+    request=OffsetCommitRequest,
+    handle=handle,
+    requires=(on_group(AclOperation.READ),),
+)

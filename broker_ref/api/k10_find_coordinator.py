@@ -1,11 +1,11 @@
 """FindCoordinator (10), versions 0 to 6: the coordinator of a group or transactional id.
 
-Behaviour: the coordinator is the leader of the key's partition of `__consumer_offsets` or
-`__transaction_state`. If that topic does not exist, it is created and the response is
-COORDINATOR_NOT_AVAILABLE, which clients retry. As in Kafka, that never ends if there are fewer
-brokers than replicas; the error message and the broker's log report it. Several keys from version 4
-on (KIP-699). INVALID_REQUEST: other key types. Source:
-`kafka.server.KafkaApis.handleFindCoordinatorRequest`.
+The coordinator of a key is the leader of the key's partition of `__consumer_offsets` or
+`__transaction_state`. If this topic does not exist, the broker requests its creation and returns
+COORDINATOR_NOT_AVAILABLE, and clients retry. As in Kafka, the topic is never created if there are
+fewer brokers than replicas. The error message and the broker's log report this. From version 4 on a
+request can contain several keys (KIP-699). Unknown key types are rejected with INVALID_REQUEST.
+Source: `kafka.server.KafkaApis.handleFindCoordinatorRequest`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,22 @@ from broker_ref.api.endpoints import live_brokers
 from broker_ref.controller.topics import NewTopic
 from broker_ref.group.offsets import offsets_topic
 from broker_ref.protocol.errors import ApiError
+from broker_ref.security.acls import AclOperation, ResourceType
 from broker_ref.transaction.state_topic import transaction_state_topic
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
 FIRST_VERSION_OF_KEYS: Final = 4
 
+_RESOURCE_TYPES: Final = {
+    GROUP: ResourceType.GROUP,
+    TRANSACTION: ResourceType.TRANSACTIONAL_ID,
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindCoordinatorRequest:
-    """A request for one key, or for `coordinator_keys` from version 4 on."""
+    """A FindCoordinator request for one key, or for `coordinator_keys` from version 4 on."""
 
     key: str = ""
     key_type: int = GROUP
@@ -50,7 +56,7 @@ class Coordinator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindCoordinatorResponse:
-    """A response: one coordinator up to version 3, then `coordinators`."""
+    """A FindCoordinator response with one coordinator, or with `coordinators` from version 4 on."""
 
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
@@ -66,10 +72,10 @@ def handle(broker: Broker, call: Call, request: FindCoordinatorRequest) -> FindC
     if call.version >= FIRST_VERSION_OF_KEYS:
         return FindCoordinatorResponse(
             coordinators=tuple(
-                _find(broker, request.key_type, key) for key in request.coordinator_keys
+                _find(broker, call, request.key_type, key) for key in request.coordinator_keys
             )
         )
-    found = _find(broker, request.key_type, request.key)
+    found = _find(broker, call, request.key_type, request.key)
     return FindCoordinatorResponse(
         error_code=found.error_code,
         error_message=found.error_message,
@@ -79,12 +85,20 @@ def handle(broker: Broker, call: Call, request: FindCoordinatorRequest) -> FindC
     )
 
 
-def _find(broker: Broker, key_type: int, key: str) -> Coordinator:
+def _find(broker: Broker, call: Call, key_type: int, key: str) -> Coordinator:
     try:
+        if key_type in _RESOURCE_TYPES:
+            call.auth.check(AclOperation.DESCRIBE, _RESOURCE_TYPES[key_type], key)
         node = broker.metadata.brokers[_coordinator_id(broker, key_type, key)]
+        endpoint = node.endpoint(call.listener)
+        if endpoint is None:
+            raise ApiError(
+                ErrorCode.coordinator_not_available,
+                f"The coordinator, broker {node.broker_id}, has no listener {call.listener}.",
+            )
     except ApiError as error:
         return Coordinator(key=key, error_code=error.error_code, error_message=error.message)
-    return Coordinator(key=key, node_id=node.broker_id, host=node.host, port=node.port)
+    return Coordinator(key=key, node_id=node.broker_id, host=endpoint.host, port=endpoint.port)
 
 
 def _coordinator_id(broker: Broker, key_type: int, key: str) -> int:
@@ -94,7 +108,7 @@ def _coordinator_id(broker: Broker, key_type: int, key: str) -> int:
         broker.request_topic(topic)
         state = "is being created."
         if len(alive) < topic.replication_factor:
-            state = f"requires {topic.replication_factor} brokers, but {len(alive)} are alive."
+            state = f"requires {topic.replication_factor} brokers, but only {len(alive)} are alive."
         raise ApiError(ErrorCode.coordinator_not_available, f"{topic.name} {state}")
     if coordinator is None or coordinator not in alive:
         raise ApiError(
@@ -105,7 +119,7 @@ def _coordinator_id(broker: Broker, key_type: int, key: str) -> int:
 
 
 def _coordinator_of(broker: Broker, key_type: int, key: str) -> tuple[NewTopic, int | None]:
-    """Return the coordinator topic of a key type and the leader of the key's partition."""
+    """Return the coordinator topic of the key type, and the leader of the key's partition."""
     if key_type == GROUP:
         return offsets_topic(broker.config), broker.groups.coordinator(key)
     if key_type == TRANSACTION:

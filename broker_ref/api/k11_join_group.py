@@ -1,13 +1,16 @@
 """JoinGroup (11), versions 0 to 9: join a group or its next generation.
 
-Behaviour: a member without an id gets one; from version 4 on with MEMBER_ID_REQUIRED, so that it
-has to rejoin with it (KIP-394). An instance id (version 5, KIP-345) creates a static member, which
-replaces its earlier incarnation. The broker responds when all members have joined or the rebalance
-timeout has passed; the leader gets the list of members. The first generation waits
-`group.initial.rebalance.delay.ms` (KIP-134). Errors: INVALID_SESSION_TIMEOUT, INVALID_GROUP_ID,
-INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED (KIP-389), UNKNOWN_MEMBER_ID,
-FENCED_INSTANCE_ID. In version 0 the rebalance timeout is the session timeout. From version 9 on a
-leader that replaces itself in a stable group skips the assignment (KIP-814). Source:
+A member without a member id gets a new one. From version 4 on, the broker returns the id with
+MEMBER_ID_REQUIRED, and the member rejoins with it (KIP-394). A static member has an instance id
+(version 5, KIP-345) and replaces the previous member with the same instance id. The broker responds
+when all members have joined or the rebalance timeout has passed. Only the leader receives the list
+of members. The first rebalance of an empty group waits for `group.initial.rebalance.delay.ms`
+(KIP-134). In version 0 the session timeout is used as the rebalance timeout. From version 9 on, a
+static leader that rejoins a stable group without its member id is instructed to skip the assignment
+(KIP-814).
+
+Errors are INVALID_SESSION_TIMEOUT, INVALID_GROUP_ID, INCONSISTENT_GROUP_PROTOCOL,
+GROUP_MAX_SIZE_REACHED (KIP-389), UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID. Source:
 `kafka.server.KafkaApis.handleJoinGroupRequest`.
 """
 
@@ -18,9 +21,10 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
-from broker_ref.api.coordinator_replies import answer
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, on_group
+from broker_ref.api.coordinator_replies import respond_to
 from broker_ref.group.members import JoinedMember, JoinRequest, JoinResult, MemberProtocol
+from broker_ref.security.acls import AclOperation
 
 FIRST_VERSION_OF_MEMBER_ID_REQUIRED: Final = 4
 FIRST_VERSION_OF_NULL_PROTOCOL_NAME: Final = 7
@@ -30,7 +34,7 @@ AS_SESSION_TIMEOUT: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """A protocol that the member supports, with its metadata."""
+    """A protocol that the member supports, and the member's metadata for it."""
 
     name: str
     metadata: bytes
@@ -51,7 +55,7 @@ class JoinGroupRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinGroupResponse:
-    """A JoinGroup response: the generation and, for the leader, its members."""
+    """A JoinGroup response. Only the response of the leader contains the members."""
 
     error_code: ErrorCode
     generation_id: int
@@ -65,7 +69,7 @@ class JoinGroupResponse:
 
 
 def handle(broker: Broker, call: Call, request: JoinGroupRequest) -> object:
-    """Pass the request to the coordinator, which replies immediately or later."""
+    """Pass the request to the group coordinator and return its response, or wait for it."""
     rebalance_timeout_ms = request.rebalance_timeout_ms
     if rebalance_timeout_ms == AS_SESSION_TIMEOUT:
         rebalance_timeout_ms = request.session_timeout_ms
@@ -101,7 +105,13 @@ def handle(broker: Broker, call: Call, request: JoinGroupRequest) -> object:
             members=result.members,
         )
 
-    return answer(broker.groups.join(join, call.now_ms), respond)
+    return respond_to(broker.groups.join(join, call.now_ms), respond)
 
 
-API: Final = Api(key=11, versions=range(10), request=JoinGroupRequest, handle=handle)
+API: Final = Api(
+    key=11,
+    versions=range(10),
+    request=JoinGroupRequest,
+    handle=handle,
+    requires=(on_group(AclOperation.READ),),
+)

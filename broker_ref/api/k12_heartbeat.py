@@ -1,9 +1,9 @@
-"""Heartbeat (12), versions 0 to 4: keep a member's session alive.
+"""Heartbeat (12), versions 0 to 4: keep the session of a member alive.
 
-Behaviour: REBALANCE_IN_PROGRESS: the member has to rejoin; ILLEGAL_GENERATION: it missed a
-rebalance; UNKNOWN_MEMBER_ID: its session has expired; FENCED_INSTANCE_ID (version 3): it was
-replaced. While the group is being loaded, heartbeats succeed. Source:
-`kafka.server.KafkaApis.handleHeartbeatRequest`.
+REBALANCE_IN_PROGRESS means that the member has to rejoin, ILLEGAL_GENERATION that it missed a
+rebalance, UNKNOWN_MEMBER_ID that its session has expired, and FENCED_INSTANCE_ID (version 3) that
+another member with the same instance id has replaced it. Heartbeats succeed while the group is
+being loaded. Source: `kafka.server.KafkaApis.handleHeartbeatRequest`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, on_group
+from broker_ref.security.acls import AclOperation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRequest:
-    """A heartbeat of a member of a generation."""
+    """A Heartbeat request of a group member."""
 
     group_id: str
     generation_id: int
@@ -28,14 +29,14 @@ class HeartbeatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatResponse:
-    """The result of a heartbeat."""
+    """A Heartbeat response."""
 
     error_code: ErrorCode
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
 def handle(broker: Broker, call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
-    """Renew the member's session."""
+    """Renew the session of the member."""
     return HeartbeatResponse(
         error_code=broker.groups.heartbeat(
             request.group_id,
@@ -47,4 +48,10 @@ def handle(broker: Broker, call: Call, request: HeartbeatRequest) -> HeartbeatRe
     )
 
 
-API: Final = Api(key=12, versions=range(5), request=HeartbeatRequest, handle=handle)
+API: Final = Api(
+    key=12,
+    versions=range(5),
+    request=HeartbeatRequest,
+    handle=handle,
+    requires=(on_group(AclOperation.READ),),
+)

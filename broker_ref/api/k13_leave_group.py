@@ -1,8 +1,9 @@
-"""LeaveGroup (13), versions 0 to 5: remove members, which starts a rebalance.
+"""LeaveGroup (13), versions 0 to 5: remove members from a group and start a rebalance.
 
-Behaviour: one member up to version 2, several from version 3 on (KIP-345), where an administrator
-can name a static member by its instance id only. Each member has its own error code:
-UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID. Source: `kafka.server.KafkaApis.handleLeaveGroupRequest`.
+A request removes one member up to version 2, and several members from version 3 on (KIP-345). From
+version 3 on, an administrator can remove a static member by its instance id without its member id.
+Each member has its own error code (UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID). Source:
+`kafka.server.KafkaApis.handleLeaveGroupRequest`.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
-from broker_ref.api.coordinator_replies import answer
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, on_group
+from broker_ref.api.coordinator_replies import respond_to
 from broker_ref.group.members import LeaveResult, MemberIdentity
+from broker_ref.security.acls import AclOperation
 
 FIRST_VERSION_OF_MEMBERS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeavingMember:
-    """A member that leaves."""
+    """A member to remove."""
 
     member_id: str
     group_instance_id: str | None
@@ -29,7 +31,7 @@ class LeavingMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveGroupRequest:
-    """A LeaveGroup request: `member_id` up to version 2, then `members`."""
+    """A LeaveGroup request for `member_id`, or for `members` from version 3 on."""
 
     group_id: str
     member_id: str = ""
@@ -37,8 +39,8 @@ class LeaveGroupRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberAnswer:
-    """The result of a member."""
+class MemberResponse:
+    """The error code of a member."""
 
     member_id: str
     group_instance_id: str | None
@@ -47,15 +49,15 @@ class MemberAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveGroupResponse:
-    """A LeaveGroup response; up to version 2 with one error code."""
+    """A LeaveGroup response. Up to version 2 it contains a single error code."""
 
     error_code: ErrorCode
-    members: tuple[MemberAnswer, ...]
+    members: tuple[MemberResponse, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
 def handle(broker: Broker, call: Call, request: LeaveGroupRequest) -> object:
-    """Remove the members."""
+    """Remove the members from the group."""
     members = request.members
     if call.version < FIRST_VERSION_OF_MEMBERS:
         members = (LeavingMember(member_id=request.member_id, group_instance_id=None),)
@@ -71,7 +73,7 @@ def handle(broker: Broker, call: Call, request: LeaveGroupRequest) -> object:
         return LeaveGroupResponse(
             error_code=error_code,
             members=tuple(
-                MemberAnswer(
+                MemberResponse(
                     member_id=member.member_id,
                     group_instance_id=member.group_instance_id,
                     error_code=code,
@@ -80,7 +82,13 @@ def handle(broker: Broker, call: Call, request: LeaveGroupRequest) -> object:
             ),
         )
 
-    return answer(broker.groups.leave(request.group_id, identities, call.now_ms), respond)
+    return respond_to(broker.groups.leave(request.group_id, identities, call.now_ms), respond)
 
 
-API: Final = Api(key=13, versions=range(6), request=LeaveGroupRequest, handle=handle)
+API: Final = Api(
+    key=13,
+    versions=range(6),
+    request=LeaveGroupRequest,
+    handle=handle,
+    requires=(on_group(AclOperation.READ),),
+)

@@ -1,9 +1,10 @@
-"""SyncGroup (14), versions 0 to 5: the leader sends the assignments, members receive theirs.
+"""SyncGroup (14), versions 0 to 5: distribute the leader's assignments to all members.
 
-Behaviour: members wait for the leader, and then for the replicas of `__consumer_offsets`. In a
-stable group a member gets its current assignment. REBALANCE_IN_PROGRESS: a rebalance has started
-meanwhile. From version 5 on the protocol type and name must match the group's, otherwise
-INCONSISTENT_GROUP_PROTOCOL (KIP-559). Source: `kafka.server.KafkaApis.handleSyncGroupRequest`.
+Members wait until the leader has sent the assignments and the replicas of `__consumer_offsets` have
+stored them. In a stable group, a member gets its current assignment immediately. The error is
+REBALANCE_IN_PROGRESS if another rebalance starts during the wait. From version 5 on, the protocol
+type and name must be those of the group (otherwise INCONSISTENT_GROUP_PROTOCOL, KIP-559). Source:
+`kafka.server.KafkaApis.handleSyncGroupRequest`.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
-from broker_ref.api.coordinator_replies import answer
+from broker_ref.api.coordinator_replies import respond_to
 from broker_ref.group.members import SyncRequest, SyncResult
+from broker_ref.security.acls import AclOperation, ResourceType
 
 FIRST_VERSION_OF_PROTOCOL: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """A member's assignment."""
+    """The assignment of a member."""
 
     member_id: str
     assignment: bytes
@@ -30,7 +32,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncGroupRequest:
-    """A SyncGroup request; the leader's contains the assignments."""
+    """A SyncGroup request. Only the request of the leader contains assignments."""
 
     group_id: str
     generation_id: int
@@ -43,7 +45,7 @@ class SyncGroupRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncGroupResponse:
-    """A SyncGroup response with the member's assignment."""
+    """A SyncGroup response with the assignment of the member."""
 
     error_code: ErrorCode
     protocol_type: str | None
@@ -53,11 +55,13 @@ class SyncGroupResponse:
 
 
 def handle(broker: Broker, call: Call, request: SyncGroupRequest) -> object:
-    """Pass assignments to the coordinator and return the member's own."""
+    """Pass the assignments to the group coordinator and return the assignment of the member."""
     if call.version >= FIRST_VERSION_OF_PROTOCOL and (
         request.protocol_type is None or request.protocol_name is None
     ):
         return _respond(SyncResult(error_code=ErrorCode.inconsistent_group_protocol))
+    if not call.auth.allows(AclOperation.READ, ResourceType.GROUP, request.group_id):
+        return _respond(SyncResult(error_code=ErrorCode.group_authorization_failed))
     sync = SyncRequest(
         group_id=request.group_id,
         generation_id=request.generation_id,
@@ -67,7 +71,7 @@ def handle(broker: Broker, call: Call, request: SyncGroupRequest) -> object:
         protocol_name=request.protocol_name,
         assignments={one.member_id: one.assignment for one in request.assignments},
     )
-    return answer(broker.groups.sync(sync, call.now_ms), _respond)
+    return respond_to(broker.groups.sync(sync, call.now_ms), _respond)
 
 
 def _respond(result: SyncResult) -> SyncGroupResponse:

@@ -1,8 +1,8 @@
 """DescribeGroups (15), versions 0 to 6: the state and the members of groups.
 
-Behaviour: subscriptions are returned for Stable groups only. A group that does not exist is Dead,
-and from version 6 on GROUP_ID_NOT_FOUND with a message (KIP-1043). Source:
-`kafka.server.KafkaApis.handleDescribeGroupsRequest`.
+The metadata of members is returned only for groups in state Stable. A group that does not exist is
+reported in state Dead. From version 6 on, its error is GROUP_ID_NOT_FOUND, with a message
+(KIP-1043). Source: `kafka.server.KafkaApis.handleDescribeGroupsRequest`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from broker_ref.api.contract import (
 from broker_ref.group.coordinator import DescribedGroup, DescribedMember
 from broker_ref.group.states import GroupState
 from broker_ref.protocol.errors import ApiError
+from broker_ref.security.acls import AclOperation, ResourceType
 
 FIRST_VERSION_OF_GROUP_ID_NOT_FOUND: Final = 6
-GROUP_OPERATIONS: Final = sum(1 << operation for operation in (3, 6, 8, 10, 11))
-"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS: all operations on a group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +36,7 @@ class DescribeGroupsRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupAnswer:
+class GroupResponse:
     """The description of a group."""
 
     group_id: str
@@ -54,28 +53,31 @@ class GroupAnswer:
 class DescribeGroupsResponse:
     """A DescribeGroups response."""
 
-    groups: tuple[GroupAnswer, ...]
+    groups: tuple[GroupResponse, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
 def handle(broker: Broker, call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Describe each group."""
-    operations = OPERATIONS_NOT_REQUESTED
-    if request.include_authorized_operations:
-        operations = GROUP_OPERATIONS
     return DescribeGroupsResponse(
-        groups=tuple(_describe(broker, call, group_id, operations) for group_id in request.groups)
+        groups=tuple(_describe(broker, call, request, group_id) for group_id in request.groups)
     )
 
 
-def _describe(broker: Broker, call: Call, group_id: str, operations: int) -> GroupAnswer:
+def _describe(
+    broker: Broker, call: Call, request: DescribeGroupsRequest, group_id: str
+) -> GroupResponse:
+    operations = OPERATIONS_NOT_REQUESTED
+    if request.include_authorized_operations:
+        operations = call.auth.authorized_operations(ResourceType.GROUP, group_id)
     try:
+        call.auth.check(AclOperation.DESCRIBE, ResourceType.GROUP, group_id)
         found = broker.groups.describe(group_id)
     except ApiError as error:
         if error.error_code is not ErrorCode.group_id_not_found:
-            return GroupAnswer(group_id=group_id, error_code=error.error_code)
+            return GroupResponse(group_id=group_id, error_code=error.error_code)
         if call.version >= FIRST_VERSION_OF_GROUP_ID_NOT_FOUND:
-            return GroupAnswer(
+            return GroupResponse(
                 group_id=group_id,
                 error_code=error.error_code,
                 error_message=error.message,
@@ -84,7 +86,7 @@ def _describe(broker: Broker, call: Call, group_id: str, operations: int) -> Gro
         found = DescribedGroup(
             group_id=group_id, group_state=GroupState.DEAD.value, protocol_type=""
         )
-    return GroupAnswer(
+    return GroupResponse(
         group_id=group_id,
         group_state=found.group_state,
         protocol_type=found.protocol_type,

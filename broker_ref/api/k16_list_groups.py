@@ -1,8 +1,9 @@
 """ListGroups (16), versions 0 to 5: the groups that this broker coordinates.
 
-Behaviour: filtered by state from version 4 on (KIP-518) and by type from version 5 on (KIP-848),
-case-insensitively; an unknown state or type matches no group. COORDINATOR_LOAD_IN_PROGRESS while
-groups are being loaded. Source: `kafka.server.KafkaApis.handleListGroupsRequest`.
+Requests can filter by state from version 4 on (KIP-518) and by type from version 5 on (KIP-848).
+Filters are case-insensitive. An unknown state or type matches no group. The error is
+COORDINATOR_LOAD_IN_PROGRESS while groups are being loaded. Source:
+`kafka.server.KafkaApis.handleListGroupsRequest`.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from kio.schema.errors import ErrorCode
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
 from broker_ref.group.coordinator import CLASSIC
 from broker_ref.protocol.errors import ApiError
+from broker_ref.security.acls import AclOperation, ResourceType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListGroupsRequest:
-    """A ListGroups request; an empty filter matches all groups."""
+    """A ListGroups request. An empty filter matches all groups."""
 
     states_filter: tuple[str, ...] = ()
     types_filter: tuple[str, ...] = ()
@@ -27,7 +29,7 @@ class ListGroupsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedGroup:
-    """A group."""
+    """A group with its protocol type and state."""
 
     group_id: str
     protocol_type: str
@@ -45,8 +47,8 @@ class ListGroupsResponse:
 
 
 def handle(broker: Broker, call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
-    """List the groups that match the filters."""
-    del call
+    """List the groups that match the filters and that the client may describe."""
+    describes_all = call.auth.allows(AclOperation.DESCRIBE, ResourceType.CLUSTER)
     states = {state.strip().lower() for state in request.states_filter}
     types = {kind.strip().lower() for kind in request.types_filter}
     try:
@@ -63,6 +65,10 @@ def handle(broker: Broker, call: Call, request: ListGroupsRequest) -> ListGroups
             for group in groups
             if (not states or group.state.value.lower() in states)
             and (not types or CLASSIC in types)
+            and (
+                describes_all
+                or call.auth.allows(AclOperation.DESCRIBE, ResourceType.GROUP, group.group_id)
+            )
         )
     )
 

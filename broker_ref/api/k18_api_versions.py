@@ -1,13 +1,15 @@
-"""ApiVersions (18), versions 0 to 4: the APIs and versions that this broker serves.
+"""ApiVersions (18), versions 0 to 4: the APIs and versions that this broker supports.
 
-Behaviour: the response is built from the table of handlers. An unknown version is answered in
-version 0 with UNSUPPORTED_VERSION and the supported versions of ApiVersions, so that the client can
-retry (KIP-511, KIP-896); `unsupported_version` builds that response, because the request is
-unreadable. INVALID_REQUEST: an invalid client software name or version. From version 3 on the
-response contains the supported and the finalized features (KIP-584); their epoch is the offset of
-the last applied metadata record. Version 3 omits features that are supported from version 0 on,
-because some clients cannot read them (KAFKA-17492). Source:
-`kafka.server.KafkaApis.handleApiVersionsRequest`.
+The response is derived from the list of APIs. If the version of the request is not supported, the
+broker cannot parse the request. It then sends the version 0 response of `unsupported_version` with
+the error UNSUPPORTED_VERSION and the supported versions of ApiVersions, so that the client can
+retry (KIP-511, KIP-896). An invalid client software name or version is rejected with
+INVALID_REQUEST.
+
+From version 3 on, the response contains the supported and the finalized features (KIP-584). The
+epoch of the finalized features is the offset of the last applied metadata record. Version 3 omits
+features whose lowest supported version is 0, because some clients cannot parse them (KAFKA-17492).
+Source: `kafka.server.KafkaApis.handleApiVersionsRequest`.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersionsRequest:
-    """An ApiVersions request; the fields are None before version 3."""
+    """An ApiVersions request. Both fields are None before version 3."""
 
     client_software_name: str | None = None
     client_software_version: str | None = None
@@ -39,7 +41,7 @@ class ApiVersionsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedApi:
-    """An API and its lowest and highest version."""
+    """The key of an API with its lowest and highest version."""
 
     api_key: int
     min_version: int
@@ -48,7 +50,7 @@ class ServedApi:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupportedFeature:
-    """A feature and its lowest and highest supported version."""
+    """A feature with its lowest and highest supported version."""
 
     name: str
     min_version: int
@@ -57,7 +59,7 @@ class SupportedFeature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalizedFeature:
-    """A finalized feature; in KRaft both levels are equal."""
+    """A finalized feature. In KRaft both version levels are equal."""
 
     name: str
     max_version_level: int
@@ -77,7 +79,7 @@ class ApiVersionsResponse:
 
 
 def handle(broker: Broker, call: Call, request: ApiVersionsRequest) -> ApiVersionsResponse:
-    """Return all APIs, or INVALID_REQUEST if the client's software name or version is invalid."""
+    """Return all APIs, or INVALID_REQUEST if the client software name or version is invalid."""
     for software in (request.client_software_name, request.client_software_version):
         if software is not None and _SOFTWARE.fullmatch(software) is None:
             return ApiVersionsResponse(error_code=ErrorCode.invalid_request)
@@ -87,7 +89,7 @@ def handle(broker: Broker, call: Call, request: ApiVersionsRequest) -> ApiVersio
 def api_versions(
     apis: Iterable[Api[Any]], metadata: ClusterMetadata, *, version: int
 ) -> ApiVersionsResponse:
-    """Return the response of a node with these APIs and this metadata."""
+    """Return the ApiVersions response of a node with these APIs and this metadata."""
     return ApiVersionsResponse(
         api_keys=tuple(_served(api) for api in apis),
         supported_features=_supported(SUPPORTED_FEATURES, version),
@@ -100,7 +102,7 @@ def api_versions(
 
 
 def _supported(features: Mapping[str, range], version: int) -> tuple[SupportedFeature, ...]:
-    """Return the features that a client of this version can read (KAFKA-17492)."""
+    """Return the features that a client with this request version can parse (KAFKA-17492)."""
     return tuple(
         SupportedFeature(name=name, min_version=versions[0], max_version=versions[-1])
         for name, versions in features.items()
@@ -109,7 +111,7 @@ def _supported(features: Mapping[str, range], version: int) -> tuple[SupportedFe
 
 
 def unsupported_version() -> ApiVersionsResponse:
-    """Return the response, in version 0, to an unsupported version."""
+    """Return the version 0 response to a request with an unsupported version."""
     return ApiVersionsResponse(error_code=ErrorCode.unsupported_version, api_keys=(_served(API),))
 
 

@@ -1,11 +1,14 @@
 """DeleteRecords (21), versions 0 to 2: raise the log start offset (KIP-107).
 
-Behaviour: records below the offset can no longer be read; -1 is the high watermark. The response
-contains the low watermark, which is the minimum log start offset of the live replicas. It is sent
-when all of them have reached the offset, which followers report in their fetches, or with
-REQUEST_TIMED_OUT. OFFSET_OUT_OF_RANGE: above the high watermark; POLICY_VIOLATION: the cleanup
-policy does not contain `delete`; INVALID_TOPIC_EXCEPTION: an internal topic;
-NOT_LEADER_OR_FOLLOWER: the leader has changed. The new log start offsets survive a crash. Source:
+Records below the requested offset can no longer be read. The offset -1 represents the high
+watermark. The response contains the low watermark, which is the minimum log start offset of all
+live replicas. Followers report their log start offset with each fetch. The broker responds when all
+live replicas have reached the requested offset, or with REQUEST_TIMED_OUT. The new log start offset
+survives a crash.
+
+The error is OFFSET_OUT_OF_RANGE if the offset is above the high watermark, POLICY_VIOLATION if the
+cleanup policy does not contain `delete`, INVALID_TOPIC_EXCEPTION for an internal topic, and
+NOT_LEADER_OR_FOLLOWER if the leader has changed. Source:
 `kafka.server.KafkaApis.handleDeleteRecordsRequest`.
 """
 
@@ -23,6 +26,7 @@ from broker_ref.log.errors import LogError
 from broker_ref.log.storage import StorageError
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import Partition, PartitionKey
+from broker_ref.security.acls import AclOperation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +39,7 @@ class RequestedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedTopic:
-    """The partitions of a topic."""
+    """The requested partitions of a topic."""
 
     name: str
     partitions: tuple[RequestedPartition, ...]
@@ -50,7 +54,7 @@ class DeleteRecordsRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionAnswer:
+class PartitionResponse:
     """The low watermark of a partition, or an error."""
 
     partition_index: int
@@ -59,38 +63,41 @@ class PartitionAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicAnswer:
-    """The answers of a topic."""
+class TopicResponse:
+    """The partition responses of a topic."""
 
     name: str
-    partitions: tuple[PartitionAnswer, ...]
+    partitions: tuple[PartitionResponse, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteRecordsResponse:
     """A DeleteRecords response."""
 
-    topics: tuple[TopicAnswer, ...]
+    topics: tuple[TopicResponse, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
 @dataclass(slots=True, kw_only=True)
 class DeleteRecordsPartitionStatus:
-    """The answer for a partition so far; it waits for the low watermark `required_offset`."""
+    """The response for a partition. `partition` is None when the response is final.
 
-    answer: PartitionAnswer
+    The request waits until the low watermark has reached `required_offset`.
+    """
+
+    response: PartitionResponse
     partition: Partition | None = None
     required_offset: int = -1
 
 
 @dataclass(slots=True, kw_only=True)
 class DelayedDeleteRecords:
-    """A request that waits for low watermarks (Kafka's `DelayedDeleteRecords`)."""
+    """A DeleteRecords request that is waiting for low watermarks. Kafka: `DelayedDeleteRecords`."""
 
     topics: tuple[tuple[str, tuple[DeleteRecordsPartitionStatus, ...]], ...]
 
     def try_complete(self, now_ms: int) -> DeleteRecordsResponse | None:
-        """Return the response if no partition waits."""
+        """Return the response if all low watermarks have reached their required offset."""
         del now_ms
         waiting = False
         for status in self._all_statuses():
@@ -99,17 +106,17 @@ class DelayedDeleteRecords:
         return None if waiting else self._response()
 
     def expire(self, now_ms: int) -> DeleteRecordsResponse:
-        """Return the response with REQUEST_TIMED_OUT for the partitions that still wait."""
+        """Return the response with REQUEST_TIMED_OUT for partitions that are not complete."""
         self.try_complete(now_ms)
         for status in self._all_statuses():
             if status.partition is not None:
-                status.answer = dataclasses.replace(
-                    status.answer, error_code=ErrorCode.request_timed_out
+                status.response = dataclasses.replace(
+                    status.response, error_code=ErrorCode.request_timed_out
                 )
         return self._response()
 
     def keys(self) -> tuple[PartitionKey, ...]:
-        """Return the partitions that are waited for."""
+        """Return the keys of the partitions that the request is waiting for."""
         return tuple(
             status.partition.key for status in self._all_statuses() if status.partition is not None
         )
@@ -120,7 +127,7 @@ class DelayedDeleteRecords:
     def _response(self) -> DeleteRecordsResponse:
         return DeleteRecordsResponse(
             topics=tuple(
-                TopicAnswer(name=name, partitions=tuple(status.answer for status in statuses))
+                TopicResponse(name=name, partitions=tuple(status.response for status in statuses))
                 for name, statuses in self.topics
             )
         )
@@ -132,7 +139,9 @@ def handle(broker: Broker, call: Call, request: DeleteRecordsRequest) -> object:
         topics=tuple(
             (
                 topic.name,
-                tuple(_delete(broker, topic.name, partition) for partition in topic.partitions),
+                tuple(
+                    _delete(broker, call, topic.name, partition) for partition in topic.partitions
+                ),
             )
             for topic in request.topics
         )
@@ -147,44 +156,48 @@ def handle(broker: Broker, call: Call, request: DeleteRecordsRequest) -> object:
 
 
 def _delete(
-    broker: Broker, topic: str, requested: RequestedPartition
+    broker: Broker, call: Call, topic: str, requested: RequestedPartition
 ) -> DeleteRecordsPartitionStatus:
     index = requested.partition_index
     try:
+        call.auth.check_topic(AclOperation.DELETE, topic)
         _check_not_internal(broker, topic, index)
         partition = broker.replicas.partition(topic, index)
         required_offset = partition.delete_records_before(requested.offset)
         low_watermark = partition.low_watermark
     except (ApiError, LogError) as error:
         return DeleteRecordsPartitionStatus(
-            answer=PartitionAnswer(partition_index=index, error_code=error.error_code)
+            response=PartitionResponse(partition_index=index, error_code=error.error_code)
         )
     return DeleteRecordsPartitionStatus(
-        answer=PartitionAnswer(partition_index=index, low_watermark=low_watermark),
+        response=PartitionResponse(partition_index=index, low_watermark=low_watermark),
         partition=partition,
         required_offset=required_offset,
     )
 
 
 def _check_not_internal(broker: Broker, topic: str, index: int) -> None:
-    """Reject internal topics; as in Kafka, an unknown partition takes precedence."""
+    """Reject internal topics.
+
+    As in Kafka, an unknown partition of an internal topic is not rejected here.
+    """
     known = broker.metadata.topics.get(topic)
     if known is not None and known.is_internal and index in known.partitions:
         raise ApiError(
             ErrorCode.invalid_topic_exception,
-            f"Clients cannot delete records of internal topic {topic!r}.",
+            f"Clients cannot delete records of the internal topic {topic!r}.",
         )
 
 
 def _is_done(status: DeleteRecordsPartitionStatus, partition: Partition) -> bool:
-    """Return whether a partition no longer waits; its answer then contains the result."""
-    index = status.answer.partition_index
+    """Return whether the partition has its final response, and store the response in `status`."""
+    index = status.response.partition_index
     try:
         low_watermark = partition.low_watermark
     except ApiError as error:
-        status.answer = PartitionAnswer(partition_index=index, error_code=error.error_code)
+        status.response = PartitionResponse(partition_index=index, error_code=error.error_code)
     else:
-        status.answer = PartitionAnswer(partition_index=index, low_watermark=low_watermark)
+        status.response = PartitionResponse(partition_index=index, low_watermark=low_watermark)
         if low_watermark < status.required_offset:
             return False
     status.partition = None

@@ -1,16 +1,20 @@
 """InitProducerId (22), versions 0 to 6: the id of an idempotent or transactional producer.
 
-Behaviour: without a transactional id, the response is an unused id with epoch 0; as in Kafka, a
-producer that names its old id and epoch also gets a new id. With a transactional id, it is that
-id's producer id with a bumped epoch, which fences the previous producer; an open transaction is
-aborted first, with CONCURRENT_TRANSACTIONS until then. A producer that names its id and epoch gets
-the next epoch (KIP-360). INVALID_REQUEST: only one of the two, or an empty transactional id.
-Version 6 is not stable in Kafka 4.3 and requires `unstable.api.versions.enable`: two-phase commit
-(KIP-939) requires `transaction.two.phase.commit.enable`, otherwise it is
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED; KeepPreparedTxn is UNSUPPORTED_VERSION. While the broker
-waits for a block of ids from the controller, the response waits; after a timeout it is
-COORDINATOR_LOAD_IN_PROGRESS, which clients retry. Source:
-`kafka.server.KafkaApis.handleInitProducerIdRequest`.
+Without a transactional id, the broker returns a new producer id with epoch 0, even if the request
+contains a producer id and epoch, as in Kafka. With a transactional id, it returns the producer id
+of the transactional id with a higher epoch, which fences the previous producer. If a transaction is
+open, the coordinator first aborts it and returns CONCURRENT_TRANSACTIONS until the abort is
+complete. If the request contains the current producer id and epoch, the broker returns the next
+epoch (KIP-360). The request is rejected with INVALID_REQUEST if it contains only one of the two, or
+an empty transactional id.
+
+Version 6 is not stable in Kafka 4.3 and requires `unstable.api.versions.enable`. Two-phase commit
+(KIP-939) requires `transaction.two.phase.commit.enable`, otherwise it is rejected with
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED. `keep_prepared_txn` is rejected with UNSUPPORTED_VERSION.
+
+If the broker has run out of producer ids, the request waits until the controller has allocated a
+new block. After a timeout the broker returns COORDINATOR_LOAD_IN_PROGRESS, and clients retry.
+Source: `kafka.server.KafkaApis.handleInitProducerIdRequest`.
 """
 
 from __future__ import annotations
@@ -21,13 +25,15 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, Wait
-from broker_ref.api.coordinator_replies import answer
+from broker_ref.api.coordinator_replies import respond_to
 from broker_ref.api.fencing import producer_fenced_code
+from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.producer_id_manager import (
     PRODUCER_IDS,
     WAIT_FOR_IDS_MS,
     ProducerIdManager,
 )
+from broker_ref.security.acls import AclOperation, ResourceType
 from broker_ref.transaction.coordinator import InitProducerIdArguments, InitProducerIdResult
 from broker_ref.transaction.request_validation import ProducerIdAndEpoch
 
@@ -37,7 +43,7 @@ FIRST_VERSION_OF_PRODUCER_FENCED: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducerIdRequest:
-    """An InitProducerId request; -1 for an unknown producer id or epoch."""
+    """An InitProducerId request. An unknown producer id or epoch is -1."""
 
     transactional_id: str | None
     transaction_timeout_ms: int
@@ -49,7 +55,7 @@ class InitProducerIdRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducerIdResponse:
-    """The producer id and epoch."""
+    """An InitProducerId response with the producer id and epoch."""
 
     error_code: ErrorCode = ErrorCode.none
     producer_id: int = -1
@@ -59,12 +65,12 @@ class InitProducerIdResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedProducerId:
-    """A request that waits for the broker to get producer ids."""
+    """An InitProducerId request that is waiting until the broker has producer ids."""
 
     producer_ids: ProducerIdManager
 
     def try_complete(self, now_ms: int) -> InitProducerIdResponse | None:
-        """Return the response if an id is available."""
+        """Return the response if a producer id is available."""
         del now_ms
         producer_id = self.producer_ids.generate_producer_id()
         if producer_id is None:
@@ -72,14 +78,18 @@ class DelayedProducerId:
         return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
     def expire(self, now_ms: int) -> InitProducerIdResponse:
-        """Return the response if no id became available."""
+        """Return a producer id, or COORDINATOR_LOAD_IN_PROGRESS if none is available."""
         return self.try_complete(now_ms) or InitProducerIdResponse(
             error_code=ErrorCode.coordinator_load_in_progress
         )
 
 
 def handle(broker: Broker, call: Call, request: InitProducerIdRequest) -> object:
-    """Return an unused id, or the transactional id's from its coordinator."""
+    """Return a new producer id, or the producer id of the transactional id from its coordinator."""
+    try:
+        _authorize(call, request)
+    except ApiError as error:
+        return InitProducerIdResponse(error_code=error.error_code)
     only_one_named = (request.producer_id == -1) != (request.producer_epoch == -1)
     if request.transactional_id == "" or only_one_named:
         return InitProducerIdResponse(error_code=ErrorCode.invalid_request)
@@ -89,6 +99,17 @@ def handle(broker: Broker, call: Call, request: InitProducerIdRequest) -> object
     return delayed.try_complete(call.now_ms) or Wait(
         operation=delayed, keys=(PRODUCER_IDS,), deadline_ms=call.now_ms + WAIT_FOR_IDS_MS
     )
+
+
+def _authorize(call: Call, request: InitProducerIdRequest) -> None:
+    """Raise ApiError unless the client may write with the transactional id, or idempotently."""
+    name = request.transactional_id
+    if name is not None:
+        call.auth.check(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, name)
+        if request.enable2_pc:
+            call.auth.check(AclOperation.TWO_PHASE_COMMIT, ResourceType.TRANSACTIONAL_ID, name)
+    elif not call.auth.allows_by_type(AclOperation.WRITE, ResourceType.TOPIC):
+        call.auth.check(AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
 
 
 def _initialize(
@@ -119,7 +140,7 @@ def _initialize(
             producer_epoch=result.producer_epoch,
         )
 
-    return answer(reply, respond)
+    return respond_to(reply, respond)
 
 
 API: Final = Api(

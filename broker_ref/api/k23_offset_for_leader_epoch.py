@@ -1,10 +1,11 @@
 """OffsetForLeaderEpoch (23), versions 2 to 4: the end offset of a leader epoch.
 
-Behaviour: the response contains the largest epoch in the log up to the requested one, and the start
-offset of the next epoch, or the log end offset for the latest; -1 and -1 if the epoch is newer than
-all epochs in the log, or -1. Followers use it to truncate (KIP-101, KIP-279), clients to detect
-that records they read were truncated (KIP-320). Only the leader responds; leader epochs are
-checked. Source: `kafka.server.KafkaApis.handleOffsetForLeaderEpochRequest`.
+The response contains the largest leader epoch in the log that is not above the requested one, and
+the end offset of this epoch. This is the start offset of the next epoch, or the log end offset for
+the latest epoch. Both values are -1 if the requested epoch is -1 or above all epochs in the log.
+Followers use the end offset to truncate their log (KIP-101, KIP-279). Clients use it to detect that
+records they have read were truncated (KIP-320). Only the leader responds, after checking the leader
+epoch in the request. Source: `kafka.server.KafkaApis.handleOffsetForLeaderEpochRequest`.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
 from broker_ref.protocol.errors import ApiError
+from broker_ref.security.acls import AclOperation, ResourceType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedPartition:
-    """A partition, the requested epoch, and the leader epoch that the client knows."""
+    """A partition, the requested leader epoch, and the leader epoch that the client expects."""
 
     partition: int
     leader_epoch: int
@@ -29,7 +31,7 @@ class RequestedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedTopic:
-    """The partitions of a topic."""
+    """The requested partitions of a topic."""
 
     topic: str
     partitions: tuple[RequestedPartition, ...]
@@ -43,8 +45,8 @@ class OffsetForLeaderEpochRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionAnswer:
-    """The epoch and its end offset, or -1."""
+class PartitionResponse:
+    """The leader epoch and its end offset, or -1."""
 
     partition: int
     error_code: ErrorCode = ErrorCode.none
@@ -53,47 +55,54 @@ class PartitionAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicAnswer:
-    """The answers of a topic."""
+class TopicResponse:
+    """The partition responses of a topic."""
 
     topic: str
-    partitions: tuple[PartitionAnswer, ...]
+    partitions: tuple[PartitionResponse, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetForLeaderEpochResponse:
     """An OffsetForLeaderEpoch response."""
 
-    topics: tuple[TopicAnswer, ...]
+    topics: tuple[TopicResponse, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
 def handle(
     broker: Broker, call: Call, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """Look up every partition."""
-    del call
+    """Look up the end offset for every partition."""
     return OffsetForLeaderEpochResponse(
         topics=tuple(
-            TopicAnswer(
+            TopicResponse(
                 topic=topic.topic,
-                partitions=tuple(_answer(broker, topic.topic, each) for each in topic.partitions),
+                partitions=tuple(
+                    _partition(broker, call, topic.topic, each) for each in topic.partitions
+                ),
             )
             for topic in request.topics
         )
     )
 
 
-def _answer(broker: Broker, topic: str, requested: RequestedPartition) -> PartitionAnswer:
+def _partition(
+    broker: Broker, call: Call, topic: str, requested: RequestedPartition
+) -> PartitionResponse:
     try:
+        if not call.auth.allows(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
+            call.auth.check_topic(AclOperation.DESCRIBE, topic)
         partition = broker.replicas.partition(topic, requested.partition)
         partition.check_leader(requested.current_leader_epoch)
     except ApiError as error:
-        return PartitionAnswer(partition=requested.partition, error_code=error.error_code)
+        return PartitionResponse(partition=requested.partition, error_code=error.error_code)
     epoch, end_offset = partition.log.leader_epochs.end_offset_for_epoch(
         requested.leader_epoch, log_end_offset=partition.log.log_end_offset
     )
-    return PartitionAnswer(partition=requested.partition, leader_epoch=epoch, end_offset=end_offset)
+    return PartitionResponse(
+        partition=requested.partition, leader_epoch=epoch, end_offset=end_offset
+    )
 
 
 API: Final = Api(key=23, versions=range(2, 5), request=OffsetForLeaderEpochRequest, handle=handle)

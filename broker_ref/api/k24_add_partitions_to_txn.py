@@ -1,12 +1,15 @@
 """AddPartitionsToTxn (24), versions 0 to 5: add partitions to a transaction.
 
-Behaviour: up to version 3 clients send it before their first write to a partition. From version 4
-on brokers send it for several transactions, to verify that partitions are part of them
-(`verify_only`: NONE or TRANSACTION_ABORTABLE per partition) or to add them (KIP-890). All
-partitions are added or none: if one does not exist (UNKNOWN_TOPIC_OR_PARTITION), or a client names
-an internal topic (TOPIC_AUTHORIZATION_FAILED), the others are OPERATION_NOT_ATTEMPTED. The response
-is sent when all in-sync replicas of the coordinator's partition have the change. PRODUCER_FENCED is
-INVALID_PRODUCER_EPOCH before version 2. Source:
+Up to version 3, clients send this request before their first write to a partition. From version 4
+on, brokers send it for several transactions (KIP-890). With `verify_only`, the coordinator checks
+whether the transaction contains the partitions and returns NONE or TRANSACTION_ABORTABLE for each
+partition. Otherwise it adds the partitions.
+
+Either all partitions of a transaction are added, or none are. The partitions of a transaction get
+OPERATION_NOT_ATTEMPTED if another partition does not exist (UNKNOWN_TOPIC_OR_PARTITION) or if a
+client adds an internal topic (TOPIC_AUTHORIZATION_FAILED). The broker responds when all in-sync
+replicas of the coordinator's partition have the change. Before version 2, PRODUCER_FENCED is
+replaced with INVALID_PRODUCER_EPOCH. Source:
 `kafka.server.KafkaApis.handleAddPartitionsToTxnRequest`.
 """
 
@@ -24,6 +27,7 @@ from broker_ref.api.fencing import producer_fenced_code
 from broker_ref.controller.metadata import INTERNAL_TOPICS
 from broker_ref.coordination.replies import Reply
 from broker_ref.replication.partition import PartitionKey
+from broker_ref.security.acls import AclOperation, ResourceType
 from broker_ref.transaction.add_partitions_to_txn_manager import (
     PartitionResult,
     TopicPartitions,
@@ -38,12 +42,12 @@ FIRST_VERSION_OF_BROKERS: Final = 4
 
 CLIENTS_TRANSACTION_VERSION: Final = 0
 BROKERS_TRANSACTION_VERSION: Final = 2
-"""The `transaction.version` from which on brokers add partitions for clients."""
+"""The lowest `transaction.version` with which brokers add partitions on behalf of clients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitionsToTxnRequest:
-    """A request: one transaction up to version 3, then `transactions`."""
+    """An AddPartitionsToTxn request. From version 4 on it contains `transactions`."""
 
     v3_and_below_transactional_id: str = ""
     v3_and_below_producer_id: int = -1
@@ -67,7 +71,10 @@ Codes = Mapping[PartitionKey, ErrorCode]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addition:
-    """The partitions of a transaction: one `reply` for all, or `codes` per partition."""
+    """The partitions of a transaction with their error codes in `codes`.
+
+    If `reply` is set, its error code applies to all partitions instead.
+    """
 
     transactional_id: str
     partitions: tuple[PartitionKey, ...]
@@ -76,7 +83,7 @@ class Addition:
 
     @property
     def outcome(self) -> Codes | None:
-        """Return the error codes if they are known."""
+        """Return the error codes, or None if the coordinator has not replied."""
         if self.reply is None:
             return self.codes
         if self.reply.result is None:
@@ -86,13 +93,13 @@ class Addition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedAdditions:
-    """A request that waits for the coordinator's log."""
+    """A request that is waiting until the coordinator has written the additions to its log."""
 
     additions: tuple[Addition, ...]
     respond: Callable[[list[tuple[str, Codes]]], AddPartitionsToTxnResponse]
 
     def try_complete(self, now_ms: int) -> AddPartitionsToTxnResponse | None:
-        """Return the response if all replies are known."""
+        """Return the response if the coordinator has sent all replies."""
         del now_ms
         results = []
         for addition in self.additions:
@@ -103,8 +110,11 @@ class DelayedAdditions:
         return self.respond(results)
 
     def expire(self, now_ms: int) -> AddPartitionsToTxnResponse:
-        """Never called: the coordinator completes every write."""
-        raise AssertionError(f"the coordinator did not add the partitions until {now_ms}")
+        """Raise AssertionError.
+
+        The coordinator completes every write, so the wait cannot expire.
+        """
+        raise AssertionError(f"The coordinator had not added the partitions at {now_ms} ms.")
 
 
 def handle(broker: Broker, call: Call, request: AddPartitionsToTxnRequest) -> object:
@@ -120,6 +130,8 @@ def handle(broker: Broker, call: Call, request: AddPartitionsToTxnRequest) -> ob
                 topics=request.v3_and_below_topics,
             ),
         )
+    elif not call.auth.allows(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
+        return AddPartitionsToTxnResponse(error_code=ErrorCode.cluster_authorization_failed)
     additions = tuple(_add(broker, call, each) for each in transactions)
     delayed = DelayedAdditions(
         additions=additions, respond=lambda results: _response(results, call.version)
@@ -139,7 +151,11 @@ def _add(broker: Broker, call: Call, transaction: TransactionPartitions) -> Addi
     )
     name = transaction.transactional_id
     is_client = call.version < FIRST_VERSION_OF_BROKERS
-    codes = {key: _check(broker, key, is_client=is_client) for key in partitions}
+    if is_client and not call.auth.allows(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, name):
+        unauthorized = ErrorCode.transactional_id_authorization_failed
+        codes = dict.fromkeys(partitions, unauthorized)
+        return Addition(transactional_id=name, partitions=partitions, codes=codes)
+    codes = {key: _check(broker, call, key, is_client=is_client) for key in partitions}
     if any(code is not ErrorCode.none for code in codes.values()):
         return Addition(
             transactional_id=name,
@@ -165,8 +181,11 @@ def _add(broker: Broker, call: Call, transaction: TransactionPartitions) -> Addi
     return Addition(transactional_id=name, partitions=partitions, codes=codes, reply=reply)
 
 
-def _check(broker: Broker, key: PartitionKey, *, is_client: bool) -> ErrorCode:
-    if is_client and key.topic in INTERNAL_TOPICS:
+def _check(broker: Broker, call: Call, key: PartitionKey, *, is_client: bool) -> ErrorCode:
+    if is_client and (
+        key.topic in INTERNAL_TOPICS
+        or not call.auth.allows(AclOperation.WRITE, ResourceType.TOPIC, key.topic)
+    ):
         return ErrorCode.topic_authorization_failed
     if broker.metadata.partition(key.topic, key.partition) is None:
         return ErrorCode.unknown_topic_or_partition
@@ -174,13 +193,13 @@ def _check(broker: Broker, key: PartitionKey, *, is_client: bool) -> ErrorCode:
 
 
 def _response(results: Iterable[tuple[str, Codes]], version: int) -> AddPartitionsToTxnResponse:
-    answered = [
+    responses = [
         TransactionResult(transactional_id=name, topic_results=_topic_results(codes, version))
         for name, codes in results
     ]
     if version < FIRST_VERSION_OF_BROKERS:
-        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=answered[0].topic_results)
-    return AddPartitionsToTxnResponse(results_by_transaction=tuple(answered))
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=responses[0].topic_results)
+    return AddPartitionsToTxnResponse(results_by_transaction=tuple(responses))
 
 
 def _topic_results(codes: Codes, version: int) -> tuple[TopicResult, ...]:

@@ -1,9 +1,9 @@
-"""AddOffsetsToTxn (25), versions 0 to 4: add a group's offsets to a transaction.
+"""AddOffsetsToTxn (25), versions 0 to 4: add the offsets of a group to a transaction.
 
-Behaviour: the group's partition of `__consumer_offsets` is added to the transaction. The response
-is sent when all in-sync replicas of the coordinator's partition have the change. PRODUCER_FENCED is
-INVALID_PRODUCER_EPOCH before version 2. The group need not exist. Source:
-`kafka.server.KafkaApis.handleAddOffsetsToTxnRequest`.
+The coordinator adds the group's partition of `__consumer_offsets` to the transaction. It does not
+check whether the group exists. The broker responds when all in-sync replicas of the coordinator's
+partition have the change. Before version 2, PRODUCER_FENCED is replaced with
+INVALID_PRODUCER_EPOCH. Source: `kafka.server.KafkaApis.handleAddOffsetsToTxnRequest`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
-from broker_ref.api.coordinator_replies import answer
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, on_group, on_transactional_id
+from broker_ref.api.coordinator_replies import respond_to
 from broker_ref.api.fencing import producer_fenced_code
 from broker_ref.controller.metadata import OFFSETS_TOPIC
 from broker_ref.replication.partition import PartitionKey
+from broker_ref.security.acls import AclOperation
 from broker_ref.transaction.request_validation import ProducerIdAndEpoch
 
 FIRST_VERSION_OF_PRODUCER_FENCED: Final = 2
@@ -35,14 +36,14 @@ class AddOffsetsToTxnRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddOffsetsToTxnResponse:
-    """The result."""
+    """An AddOffsetsToTxn response."""
 
     error_code: ErrorCode
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
 def handle(broker: Broker, call: Call, request: AddOffsetsToTxnRequest) -> object:
-    """Add the offsets partition of the group."""
+    """Add the offsets partition of the group to the transaction."""
     partition = PartitionKey(
         topic=OFFSETS_TOPIC, partition=broker.groups.partition_for(request.group_id)
     )
@@ -61,7 +62,16 @@ def handle(broker: Broker, call: Call, request: AddOffsetsToTxnRequest) -> objec
             )
         )
 
-    return answer(reply, respond)
+    return respond_to(reply, respond)
 
 
-API: Final = Api(key=25, versions=range(5), request=AddOffsetsToTxnRequest, handle=handle)
+API: Final = Api(
+    key=25,
+    versions=range(5),
+    request=AddOffsetsToTxnRequest,
+    handle=handle,
+    requires=(
+        on_transactional_id(AclOperation.WRITE),
+        on_group(AclOperation.READ),
+    ),
+)

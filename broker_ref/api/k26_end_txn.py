@@ -1,10 +1,13 @@
 """EndTxn (26), versions 0 to 5: commit or abort a transaction.
 
-Behaviour: the response is sent when the decision is replicated; the markers are written afterwards.
-Until all partitions have a marker, requests for the id are CONCURRENT_TRANSACTIONS. A repeated
-request for the same decision is NONE, for the other one INVALID_TXN_STATE. From version 5 on each
-transaction has its own epoch, the response contains the next one (KIP-890), and an empty
-transaction can be aborted. PRODUCER_FENCED is INVALID_PRODUCER_EPOCH before version 2. Source:
+The broker responds when the decision to commit or abort is replicated. The transaction markers are
+written afterwards. Until all partitions have a marker, other requests for the transactional id fail
+with CONCURRENT_TRANSACTIONS. A repeated EndTxn request returns NONE if it has the same result
+(commit or abort), and INVALID_TXN_STATE otherwise.
+
+From version 5 on, each transaction has its own producer epoch and the response contains the next
+one (KIP-890). A transaction without partitions can then be aborted. Before version 2,
+PRODUCER_FENCED is replaced with INVALID_PRODUCER_EPOCH. Source:
 `kafka.server.KafkaApis.handleEndTxnRequest`.
 """
 
@@ -15,9 +18,10 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
-from broker_ref.api.coordinator_replies import answer
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, on_transactional_id
+from broker_ref.api.coordinator_replies import respond_to
 from broker_ref.api.fencing import producer_fenced_code
+from broker_ref.security.acls import AclOperation
 from broker_ref.transaction.coordinator import InitProducerIdResult
 from broker_ref.transaction.request_validation import ProducerIdAndEpoch
 
@@ -37,7 +41,7 @@ class EndTxnRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTxnResponse:
-    """The result, and the producer id and epoch of the next transaction."""
+    """An EndTxn response. It contains the producer id and epoch of the next transaction."""
 
     error_code: ErrorCode
     producer_id: int = -1
@@ -46,7 +50,7 @@ class EndTxnResponse:
 
 
 def handle(broker: Broker, call: Call, request: EndTxnRequest) -> object:
-    """Pass the decision to the coordinator."""
+    """Pass the request to the transaction coordinator."""
     reply = broker.transactions.end_transaction(
         request.transactional_id,
         ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
@@ -66,7 +70,13 @@ def handle(broker: Broker, call: Call, request: EndTxnRequest) -> object:
             producer_epoch=result.producer_epoch,
         )
 
-    return answer(reply, respond)
+    return respond_to(reply, respond)
 
 
-API: Final = Api(key=26, versions=range(6), request=EndTxnRequest, handle=handle)
+API: Final = Api(
+    key=26,
+    versions=range(6),
+    request=EndTxnRequest,
+    handle=handle,
+    requires=(on_transactional_id(AclOperation.WRITE),),
+)

@@ -1,15 +1,18 @@
-"""WriteTxnMarkers (27), versions 1 and 2: write transaction markers into partitions.
+"""WriteTxnMarkers (27), versions 1 and 2: write transaction markers to partitions.
 
-Behaviour: transaction coordinators send it to the leaders of a transaction's partitions, as does
-`kafka-transactions.sh abort`. Each marker is appended with acks=all and answered when the high
-watermark has passed it. Markers for `__consumer_offsets` are passed to the group coordinator, which
-replies when its groups use the transaction's offsets. UNKNOWN_TOPIC_OR_PARTITION: no such partition
-here; NOT_LEADER_OR_FOLLOWER: led elsewhere or its groups are being loaded, so that the sender
-retries; TRANSACTION_COORDINATOR_FENCED: an older coordinator epoch; INVALID_PRODUCER_EPOCH: an
-older producer epoch. From version 2 on it contains the transaction version; with 2, the marker's
-epoch must be higher than that of the written records (KIP-1228). Results are grouped by producer.
-As in Apache Kafka, a marker with producer id or epoch -1 fails the whole request with
-UNKNOWN_SERVER_ERROR. Source: `kafka.server.KafkaApis.handleWriteTxnMarkersRequest`.
+Transaction coordinators send this request to the leaders of the partitions of a transaction. So
+does `kafka-transactions.sh abort`. Each marker is appended with acks=all, and the result is known
+when the high watermark has passed the marker. Markers for `__consumer_offsets` are passed to the
+group coordinator, which replies when it has applied or removed the offsets of the transaction.
+
+The error is UNKNOWN_TOPIC_OR_PARTITION if this broker has no such partition, NOT_LEADER_OR_FOLLOWER
+(which the sender retries) if another broker is the leader or groups are being loaded,
+TRANSACTION_COORDINATOR_FENCED if the coordinator epoch is too old, and INVALID_PRODUCER_EPOCH if
+the producer epoch is too old. From version 2 on the request contains the transaction version. With
+transaction version 2, the epoch of the marker must be higher than the epoch of the transaction's
+records (KIP-1228). Results are grouped by producer id. As in Apache Kafka, a marker with producer
+id or epoch -1 fails the whole request with UNKNOWN_SERVER_ERROR. Source:
+`kafka.server.KafkaApis.handleWriteTxnMarkersRequest`.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.contract import Api, Broker, Call, Wait
+from broker_ref.api.contract import Api, Broker, Call, Wait, on_cluster
 from broker_ref.controller.metadata import OFFSETS_TOPIC
 from broker_ref.coordination.replies import Reply
 from broker_ref.log.batch import NO_PRODUCER_ID
@@ -30,6 +33,7 @@ from broker_ref.log.errors import LogError
 from broker_ref.log.producer_state import NO_PRODUCER_EPOCH
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import PendingReplication
+from broker_ref.security.acls import AclOperation
 from broker_ref.transaction.marker_messages import (
     MarkerResult,
     PartitionResult,
@@ -40,21 +44,21 @@ from broker_ref.transaction.marker_messages import (
 )
 
 TIMEOUT_MS: Final = 30_000
-"""Timeout of the replication of markers (Kafka's `request.timeout.ms`)."""
+"""The timeout for the replication of markers (Kafka's `request.timeout.ms`)."""
 
 _NOT_LOADED: Final = (
     ErrorCode.coordinator_not_available,
     ErrorCode.coordinator_load_in_progress,
     ErrorCode.not_coordinator,
 )
-"""Errors of a group coordinator that is not ready; transaction coordinators do not expect them."""
+"""Group coordinator errors that are replaced with NOT_LEADER_OR_FOLLOWER."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
 class MarkerStatus:
-    """A marker for one partition and its outcome so far."""
+    """A marker for one partition, and its outcome or the operation that determines the outcome."""
 
     producer_id: int
     topic: str
@@ -63,7 +67,7 @@ class MarkerStatus:
 
     @property
     def error_code(self) -> ErrorCode | None:
-        """Return the outcome, or None if it is not known yet."""
+        """Return the error code, or None if the outcome is not yet known."""
         outcome = self.outcome
         if isinstance(outcome, PendingReplication):
             return outcome.outcome
@@ -75,19 +79,22 @@ class MarkerStatus:
 
     @property
     def key(self) -> Hashable | None:
-        """Return the key that the outcome waits for."""
+        """Return the key to wait for, if any."""
         outcome = self.outcome
         return outcome.partition.key if isinstance(outcome, PendingReplication) else outcome
 
 
 @dataclass(slots=True, kw_only=True)
 class DelayedMarkers:
-    """Markers that wait for replication."""
+    """Markers that are waiting for replication."""
 
     statuses: tuple[MarkerStatus, ...]
 
     def try_complete(self, now_ms: int) -> WriteTxnMarkersResponse | None:
-        """Return the response if all outcomes are known; known outcomes do not change."""
+        """Return the response if all outcomes are known.
+
+        Known outcomes are stored and do not change.
+        """
         del now_ms
         waiting = False
         for status in self.statuses:
@@ -99,7 +106,7 @@ class DelayedMarkers:
         return None if waiting else _response(self.statuses)
 
     def expire(self, now_ms: int) -> WriteTxnMarkersResponse:
-        """Return the response with REQUEST_TIMED_OUT for unknown outcomes."""
+        """Return the response with REQUEST_TIMED_OUT for markers without an outcome."""
         done = self.try_complete(now_ms)
         if done is not None:
             return done
@@ -109,17 +116,18 @@ class DelayedMarkers:
         return _response(self.statuses)
 
     def keys(self) -> tuple[Hashable, ...]:
-        """Return the keys that are waited for."""
+        """Return the keys that the request is waiting for."""
         return tuple(status.key for status in self.statuses if status.error_code is None)
 
 
 def handle(broker: Broker, call: Call, request: WriteTxnMarkersRequest) -> object:
     """Append all markers and respond when they are replicated."""
-    nobodys = [marker for marker in request.markers if not _is_of_a_producer(marker)]
-    if nobodys:
+    without_producer = [marker for marker in request.markers if not _has_producer(marker)]
+    if without_producer:
         logger.warning(
-            "Rejecting a WriteTxnMarkers request, because markers have producer id or epoch -1: %s",
-            nobodys,
+            "Rejecting a WriteTxnMarkers request because these markers have producer id or epoch "
+            "-1: %s",
+            without_producer,
         )
     delayed = DelayedMarkers(
         statuses=tuple(
@@ -128,7 +136,7 @@ def handle(broker: Broker, call: Call, request: WriteTxnMarkersRequest) -> objec
                 topic=topic.name,
                 partition=index,
                 outcome=ErrorCode.unknown_server_error
-                if nobodys
+                if without_producer
                 else _append(broker, call, marker, topic.name, index),
             )
             for marker in request.markers
@@ -142,7 +150,7 @@ def handle(broker: Broker, call: Call, request: WriteTxnMarkersRequest) -> objec
     return Wait(operation=delayed, keys=delayed.keys(), deadline_ms=call.now_ms + TIMEOUT_MS)
 
 
-def _is_of_a_producer(marker: WrittenMarker) -> bool:
+def _has_producer(marker: WrittenMarker) -> bool:
     return marker.producer_id != NO_PRODUCER_ID and marker.producer_epoch != NO_PRODUCER_EPOCH
 
 
@@ -206,4 +214,10 @@ def _response(statuses: tuple[MarkerStatus, ...]) -> WriteTxnMarkersResponse:
     )
 
 
-API: Final = Api(key=27, versions=range(1, 3), request=WriteTxnMarkersRequest, handle=handle)
+API: Final = Api(
+    key=27,
+    versions=range(1, 3),
+    request=WriteTxnMarkersRequest,
+    handle=handle,
+    requires=(on_cluster(AclOperation.CLUSTER_ACTION, alternative=AclOperation.ALTER),),
+)

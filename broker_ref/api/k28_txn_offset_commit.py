@@ -1,18 +1,24 @@
 """TxnOffsetCommit (28), versions 0 to 5: commit a group's offsets in a transaction (KIP-98).
 
-Behaviour: the offsets are pending until the transaction's commit marker applies them or its abort
-marker removes them. The broker first verifies with the transaction coordinator that the group is
-part of the open transaction (KIP-890); if not, the error is TRANSACTION_ABORTABLE
-(INVALID_TXN_STATE before version 4), and from version 5 on the group is added. There is no
-verification if the transaction has already written to the group's partition, nor before version 5
-if `transaction.partition.verification.enable` is off. Then the group is checked: a member id or a
-generation (version 3, KIP-447) as in OffsetCommit (UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
-ILLEGAL_GENERATION), also if the group does not exist; other commits succeed in any group state.
-COORDINATOR_NOT_AVAILABLE: the offsets topic does not exist, unlike in OffsetCommit;
-UNKNOWN_TOPIC_OR_PARTITION: the partition does not exist; OFFSET_METADATA_TOO_LARGE: longer than
-`offset.metadata.max.bytes`; the other offsets of the request are stored. INVALID_PRODUCER_EPOCH: a
-fenced producer. The response is sent when all in-sync replicas of the offsets partition have the
-offsets. Source: `kafka.server.KafkaApis.handleTxnOffsetCommitRequest`.
+The offsets are pending until the commit marker of the transaction applies them or the abort marker
+removes them. The broker responds when the offsets are replicated to all in-sync replicas of the
+offsets partition.
+
+The broker first asks the transaction coordinator whether the open transaction contains the group's
+offsets partition (KIP-890). If it does not, the error is TRANSACTION_ABORTABLE, or
+INVALID_TXN_STATE before version 4. From version 5 on, the coordinator adds the partition instead.
+The broker skips the verification if the transaction has already written to the partition. Before
+version 5, it also skips the verification if `transaction.partition.verification.enable` is false.
+
+The group coordinator then checks the member. If the request contains a member id or a generation
+(version 3, KIP-447), the errors are those of OffsetCommit: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID
+and ILLEGAL_GENERATION, even if the group does not exist. Other commits succeed in any group state.
+
+Unlike with OffsetCommit, the error is COORDINATOR_NOT_AVAILABLE if the offsets topic does not
+exist. Partitions that do not exist get UNKNOWN_TOPIC_OR_PARTITION. OFFSET_METADATA_TOO_LARGE is
+returned if the metadata is longer than `offset.metadata.max.bytes`. Neither of these two errors
+affects the other offsets of the request. A fenced producer gets INVALID_PRODUCER_EPOCH. Source:
+`kafka.server.KafkaApis.handleTxnOffsetCommitRequest`.
 """
 
 from __future__ import annotations
@@ -24,8 +30,16 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, Wait
-from broker_ref.api.coordinator_replies import NEVER_MS, answer
+from broker_ref.api.contract import (
+    NO_THROTTLE_MS,
+    Api,
+    Broker,
+    Call,
+    Wait,
+    on_group,
+    on_transactional_id,
+)
+from broker_ref.api.coordinator_replies import NEVER_MS, respond_to
 from broker_ref.coordination.partition_writer import APPEND_ERRORS
 from broker_ref.coordination.replies import Reply
 from broker_ref.group.offset_metadata_manager import Committer
@@ -37,6 +51,7 @@ from broker_ref.log.errors import LogError
 from broker_ref.log.verification_guards import VerificationGuard
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import Partition, PartitionKey
+from broker_ref.security.acls import AclOperation, ResourceType
 
 FIRST_VERSION_THAT_WAITS_FOR_LOADING: Final = 2
 FIRST_VERSION_OF_TRANSACTION_ABORTABLE: Final = 4
@@ -45,12 +60,12 @@ FIRST_VERSION_THAT_ADDS_THE_GROUP: Final = 5
 _VERIFICATION_ERRORS: Final = MappingProxyType(
     {**APPEND_ERRORS, ErrorCode.network_exception: ErrorCode.coordinator_load_in_progress}
 )
-"""Errors for clients that replace verification errors, so that the client retries here."""
+"""Maps verification errors to error codes that make clients retry with this broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedPartition:
-    """An offset to store."""
+    """The offset to store for a partition."""
 
     partition_index: int
     committed_offset: int
@@ -81,45 +96,47 @@ class TxnOffsetCommitRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionAnswer:
-    """The result of a partition."""
+class PartitionResponse:
+    """The error code of a partition."""
 
     partition_index: int
     error_code: ErrorCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicAnswer:
-    """The results of a topic."""
+class TopicResponse:
+    """The partition results of a topic."""
 
     name: str
-    partitions: tuple[PartitionAnswer, ...]
+    partitions: tuple[PartitionResponse, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnOffsetCommitResponse:
     """A TxnOffsetCommit response."""
 
-    topics: tuple[TopicAnswer, ...]
+    topics: tuple[TopicResponse, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidatedCommit:
-    """A validated request: the offsets to store, and those that are rejected in any case.
+    """A validated request.
 
-    `offsets` are by partition; `unknown` and `too_large` are positions in the request.
+    `offsets` are the offsets to store. `rejected` contains the error codes of partitions that do
+    not exist or that the client may not read. `too_large` are partitions whose metadata is too
+    long.
     """
 
     broker: Broker
     call: Call
     request: TxnOffsetCommitRequest
     offsets: Mapping[TopicPartition, CommittedPartition]
-    unknown: frozenset[TopicPartition]
+    rejected: Mapping[TopicPartition, ErrorCode]
     too_large: frozenset[TopicPartition]
 
     def append(self, guard: VerificationGuard | None, now_ms: int) -> object:
-        """Store the offsets, or wait until they are stored."""
+        """Store the offsets and return the response, or a `Wait` until they are stored."""
         request = self.request
         committer = Committer(
             member_id=request.member_id,
@@ -133,17 +150,17 @@ class ValidatedCommit:
         reply = self.broker.groups.commit_transactional(
             request.group_id, committer, values, transaction, now_ms
         )
-        return answer(reply, self.respond)
+        return respond_to(reply, self.respond)
 
     def respond(self, outcome: ErrorCode) -> TxnOffsetCommitResponse:
         """Return the response for an error code of the group, the transaction or the log."""
         outcome = self._known_to_client(outcome)
         return TxnOffsetCommitResponse(
             topics=tuple(
-                TopicAnswer(
+                TopicResponse(
                     name=topic.name,
                     partitions=tuple(
-                        PartitionAnswer(
+                        PartitionResponse(
                             partition_index=partition.partition_index,
                             error_code=self._code(topic, partition, outcome),
                         )
@@ -158,8 +175,8 @@ class ValidatedCommit:
         self, topic: CommittedTopic, partition: CommittedPartition, outcome: ErrorCode
     ) -> ErrorCode:
         key = TopicPartition(topic=topic.name, partition=partition.partition_index)
-        if key in self.unknown:
-            return ErrorCode.unknown_topic_or_partition
+        if key in self.rejected:
+            return self.rejected[key]
         if outcome is ErrorCode.none and key in self.too_large:
             return ErrorCode.offset_metadata_too_large
         return outcome
@@ -172,7 +189,7 @@ class ValidatedCommit:
         ):
             return (
                 ErrorCode.coordinator_not_available
-            )  # KAFKA-7296: clients fail on the other code.
+            )  # Clients fail on COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296).
         if (
             outcome is ErrorCode.transaction_abortable
             and version < FIRST_VERSION_OF_TRANSACTION_ABORTABLE
@@ -183,10 +200,11 @@ class ValidatedCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedVerification:
-    """A commit that waits for its verification by the transaction coordinator.
+    """A commit that is waiting until the transaction coordinator has verified the transaction.
 
-    If the marker of the previous transaction was written meanwhile, which invalidates the guard, it
-    verifies again, because the reply may be from before or after the marker.
+    The marker of the previous transaction invalidates the verification guard. If the marker is
+    written during the wait, the coordinator is asked again, because its reply may be older than the
+    marker.
     """
 
     commit: ValidatedCommit
@@ -195,7 +213,7 @@ class DelayedVerification:
     reply: Reply[Mapping[PartitionKey, ErrorCode]]
 
     def try_complete(self, now_ms: int) -> object | None:
-        """Return the response or the next wait if the coordinator has replied."""
+        """Return the response or the next `Wait` if the coordinator has replied."""
         if self.reply.result is None:
             return None
         error = self.reply.result.get(self.partition.key, ErrorCode.none)
@@ -207,12 +225,12 @@ class DelayedVerification:
         return self.commit.append(self.guard, now_ms)
 
     def expire(self, now_ms: int) -> object:
-        """Never called: every verification completes."""
-        raise AssertionError(f"the transaction coordinator did not reply until {now_ms}")
+        """Raise AssertionError, because every verification completes and the wait cannot expire."""
+        raise AssertionError(f"The transaction coordinator had not replied at {now_ms} ms.")
 
 
 def handle(broker: Broker, call: Call, request: TxnOffsetCommitRequest) -> object:
-    """Validate the request, verify its transaction, then store the offsets."""
+    """Validate the request, verify the transaction and store the offsets."""
     commit = _read(broker, call, request)
     if not commit.offsets and not commit.too_large:
         return commit.respond(ErrorCode.none)
@@ -224,7 +242,7 @@ def handle(broker: Broker, call: Call, request: TxnOffsetCommitRequest) -> objec
 
 
 def _verify(commit: ValidatedCommit, now_ms: int) -> object:
-    """Verify that the group is in the transaction unless that is known, then append."""
+    """Verify the transaction if necessary, then store the offsets."""
     broker, request = commit.broker, commit.request
     adds = commit.call.version >= FIRST_VERSION_THAT_ADDS_THE_GROUP
     try:
@@ -251,13 +269,15 @@ def _verify(commit: ValidatedCommit, now_ms: int) -> object:
 
 def _read(broker: Broker, call: Call, request: TxnOffsetCommitRequest) -> ValidatedCommit:
     offsets: dict[TopicPartition, CommittedPartition] = {}
-    unknown: set[TopicPartition] = set()
+    rejected: dict[TopicPartition, ErrorCode] = {}
     too_large: set[TopicPartition] = set()
     for topic in request.topics:
         for partition in topic.partitions:
             key = TopicPartition(topic=topic.name, partition=partition.partition_index)
-            if broker.metadata.partition(key.topic, key.partition) is None:
-                unknown.add(key)
+            if not call.auth.allows(AclOperation.READ, ResourceType.TOPIC, key.topic):
+                rejected[key] = ErrorCode.topic_authorization_failed
+            elif broker.metadata.partition(key.topic, key.partition) is None:
+                rejected[key] = ErrorCode.unknown_topic_or_partition
             elif len(partition.committed_metadata or "") > broker.config.offset_metadata_max_bytes:
                 too_large.add(key)
             else:
@@ -267,13 +287,13 @@ def _read(broker: Broker, call: Call, request: TxnOffsetCommitRequest) -> Valida
         call=call,
         request=request,
         offsets=offsets,
-        unknown=frozenset(unknown),
+        rejected=rejected,
         too_large=frozenset(too_large),
     )
 
 
 def _value(partition: CommittedPartition, now_ms: int) -> OffsetCommitValue:
-    """Return the offset as Kafka stores it, without a topic id, because requests name topics."""
+    """Return the committed offset without a topic id, because requests contain topic names."""
     return OffsetCommitValue(
         offset=partition.committed_offset,
         leader_epoch=partition.committed_leader_epoch,
@@ -282,4 +302,13 @@ def _value(partition: CommittedPartition, now_ms: int) -> OffsetCommitValue:
     )
 
 
-API: Final = Api(key=28, versions=range(6), request=TxnOffsetCommitRequest, handle=handle)
+API: Final = Api(
+    key=28,
+    versions=range(6),
+    request=TxnOffsetCommitRequest,
+    handle=handle,
+    requires=(
+        on_transactional_id(AclOperation.WRITE),
+        on_group(AclOperation.READ),
+    ),
+)

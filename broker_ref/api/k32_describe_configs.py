@@ -1,11 +1,12 @@
 """DescribeConfigs (32), versions 1 to 4: the configs of topics and brokers.
 
-Behaviour: all configs, or the requested names; unknown names are omitted. With `include_synonyms`
-the response contains the values with lower precedence (KIP-226), and from version 3 on types and,
-if requested, documentation (KIP-569). UNKNOWN_TOPIC_OR_PARTITION: no such topic; INVALID_REQUEST:
-another broker, or another resource type. The empty broker name represents the cluster-wide dynamic
-defaults, of which there are none. No config is sensitive. Source:
-`kafka.server.ConfigHelper.handleDescribeConfigsRequest`.
+The broker returns all configs of a resource, or the requested ones. Unknown config names are
+omitted. With `include_synonyms` the response contains the values with lower precedence (KIP-226).
+From version 3 on it contains types and, if requested, documentation (KIP-569). The error is
+UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist, and INVALID_REQUEST for any other broker
+or resource type. An empty broker name requests the cluster-wide dynamic defaults. The result is
+empty, because there are none. The values of sensitive configs (keys and passwords) are null.
+Source: `kafka.server.ConfigHelper.handleDescribeConfigsRequest`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.api.config_operations import check_config_operation
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
 from broker_ref.api.topic_descriptions import (
     ConfigSource,
@@ -26,6 +28,8 @@ from broker_ref.api.topic_descriptions import (
 from broker_ref.config import BROKER_CONFIGS, BrokerConfig
 from broker_ref.controller.topic_names import check_name
 from broker_ref.protocol.errors import ApiError
+from broker_ref.security.acls import AclOperation
+from broker_ref.security.configs import SECURITY_CONFIGS
 
 TOPIC: Final = 2
 BROKER: Final = 4
@@ -33,7 +37,7 @@ BROKER: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedResource:
-    """A resource; None or an empty list requests all its configs."""
+    """A resource to describe. If the keys are None or empty, all configs are requested."""
 
     resource_type: int
     resource_name: str
@@ -50,8 +54,8 @@ class DescribeConfigsRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnsweredSynonym:
-    """A value of the config with lower precedence."""
+class SynonymResponse:
+    """A value with lower precedence for a config."""
 
     name: str
     value: str | None
@@ -59,64 +63,71 @@ class AnsweredSynonym:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnsweredConfig:
-    """A config."""
+class ConfigResponse:
+    """A config with its value, source and type."""
 
     name: str
     value: str | None
     read_only: bool
     config_source: int
     is_sensitive: bool
-    synonyms: tuple[AnsweredSynonym, ...]
+    synonyms: tuple[SynonymResponse, ...]
     config_type: int
     documentation: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResourceAnswer:
+class ResourceResponse:
     """The configs of a resource, or an error."""
 
     resource_type: int
     resource_name: str
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = ""
-    configs: tuple[AnsweredConfig, ...] = ()
+    configs: tuple[ConfigResponse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeConfigsResponse:
     """A DescribeConfigs response."""
 
-    results: tuple[ResourceAnswer, ...]
+    results: tuple[ResourceResponse, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
 def handle(broker: Broker, call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    """Describe each resource."""
-    del call
+    """Describe the configs of each resource."""
     return DescribeConfigsResponse(
-        results=tuple(_resource(broker, request, resource) for resource in request.resources)
+        results=tuple(_resource(broker, call, request, resource) for resource in request.resources)
     )
 
 
 def _resource(
-    broker: Broker, request: DescribeConfigsRequest, resource: RequestedResource
-) -> ResourceAnswer:
+    broker: Broker, call: Call, request: DescribeConfigsRequest, resource: RequestedResource
+) -> ResourceResponse:
     try:
+        check_config_operation(
+            call.auth,
+            AclOperation.DESCRIBE_CONFIGS,
+            resource.resource_type,
+            resource.resource_name,
+        )
         described = _describe(broker, resource)
     except ApiError as error:
-        return ResourceAnswer(
+        return ResourceResponse(
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
             error_code=error.error_code,
             error_message=error.message,
         )
-    wanted = resource.configuration_keys
-    return ResourceAnswer(
+    requested = resource.configuration_keys
+    return ResourceResponse(
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
         configs=tuple(
-            _answer(request, config) for config in described if not wanted or config.name in wanted
+            _config(request, config)
+            for config in described
+            if not requested or config.name in requested
         ),
     )
 
@@ -132,8 +143,8 @@ def _describe(broker: Broker, resource: RequestedResource) -> Sequence[Described
     if resource.resource_type != BROKER:
         raise ApiError(
             ErrorCode.invalid_request,
-            f"Resource type {resource.resource_type} has no configs here; only topics ({TOPIC}) "
-            f"and brokers ({BROKER}) have.",
+            f"Resource type {resource.resource_type} has no configs. Only topics ({TOPIC}) and "
+            f"brokers ({BROKER}) have configs.",
         )
     if not name:
         return ()
@@ -142,18 +153,18 @@ def _describe(broker: Broker, resource: RequestedResource) -> Sequence[Described
         what = "not the id of this broker" if name.lstrip("-").isdigit() else "not an integer"
         raise ApiError(
             ErrorCode.invalid_request,
-            f"Broker {name!r} cannot be described: the name is {what}. This is broker {own_id}, "
-            "which describes its own configs only.",
+            f"Broker {name!r} cannot be described, because the name is {what}. This broker has "
+            f"the id {own_id} and describes only its own configs.",
         )
     return _broker_configs(broker.config)
 
 
 def _broker_configs(config: BrokerConfig) -> list[DescribedConfig]:
     described = []
-    for key in BROKER_CONFIGS:
+    for key in (*BROKER_CONFIGS, *SECURITY_CONFIGS):
         value, default = key.text(config.value(key)), key.text(key.default)
         synonyms = [Synonym(name=key.name, value=default, source=ConfigSource.DEFAULT_CONFIG)]
-        if value != default:
+        if config.value(key) != key.default:
             static = ConfigSource.STATIC_BROKER_CONFIG
             synonyms.insert(0, Synonym(name=key.name, value=value, source=static))
         described.append(
@@ -165,13 +176,14 @@ def _broker_configs(config: BrokerConfig) -> list[DescribedConfig]:
                 doc=key.doc,
                 read_only=True,
                 synonyms=tuple(synonyms),
+                is_sensitive=key.is_sensitive,
             )
         )
     return described + _server_defaults(config)
 
 
 def _server_defaults(config: BrokerConfig) -> list[DescribedConfig]:
-    """Return the topic defaults of the broker."""
+    """Return the broker configs that are the defaults of topic configs."""
     known = {key.name for key in BROKER_CONFIGS}
     described = []
     for topic_config in describe_topic_configs(config, {}):
@@ -191,16 +203,16 @@ def _server_defaults(config: BrokerConfig) -> list[DescribedConfig]:
     return described
 
 
-def _answer(request: DescribeConfigsRequest, config: DescribedConfig) -> AnsweredConfig:
+def _config(request: DescribeConfigsRequest, config: DescribedConfig) -> ConfigResponse:
     synonyms = config.synonyms if request.include_synonyms else ()
-    return AnsweredConfig(
+    return ConfigResponse(
         name=config.name,
         value=config.value,
         read_only=config.read_only,
         config_source=config.source,
-        is_sensitive=False,
+        is_sensitive=config.is_sensitive,
         synonyms=tuple(
-            AnsweredSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
+            SynonymResponse(name=synonym.name, value=synonym.value, source=synonym.source)
             for synonym in synonyms
         ),
         config_type=config.type,

@@ -1,9 +1,10 @@
 """DescribeLogDirs (35), versions 1 to 5: the sizes of the logs on this broker (KIP-113).
 
-Behaviour: this broker has one log directory. Null topics request all partitions; partitions without
-a log here are omitted. The offset lag is the high watermark minus the log end offset, which is
-positive on followers only. There are no future logs and no cordoned directories. Versions from 4 on
-contain the size of the volume (KIP-827), -1 if it is unknown. Source:
+A broker has one log directory. If `topics` is null, all partitions are described. Partitions
+without a log on this broker are omitted. The offset lag is the high watermark minus the log end
+offset, but at least 0. It is positive only on followers. There are no future logs and no cordoned
+directories. From version 4 on, the response contains the total and usable size of the volume
+(KIP-827), or -1 if the size is unknown. Source:
 `kafka.server.KafkaApis.handleDescribeLogDirsRequest`.
 """
 
@@ -15,13 +16,14 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, on_cluster
 from broker_ref.replication.partition import Partition, PartitionKey
+from broker_ref.security.acls import AclOperation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedTopic:
-    """The partitions of a topic."""
+    """The requested partitions of a topic."""
 
     topic: str
     partitions: tuple[int, ...]
@@ -29,14 +31,14 @@ class RequestedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeLogDirsRequest:
-    """A DescribeLogDirs request; None requests all partitions."""
+    """A DescribeLogDirs request. If `topics` is None, all partitions are requested."""
 
     topics: tuple[RequestedTopic, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedPartition:
-    """A log."""
+    """The size and the offset lag of a log."""
 
     partition_index: int
     partition_size: int
@@ -54,7 +56,7 @@ class DescribedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedLogDir:
-    """A log directory."""
+    """A log directory, its logs and the size of its volume."""
 
     log_dir: str
     topics: tuple[DescribedTopic, ...]
@@ -76,15 +78,19 @@ class DescribeLogDirsResponse:
 def handle(broker: Broker, call: Call, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
     """Describe the requested logs."""
     del call
-    asked = None
+    requested = None
     if request.topics is not None:
-        asked = {
+        requested = {
             PartitionKey(topic=topic.topic, partition=index)
             for topic in request.topics
             for index in topic.partitions
         }
     selected = sorted(
-        (each for each in broker.replicas.partitions() if asked is None or each.key in asked),
+        (
+            each
+            for each in broker.replicas.partitions()
+            if requested is None or each.key in requested
+        ),
         key=lambda partition: (partition.key.topic, partition.key.partition),
     )
     space = broker.log_dir.space()
@@ -108,4 +114,10 @@ def _describe(partition: Partition) -> DescribedPartition:
     )
 
 
-API: Final = Api(key=35, versions=range(1, 6), request=DescribeLogDirsRequest, handle=handle)
+API: Final = Api(
+    key=35,
+    versions=range(1, 6),
+    request=DescribeLogDirsRequest,
+    handle=handle,
+    requires=(on_cluster(AclOperation.DESCRIBE),),
+)

@@ -1,10 +1,10 @@
 """DeleteGroups (42), versions 0 to 2: delete empty groups and their offsets (KIP-229).
 
-Behaviour: NON_EMPTY_GROUP: the group has members; GROUP_ID_NOT_FOUND: no such group. A repeated
-group is answered once. Pending offsets of open transactions do not prevent the deletion; they are
-deleted with the group, and the transaction's marker does not restore them. The response is sent
-when all in-sync replicas have the deletion. Source:
-`kafka.server.KafkaApis.handleDeleteGroupsRequest`.
+The error is NON_EMPTY_GROUP for a group with members, and GROUP_ID_NOT_FOUND for a group that does
+not exist. A group that is repeated in the request gets only one result. Pending offsets of open
+transactions do not prevent the deletion. They are deleted with the group, and the transaction
+marker does not restore them. The broker responds when all in-sync replicas have the deletions.
+Source: `kafka.server.KafkaApis.handleDeleteGroupsRequest`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, Wait
 from broker_ref.api.coordinator_replies import NEVER_MS
 from broker_ref.coordination.replies import Reply
+from broker_ref.security.acls import AclOperation, ResourceType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +28,8 @@ class DeleteGroupsRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupAnswer:
-    """The result of a group."""
+class GroupResponse:
+    """The error code of a group."""
 
     group_id: str
     error_code: ErrorCode
@@ -38,36 +39,51 @@ class GroupAnswer:
 class DeleteGroupsResponse:
     """A DeleteGroups response."""
 
-    results: tuple[GroupAnswer, ...]
+    results: tuple[GroupResponse, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedDeletion:
-    """Deletions that wait for their replies, by group."""
+    """A DeleteGroups request that is waiting for the coordinator's replies.
+
+    `unauthorized` are the groups that the client may not delete.
+    """
 
     replies: dict[str, Reply[ErrorCode]]
+    unauthorized: tuple[str, ...]
 
     def try_complete(self, now_ms: int) -> DeleteGroupsResponse | None:
-        """Return the response if all replies are known."""
+        """Return the response if the coordinator has sent all replies."""
         del now_ms
         results = []
         for group_id, reply in self.replies.items():
             if reply.result is None:
                 return None
-            results.append(GroupAnswer(group_id=group_id, error_code=reply.result))
+            results.append(GroupResponse(group_id=group_id, error_code=reply.result))
+        results += [
+            GroupResponse(group_id=group_id, error_code=ErrorCode.group_authorization_failed)
+            for group_id in self.unauthorized
+        ]
         return DeleteGroupsResponse(results=tuple(results))
 
     def expire(self, now_ms: int) -> DeleteGroupsResponse:
-        """Never called: the coordinator completes every write."""
-        raise AssertionError(f"the coordinator did not delete the group until {now_ms}")
+        """Raise AssertionError.
+
+        The coordinator completes every write, so the wait cannot expire.
+        """
+        raise AssertionError(f"The coordinator had not deleted the groups at {now_ms} ms.")
 
 
 def handle(broker: Broker, call: Call, request: DeleteGroupsRequest) -> object:
     """Delete each group."""
     names = dict.fromkeys(request.groups_names)
-    replies = {name: broker.groups.delete(name, call.now_ms) for name in names}
-    deletion = DelayedDeletion(replies=replies)
+    authorized = [
+        name for name in names if call.auth.allows(AclOperation.DELETE, ResourceType.GROUP, name)
+    ]
+    replies = {name: broker.groups.delete(name, call.now_ms) for name in authorized}
+    unauthorized = tuple(name for name in names if name not in replies)
+    deletion = DelayedDeletion(replies=replies, unauthorized=unauthorized)
     response = deletion.try_complete(call.now_ms)
     if response is not None:
         return response

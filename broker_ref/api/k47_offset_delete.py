@@ -1,9 +1,10 @@
-"""OffsetDelete (47), version 0: delete a group's offsets of partitions (KIP-496).
+"""OffsetDelete (47), version 0: delete committed offsets of a group (KIP-496).
 
-Behaviour: GROUP_SUBSCRIBED_TO_TOPIC: a member subscribes to the topic; UNKNOWN_TOPIC_OR_PARTITION:
-no such partition; an offset that was never committed counts as deleted. Pending offsets of an open
-transaction are deleted too, and its marker does not restore them. Errors of the whole request:
-INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, and NON_EMPTY_GROUP if the members are not consumers. Source:
+A partition gets GROUP_SUBSCRIBED_TO_TOPIC if a member subscribes to its topic, and
+UNKNOWN_TOPIC_OR_PARTITION if it does not exist. Deleting an offset that was never committed
+succeeds. Pending offsets of an open transaction are also deleted, and the transaction marker does
+not restore them. The whole request fails with INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, or
+NON_EMPTY_GROUP if the group has members that are not consumers. Source:
 `kafka.server.KafkaApis.handleOffsetDeleteRequest`.
 """
 
@@ -15,22 +16,23 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
-from broker_ref.api.coordinator_replies import answer
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, on_group
+from broker_ref.api.coordinator_replies import respond_to
 from broker_ref.group.offsets import TopicPartition
 from broker_ref.protocol.errors import ApiError
+from broker_ref.security.acls import AclOperation, ResourceType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedPartition:
-    """A partition whose offset is deleted."""
+    """A partition whose committed offset is deleted."""
 
     partition_index: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedTopic:
-    """The partitions of a topic."""
+    """The requested partitions of a topic."""
 
     name: str
     partitions: tuple[DeletedPartition, ...]
@@ -45,19 +47,19 @@ class OffsetDeleteRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionAnswer:
-    """The result of a partition."""
+class PartitionResponse:
+    """The error code of a partition."""
 
     partition_index: int
     error_code: ErrorCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicAnswer:
-    """The results of a topic."""
+class TopicResponse:
+    """The partition results of a topic."""
 
     name: str
-    partitions: tuple[PartitionAnswer, ...]
+    partitions: tuple[PartitionResponse, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +67,21 @@ class OffsetDeleteResponse:
     """An OffsetDelete response."""
 
     error_code: ErrorCode = ErrorCode.none
-    topics: tuple[TopicAnswer, ...] = ()
+    topics: tuple[TopicResponse, ...] = ()
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
 def handle(broker: Broker, call: Call, request: OffsetDeleteRequest) -> object:
-    """Delete the offsets."""
+    """Delete the committed offsets of the requested partitions."""
+    unauthorized = {
+        topic.name
+        for topic in request.topics
+        if not call.auth.allows(AclOperation.READ, ResourceType.TOPIC, topic.name)
+    }
     present = [
         key
         for topic in request.topics
+        if topic.name not in unauthorized
         for key in _keys(topic)
         if broker.metadata.partition(key.topic, key.partition) is not None
     ]
@@ -85,10 +93,14 @@ def handle(broker: Broker, call: Call, request: OffsetDeleteRequest) -> object:
     def respond(outcome: ErrorCode) -> OffsetDeleteResponse:
         if outcome is not ErrorCode.none:
             return OffsetDeleteResponse(error_code=outcome)
-        unknown = ErrorCode.unknown_topic_or_partition
-        return _response(request, lambda key: codes.get(key, unknown))
+        return _response(request, code)
 
-    return answer(reply, respond)
+    def code(key: TopicPartition) -> ErrorCode:
+        if key.topic in unauthorized:
+            return ErrorCode.topic_authorization_failed
+        return codes.get(key, ErrorCode.unknown_topic_or_partition)
+
+    return respond_to(reply, respond)
 
 
 def _response(
@@ -96,10 +108,10 @@ def _response(
 ) -> OffsetDeleteResponse:
     return OffsetDeleteResponse(
         topics=tuple(
-            TopicAnswer(
+            TopicResponse(
                 name=topic.name,
                 partitions=tuple(
-                    PartitionAnswer(partition_index=key.partition, error_code=code(key))
+                    PartitionResponse(partition_index=key.partition, error_code=code(key))
                     for key in _keys(topic)
                 ),
             )
@@ -115,4 +127,10 @@ def _keys(topic: DeletedTopic) -> list[TopicPartition]:
     ]
 
 
-API: Final = Api(key=47, versions=range(1), request=OffsetDeleteRequest, handle=handle)
+API: Final = Api(
+    key=47,
+    versions=range(1),
+    request=OffsetDeleteRequest,
+    handle=handle,
+    requires=(on_group(AclOperation.DELETE),),
+)

@@ -1,9 +1,9 @@
 """DescribeCluster (60), versions 0 to 2: brokers, cluster id and controller (KIP-700).
 
-Behaviour: MISMATCHED_ENDPOINT_TYPE: the request is for a controller (version 1, KIP-919);
-UNSUPPORTED_ENDPOINT_TYPE: another type. Fenced brokers are not returned (version 2, KIP-1073).
-Without an authorizer all operations are authorized. Source:
-`kafka.server.KafkaApis.handleDescribeCluster`.
+The error is MISMATCHED_ENDPOINT_TYPE if the request is meant for a controller (version 1, KIP-919),
+and UNSUPPORTED_ENDPOINT_TYPE for an unknown endpoint type. Fenced brokers are returned only on
+request (version 2, KIP-1073). Authorized operations are 0 unless the client may describe the
+cluster. Source: `kafka.server.KafkaApis.handleDescribeCluster`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, OPERATIONS_NOT_REQUESTED, Api, Broker, Call
 from broker_ref.api.endpoints import advertised_controller_id
-from broker_ref.api.k03_metadata import CLUSTER_OPERATIONS
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
@@ -31,7 +30,7 @@ class DescribeClusterRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnsweredBroker:
+class BrokerResponse:
     """The address of a broker."""
 
     broker_id: int
@@ -49,42 +48,42 @@ class DescribeClusterResponse:
     error_message: str | None = None
     cluster_id: str = ""
     controller_id: int = -1
-    brokers: tuple[AnsweredBroker, ...] = ()
+    brokers: tuple[BrokerResponse, ...] = ()
     cluster_authorized_operations: int = OPERATIONS_NOT_REQUESTED
     endpoint_type: int = BROKERS
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
 def handle(broker: Broker, call: Call, request: DescribeClusterRequest) -> DescribeClusterResponse:
-    """Describe the cluster."""
-    del call
+    """Return the brokers, the cluster id and the controller."""
     if request.endpoint_type == CONTROLLERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.mismatched_endpoint_type,
-            error_message="The request was sent to an endpoint of type BROKER, but it is meant "
-            "for one of type CONTROLLER",
+            error_message="The request was sent to an endpoint of type BROKER, but requires an "
+            "endpoint of type CONTROLLER.",
         )
     if request.endpoint_type != BROKERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.unsupported_endpoint_type,
-            error_message=f"Unsupported endpoint type {request.endpoint_type}",
+            error_message=f"Unsupported endpoint type {request.endpoint_type}.",
         )
     authorized = OPERATIONS_NOT_REQUESTED
     if request.include_cluster_authorized_operations:
-        authorized = CLUSTER_OPERATIONS
+        authorized = call.auth.authorized_cluster_operations()
     return DescribeClusterResponse(
         cluster_id=broker.cluster_id,
         controller_id=advertised_controller_id(broker),
         brokers=tuple(
-            AnsweredBroker(
+            BrokerResponse(
                 broker_id=node.broker_id,
-                host=node.host,
-                port=node.port,
+                host=endpoint.host,
+                port=endpoint.port,
                 rack=node.rack,
                 is_fenced=node.is_fenced,
             )
             for node in broker.metadata.brokers.values()
             if request.include_fenced_brokers or not node.is_fenced
+            if (endpoint := node.endpoint(call.listener)) is not None
         ),
         cluster_authorized_operations=authorized,
     )

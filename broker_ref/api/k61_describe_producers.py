@@ -1,10 +1,11 @@
 """DescribeProducers (61), version 0: the producer state of partitions (KIP-664).
 
-Behaviour: each replica describes its own log: all producers that have not expired, with epoch, last
-sequence and timestamp, and the start offset of an open transaction, which identifies hanging
-transactions. INVALID_TOPIC_EXCEPTION: an invalid topic name; UNKNOWN_TOPIC_OR_PARTITION: no such
-partition; NOT_LEADER_OR_FOLLOWER: no replica here. Internal topics are described too. Source:
-`kafka.server.KafkaApis.handleDescribeProducersRequest`.
+Each replica describes the producer state of its own log. The response contains all producers that
+have not expired, with their epoch, last sequence number and last timestamp. It also contains the
+start offset of an open transaction, which identifies hanging transactions. The error is
+INVALID_TOPIC_EXCEPTION for an invalid topic name, UNKNOWN_TOPIC_OR_PARTITION for a partition that
+does not exist, and NOT_LEADER_OR_FOLLOWER if this broker has no replica. Internal topics can also
+be described. Source: `kafka.server.KafkaApis.handleDescribeProducersRequest`.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
 from broker_ref.controller.topic_names import check_name
 from broker_ref.log.producer_state import ProducerStateEntry
 from broker_ref.protocol.errors import ApiError, unknown_partition
+from broker_ref.security.acls import AclOperation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedTopic:
-    """The partitions of a topic."""
+    """The requested partitions of a topic."""
 
     name: str
     partition_indexes: tuple[int, ...]
@@ -36,8 +38,8 @@ class DescribeProducersRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerAnswer:
-    """A producer; -1 for a missing sequence, timestamp or offset."""
+class ProducerStateResponse:
+    """The state of a producer. A missing sequence number, timestamp or offset is -1."""
 
     producer_id: int
     producer_epoch: int
@@ -48,40 +50,39 @@ class ProducerAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionAnswer:
+class PartitionResponse:
     """The producers of a partition, or an error."""
 
     partition_index: int
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
-    active_producers: tuple[ProducerAnswer, ...] = ()
+    active_producers: tuple[ProducerStateResponse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicAnswer:
-    """The answers of a topic."""
+class TopicResponse:
+    """The partition responses of a topic."""
 
     name: str
-    partitions: tuple[PartitionAnswer, ...]
+    partitions: tuple[PartitionResponse, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeProducersResponse:
     """A DescribeProducers response."""
 
-    topics: tuple[TopicAnswer, ...]
+    topics: tuple[TopicResponse, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
 def handle(broker: Broker, call: Call, request: DescribeProducersRequest) -> object:
     """Describe the producers of each partition."""
-    del call
     return DescribeProducersResponse(
         topics=tuple(
-            TopicAnswer(
+            TopicResponse(
                 name=topic.name,
                 partitions=tuple(
-                    _answer(broker, topic.name, index) for index in topic.partition_indexes
+                    _partition(broker, call, topic.name, index) for index in topic.partition_indexes
                 ),
             )
             for topic in request.topics
@@ -89,24 +90,25 @@ def handle(broker: Broker, call: Call, request: DescribeProducersRequest) -> obj
     )
 
 
-def _answer(broker: Broker, topic: str, index: int) -> PartitionAnswer:
+def _partition(broker: Broker, call: Call, topic: str, index: int) -> PartitionResponse:
     try:
         check_name(topic)
+        call.auth.check_topic(AclOperation.READ, topic)
         if topic not in broker.metadata.topics:
             raise unknown_partition(topic, index)
         partition = broker.replicas.partition(topic, index)
     except ApiError as error:
-        return PartitionAnswer(
+        return PartitionResponse(
             partition_index=index, error_code=error.error_code, error_message=str(error)
         )
-    return PartitionAnswer(
+    return PartitionResponse(
         partition_index=index,
         active_producers=tuple(map(_described, partition.log.producer_entries)),
     )
 
 
-def _described(entry: ProducerStateEntry) -> ProducerAnswer:
-    return ProducerAnswer(
+def _described(entry: ProducerStateEntry) -> ProducerStateResponse:
+    return ProducerStateResponse(
         producer_id=entry.producer_id,
         producer_epoch=entry.epoch,
         last_sequence=entry.last_sequence,

@@ -1,8 +1,9 @@
 """DescribeTransactions (65), version 0: the state of transactional ids (KIP-664).
 
-Behaviour: state, producer, timeout and start time of each id, and the partitions of its transaction
-that have no marker yet. TRANSACTIONAL_ID_NOT_FOUND: no such id; INVALID_REQUEST: an empty id.
-Source: `kafka.server.KafkaApis.handleDescribeTransactionsRequest`.
+The response contains the state, producer, timeout and start time of each transactional id, and the
+partitions of its transaction that do not yet have a marker. The error is TRANSACTIONAL_ID_NOT_FOUND
+for an unknown id, and INVALID_REQUEST for an empty id. Source:
+`kafka.server.KafkaApis.handleDescribeTransactionsRequest`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
 from broker_ref.protocol.errors import ApiError
+from broker_ref.security.acls import AclOperation, ResourceType
 from broker_ref.transaction.partitions import by_topic
 
 
@@ -26,7 +28,7 @@ class DescribeTransactionsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicData:
-    """The partitions of a topic."""
+    """The partitions of a topic in a transaction."""
 
     topic: str
     partitions: tuple[int, ...]
@@ -58,14 +60,16 @@ def handle(
     broker: Broker, call: Call, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
     """Describe each transactional id."""
-    del call
     return DescribeTransactionsResponse(
-        transaction_states=tuple(_describe(broker, name) for name in request.transactional_ids)
+        transaction_states=tuple(
+            _describe(broker, call, name) for name in request.transactional_ids
+        )
     )
 
 
-def _describe(broker: Broker, transactional_id: str) -> DescribedTransaction:
+def _describe(broker: Broker, call: Call, transactional_id: str) -> DescribedTransaction:
     try:
+        call.auth.check(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
         transaction, unmarked = broker.transactions.describe(transactional_id)
     except ApiError as error:
         return DescribedTransaction(transactional_id=transactional_id, error_code=error.error_code)
@@ -79,6 +83,7 @@ def _describe(broker: Broker, transactional_id: str) -> DescribedTransaction:
         topics=tuple(
             TopicData(topic=topic, partitions=partitions)
             for topic, partitions in by_topic(unmarked).items()
+            if call.auth.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
         ),
     )
 

@@ -1,10 +1,11 @@
 """ListTransactions (66), versions 0 to 2: the transactional ids that this broker coordinates.
 
-Behaviour: filtered by state and producer id, from version 1 on by the duration of the transaction
-(KIP-994), and from version 2 on by a pattern for the whole id (KIP-1152).
-INVALID_REGULAR_EXPRESSION: an invalid pattern. The response contains unknown state filters.
-COORDINATOR_LOAD_IN_PROGRESS while ids are being loaded. Patterns are Python regular expressions,
-where Kafka uses RE2. Source: `kafka.server.KafkaApis.handleListTransactionsRequest`.
+Requests can filter by state and producer id, from version 1 on by the duration of the transaction
+(KIP-994), and from version 2 on by a pattern that must match the whole transactional id (KIP-1152).
+Patterns are Python regular expressions, while Kafka uses RE2. An invalid pattern is rejected with
+INVALID_REGULAR_EXPRESSION. Unknown states in the filter are returned in the response. The error is
+COORDINATOR_LOAD_IN_PROGRESS while transactional ids are being loaded. Source:
+`kafka.server.KafkaApis.handleListTransactionsRequest`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
 from broker_ref.protocol.errors import ApiError
+from broker_ref.security.acls import AclOperation, ResourceType
 from broker_ref.transaction.states import STATE_TITLES
 from broker_ref.transaction.transitions import Transaction
 
@@ -25,7 +27,7 @@ NO_DURATION: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListTransactionsRequest:
-    """A ListTransactions request; an empty filter matches all ids."""
+    """A ListTransactions request. An empty filter matches all transactional ids."""
 
     state_filters: tuple[str, ...] = ()
     producer_id_filters: tuple[int, ...] = ()
@@ -35,7 +37,7 @@ class ListTransactionsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedTransaction:
-    """A transactional id."""
+    """A transactional id with its producer id and state."""
 
     transactional_id: str
     producer_id: int
@@ -55,7 +57,7 @@ class ListTransactionsResponse:
 def handle(
     broker: Broker, call: Call, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
-    """List the ids that match the filters."""
+    """List the transactional ids that match all filters and that the client may describe."""
     try:
         transactions = broker.transactions.transactions()
         pattern = re.compile(request.transactional_id_pattern or "(?s:.*)")
@@ -73,7 +75,9 @@ def handle(
                 transaction_state=transaction.state.title,
             )
             for name, transaction in transactions.items()
-            if _passes(transaction, request, call.now_ms) and pattern.fullmatch(name)
+            if _passes(transaction, request, call.now_ms)
+            and pattern.fullmatch(name)
+            and call.auth.allows(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name)
         ),
     )
 

@@ -1,13 +1,16 @@
 """DescribeTopicPartitions (75), version 0: topics and their partitions in pages (KIP-966).
 
-Behaviour: topics are sorted by name; no topics requests all of them; a repeated name is answered
-once. A page contains at most `response_partition_limit` and `max.request.partition.size.limit`
-partitions, but at least one; `next_cursor` is the first partition of the next page. The topic of a
-cursor must be among the requested ones and its partition must not be negative, otherwise all topics
-are INVALID_REQUEST. A topic that does not exist is UNKNOWN_TOPIC_OR_PARTITION if it was requested,
-or INVALID_TOPIC_EXCEPTION; it is never created. A partition without a leader is not an error. There
-are no eligible leader replicas: clean elections select members of the ISR only. Source:
-`kafka.server.handlers.DescribeTopicPartitionsRequestHandler`.
+Topics are sorted by name. An empty list of topics requests all topics, and a repeated name is
+described once. The number of partitions in a response is limited by `response_partition_limit` and
+`max.request.partition.size.limit`, but the limit is at least one. `next_cursor` is the first
+partition of the next page. All topics get INVALID_REQUEST if the cursor's partition is negative, or
+if the request contains topics but not the cursor's topic.
+
+A requested topic that does not exist gets UNKNOWN_TOPIC_OR_PARTITION, or INVALID_TOPIC_EXCEPTION if
+its name is invalid. Topics are never created. A partition without a leader is not an error. There
+are no eligible leader replicas, because clean elections select only members of the ISR. A topic
+that the client may not describe gets TOPIC_AUTHORIZATION_FAILED if it was requested by name, and is
+not counted. Source: `kafka.server.handlers.DescribeTopicPartitionsRequestHandler`.
 """
 
 from __future__ import annotations
@@ -18,18 +21,18 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, OPERATIONS_NOT_REQUESTED, Api, Broker, Call
-from broker_ref.api.k03_metadata import TOPIC_OPERATIONS
 from broker_ref.controller.metadata import INTERNAL_TOPICS, PartitionMetadata, Topic
 from broker_ref.controller.topic_names import check_name
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
+from broker_ref.security.acls import AclOperation, ResourceType
 
 NO_LEADER: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedTopic:
-    """A topic by name."""
+    """A topic, identified by name."""
 
     name: str
 
@@ -44,7 +47,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeTopicPartitionsRequest:
-    """A request: topics, all if empty, and the page."""
+    """A DescribeTopicPartitions request. An empty list of topics requests all topics."""
 
     topics: tuple[RequestedTopic, ...]
     response_partition_limit: int
@@ -68,19 +71,19 @@ class DescribedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedTopic:
-    """A topic with its partitions on the page, or an error."""
+    """A topic with its partitions on this page, or an error."""
 
     name: str
     error_code: ErrorCode = ErrorCode.none
     topic_id: Uuid = ZERO_UUID
     is_internal: bool = False
     partitions: tuple[DescribedPartition, ...] = ()
-    topic_authorized_operations: int = TOPIC_OPERATIONS
+    topic_authorized_operations: int = OPERATIONS_NOT_REQUESTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeTopicPartitionsResponse:
-    """One page of partitions; `next_cursor` is null on the last page."""
+    """One page of partitions. `next_cursor` is null on the last page."""
 
     topics: tuple[DescribedTopic, ...]
     next_cursor: Cursor | None = None
@@ -91,7 +94,6 @@ def handle(
     broker: Broker, call: Call, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     """Return the page that starts at the cursor."""
-    del call
     cursor = request.cursor
     after = cursor.topic_name if cursor is not None else ""
     names = {topic.name for topic in request.topics} or broker.metadata.topics.keys()
@@ -99,65 +101,83 @@ def handle(
     if cursor is not None and (
         cursor.partition_index < 0 or (request.topics and cursor.topic_name not in selected)
     ):
-        return _refused(request)
+        return _error_response(request)
     limit = min(broker.config.max_request_partition_size_limit, request.response_partition_limit)
     described: list[DescribedTopic] = []
+    unauthorized: list[DescribedTopic] = []
+    next_cursor: Cursor | None = None
     left = max(limit, 1)
     for name in selected:
+        if not call.auth.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, name):
+            if request.topics:
+                unauthorized.append(_unauthorized(name))
+            continue
         if left == 0:
-            return DescribeTopicPartitionsResponse(
-                topics=tuple(described), next_cursor=Cursor(topic_name=name, partition_index=0)
-            )
+            next_cursor = Cursor(topic_name=name, partition_index=0)
+            break
         topic = broker.metadata.topics.get(name)
         if topic is None:
             if request.topics:
-                described.append(_missing(name))
+                described.append(_missing(call, name))
             continue
         start = cursor.partition_index if cursor is not None and name == after else 0
         page = [
             partition for index, partition in sorted(topic.partitions.items()) if index >= start
         ]
-        described.append(_describe(broker, topic, page[:left]))
+        described.append(_describe(broker, call, topic, page[:left]))
         if len(page) > left:
-            following = Cursor(topic_name=name, partition_index=page[left].partition)
-            return DescribeTopicPartitionsResponse(topics=tuple(described), next_cursor=following)
+            next_cursor = Cursor(topic_name=name, partition_index=page[left].partition)
+            break
         left -= len(page)
-    return DescribeTopicPartitionsResponse(topics=tuple(described))
+    return DescribeTopicPartitionsResponse(
+        topics=(*described, *unauthorized), next_cursor=next_cursor
+    )
 
 
 def _java_order(name: str) -> bytes:
-    """Return a key that sorts as Java does, by UTF-16 code units."""
+    """Return a sort key that orders strings as Java does, by UTF-16 code units."""
     return name.encode("utf-16-be", "surrogatepass")
 
 
-def _refused(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
+def _error_response(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
     return DescribeTopicPartitionsResponse(
         topics=tuple(
             DescribedTopic(
                 name=topic.name,
                 error_code=ErrorCode.invalid_request,
-                topic_authorized_operations=OPERATIONS_NOT_REQUESTED,
             )
             for topic in request.topics
         )
     )
 
 
-def _missing(name: str) -> DescribedTopic:
+def _unauthorized(name: str) -> DescribedTopic:
+    return DescribedTopic(name=name, error_code=ErrorCode.topic_authorization_failed)
+
+
+def _missing(call: Call, name: str) -> DescribedTopic:
     error_code = ErrorCode.unknown_topic_or_partition
     try:
         check_name(name)
     except ApiError as error:
         error_code = error.error_code
-    return DescribedTopic(name=name, error_code=error_code, is_internal=name in INTERNAL_TOPICS)
+    return DescribedTopic(
+        name=name,
+        error_code=error_code,
+        is_internal=name in INTERNAL_TOPICS,
+        topic_authorized_operations=call.auth.authorized_operations(ResourceType.TOPIC, name),
+    )
 
 
-def _describe(broker: Broker, topic: Topic, page: list[PartitionMetadata]) -> DescribedTopic:
+def _describe(
+    broker: Broker, call: Call, topic: Topic, page: list[PartitionMetadata]
+) -> DescribedTopic:
     return DescribedTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=tuple(_partition(broker, partition) for partition in page),
+        topic_authorized_operations=call.auth.authorized_operations(ResourceType.TOPIC, topic.name),
     )
 
 

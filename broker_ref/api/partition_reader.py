@@ -1,9 +1,9 @@
-"""Reads one partition for a fetch.
+"""Reads one partition for a Fetch request.
 
-Purpose: the rules that apply to consumers, with or without sessions, and to followers, whose
-position is updated after a read has shown that it is valid. Invariant: a request updates a position
-once, before it waits. Must not know: sessions, limits of a response, waiting. Source:
-`kafka.server.ReplicaManager.readFromLog` and `kafka.cluster.Partition.fetchRecords`.
+Purpose: apply the rules for consumers and followers. The fetch state of a follower is updated only
+after a read has shown that the fetch offset is valid. Invariant: a request updates the fetch state
+at most once, before it waits. Source: `kafka.server.ReplicaManager.readFromLog` and
+`kafka.cluster.Partition.fetchRecords`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from broker_ref.api.fetch_messages import (
     AbortedTransaction,
     EpochEndOffset,
     FetchRequest,
-    PartitionAnswer,
+    PartitionResponse,
 )
 from broker_ref.config import RACK_AWARE_REPLICA_SELECTOR
 from broker_ref.log.batch import end_offset_of
@@ -31,6 +31,8 @@ from broker_ref.protocol.identifiers import ZERO_UUID
 from broker_ref.replication.fetch_session_cache import CachedPartition
 from broker_ref.replication.partition import DivergingEpoch, FetchIsolation, Partition
 from broker_ref.replication.replica_selector import ReplicaView, preferred_read_replica
+from broker_ref.security.acls import AclOperation, ResourceType
+from broker_ref.security.authorizer import AuthHelper
 
 READ_COMMITTED: Final = 1
 
@@ -39,12 +41,12 @@ FIRST_VERSION_WITH_CURRENT_LEADER: Final = 16
 LAST_VERSION_WITHOUT_STORAGE_ERROR: Final = 5
 
 LEADER_MOVED_ERRORS: Final = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
-"""Errors whose answers contain the current leader (KIP-951)."""
+"""Error codes for which the response contains the current leader (KIP-951)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReader:
-    """Reads partitions for the sender of a request."""
+    """Reads partitions on behalf of the client that sent the request."""
 
     broker: Broker
     version: int
@@ -52,10 +54,12 @@ class PartitionReader:
     replica_epoch: int
     isolation: FetchIsolation
     rack_id: str
+    listener: str
+    auth: AuthHelper
 
     @classmethod
     def of(cls, broker: Broker, call: Call, request: FetchRequest) -> PartitionReader:
-        """Create the reader of a request."""
+        """Create the reader for a request."""
         committed = request.isolation_level == READ_COMMITTED
         return cls(
             broker=broker,
@@ -66,142 +70,158 @@ class PartitionReader:
             if committed
             else FetchIsolation.READ_UNCOMMITTED,
             rack_id=request.rack_id,
+            listener=call.listener,
+            auth=call.auth,
         )
 
     @property
     def is_follower(self) -> bool:
-        """Return whether a broker fetches."""
+        """Return whether the client is a follower."""
         return self.replica_id >= 0
 
-    def locate(self, wanted: CachedPartition) -> Partition:
-        """Return the partition. Raises: ApiError if it cannot be read here or in this leader epoch.
+    def may_read(self, topic: str) -> bool:
+        """Return whether the client may read a topic, or as a follower all topics."""
+        if self.is_follower:
+            return self.auth.allows(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
+        return self.auth.allows(AclOperation.READ, ResourceType.TOPIC, topic)
 
-        Consumers in versions without racks read from leaders only, as followers do.
+    def locate(self, cached: CachedPartition) -> Partition:
+        """Return the partition.
+
+        Before version 11, consumers can read only from leaders. Followers always read from leaders.
+
+        Raises: ApiError if this broker cannot serve the partition or the leader epoch does not
+        match.
         """
-        assert wanted.topic is not None
-        asked = wanted.asked
-        partition = self.broker.replicas.partition(wanted.topic, asked.partition)
-        if wanted.topic_id not in (ZERO_UUID, partition.metadata.topic_id):
+        assert cached.topic is not None
+        requested = cached.requested
+        partition = self.broker.replicas.partition(cached.topic, requested.partition)
+        if cached.topic_id not in (ZERO_UUID, partition.metadata.topic_id):
             raise ApiError(
                 ErrorCode.inconsistent_topic_id,
-                f"The log of {wanted.topic}-{asked.partition} belongs to topic id "
-                f"{partition.metadata.topic_id}, not {wanted.topic_id}. Start a new session.",
+                f"The log of {cached.topic}-{requested.partition} belongs to topic id "
+                f"{partition.metadata.topic_id}, not {cached.topic_id}. Start a new fetch "
+                "session.",
             )
         if self.is_follower:
-            partition.check_fetcher(self.replica_id, self.replica_epoch, asked.current_leader_epoch)
+            partition.check_fetcher(
+                self.replica_id, self.replica_epoch, requested.current_leader_epoch
+            )
         elif self.version < FIRST_VERSION_FROM_FOLLOWERS:
-            partition.check_leader(asked.current_leader_epoch)
+            partition.check_leader(requested.current_leader_epoch)
         else:
-            partition.check_replica(asked.current_leader_epoch)
+            partition.check_replica(requested.current_leader_epoch)
         return partition
 
     def end_offset(self, partition: Partition) -> int:
-        """Return the end of the records that the reader may see."""
+        """Return the end offset of the records that the client may read."""
         return partition.end_offset_for(self.isolation, self.replica_id)
 
     def read(
-        self, wanted: CachedPartition, *, max_bytes: int, at_least_one_batch: bool
-    ) -> PartitionAnswer:
-        """Return the batches at the fetch offset, or an error."""
+        self, cached: CachedPartition, *, max_bytes: int, at_least_one_batch: bool
+    ) -> PartitionResponse:
+        """Return the record batches starting at the fetch offset, or an error."""
         try:
-            partition = self.locate(wanted)
-            preferred = self._preferred_read_replica(partition, wanted)
+            partition = self.locate(cached)
+            preferred = self._preferred_read_replica(partition, cached)
             if preferred is not None:
-                return self._answer(partition, wanted, preferred_read_replica=preferred)
+                return self._response(partition, cached, preferred_read_replica=preferred)
             found = partition.read(
-                wanted.asked.fetch_offset,
+                cached.requested.fetch_offset,
                 isolation=self.isolation,
                 replica_id=self.replica_id,
-                last_fetched_epoch=wanted.asked.last_fetched_epoch,
+                last_fetched_epoch=cached.requested.last_fetched_epoch,
                 max_bytes=max_bytes,
                 at_least_one_batch=at_least_one_batch,
             )
         except (ApiError, LogError) as error:
-            return self.refusal(wanted, error.error_code)
+            return self.error_response(cached, error.error_code)
         if isinstance(found, DivergingEpoch):
             diverging = EpochEndOffset(epoch=found.epoch, end_offset=found.end_offset)
-            return self._answer(partition, wanted, diverging_epoch=diverging)
+            return self._response(partition, cached, diverging_epoch=diverging)
         try:
-            return self._answer(partition, wanted, records=found)
+            return self._response(partition, cached, records=found)
         except LogError as error:
-            return self.refusal(wanted, error.error_code)
+            return self.error_response(cached, error.error_code)
 
-    def note_position(self, wanted: CachedPartition, answer: PartitionAnswer, now_ms: int) -> None:
-        """Update a follower's position to its fetch offset, which was valid."""
-        if self.is_follower and not answer.is_urgent:
-            self.update_follower_fetch_state(self.locate(wanted), wanted, now_ms)
+    def record_position(
+        self, cached: CachedPartition, response: PartitionResponse, now_ms: int
+    ) -> None:
+        """Update the fetch state of a follower whose fetch offset is valid."""
+        if self.is_follower and not response.must_respond:
+            self.update_follower_fetch_state(self.locate(cached), cached, now_ms)
 
     def update_follower_fetch_state(
-        self, partition: Partition, wanted: CachedPartition, now_ms: int
+        self, partition: Partition, cached: CachedPartition, now_ms: int
     ) -> None:
-        """Do the same as `note_position` for a known partition."""
+        """Update the fetch state of a follower in the given partition."""
         partition.update_follower_fetch_state(
             self.replica_id,
             self.replica_epoch,
-            fetch_offset=wanted.asked.fetch_offset,
-            log_start_offset=wanted.asked.log_start_offset,
+            fetch_offset=cached.requested.fetch_offset,
+            log_start_offset=cached.requested.log_start_offset,
             now_ms=now_ms,
         )
 
-    def has_nothing_new(self, partition: Partition, wanted: CachedPartition) -> bool:
+    def has_nothing_new(self, partition: Partition, cached: CachedPartition) -> bool:
         """Return whether a read would return no records, no error and no diverging epoch.
 
-        False is possible even if a read would return nothing.
+        The result may be False even if a read would return nothing.
         """
-        asked = wanted.asked
+        requested = cached.requested
         return (
-            asked.fetch_offset == self.end_offset(partition)
-            and asked.last_fetched_epoch in (-1, partition.log.leader_epochs.latest)
+            requested.fetch_offset == self.end_offset(partition)
+            and requested.last_fetched_epoch in (-1, partition.log.leader_epochs.latest)
             and not self._chooses_replicas
         )
 
-    def refusal(self, wanted: CachedPartition, error_code: ErrorCode) -> PartitionAnswer:
-        """Return an error answer, with the current leader for leadership errors."""
+    def error_response(self, cached: CachedPartition, error_code: ErrorCode) -> PartitionResponse:
+        """Return an error response, with the current leader if the leadership has changed."""
         leader = NO_LEADER
         if (
             self.version >= FIRST_VERSION_WITH_CURRENT_LEADER
             and error_code in LEADER_MOVED_ERRORS
-            and wanted.topic is not None
+            and cached.topic is not None
         ):
-            leader = current_leader(self.broker, wanted.topic, wanted.asked.partition)
+            leader = current_leader(self.broker, cached.topic, cached.requested.partition)
         if (
             error_code is ErrorCode.kafka_storage_error
             and self.version <= LAST_VERSION_WITHOUT_STORAGE_ERROR
         ):
             error_code = ErrorCode.not_leader_or_follower
-        return PartitionAnswer(
-            partition_index=wanted.asked.partition, error_code=error_code, current_leader=leader
+        return PartitionResponse(
+            partition_index=cached.requested.partition, error_code=error_code, current_leader=leader
         )
 
-    def _answer(
+    def _response(
         self,
         partition: Partition,
-        wanted: CachedPartition,
+        cached: CachedPartition,
         *,
         records: bytes = b"",
         diverging_epoch: EpochEndOffset = NOT_DIVERGING,
         preferred_read_replica: int = -1,
-    ) -> PartitionAnswer:
-        return PartitionAnswer(
-            partition_index=wanted.asked.partition,
+    ) -> PartitionResponse:
+        return PartitionResponse(
+            partition_index=cached.requested.partition,
             high_watermark=partition.high_watermark,
             last_stable_offset=partition.last_stable_offset,
             log_start_offset=partition.log.log_start_offset,
             diverging_epoch=diverging_epoch,
             preferred_read_replica=preferred_read_replica,
-            aborted_transactions=self._aborted(partition, wanted, records),
+            aborted_transactions=self._aborted(partition, cached, records),
             records=records,
         )
 
     def _aborted(
-        self, partition: Partition, wanted: CachedPartition, records: bytes
+        self, partition: Partition, cached: CachedPartition, records: bytes
     ) -> tuple[AbortedTransaction, ...] | None:
-        """Return the aborted transactions of these records for read_committed consumers."""
+        """Return the aborted transactions in the range of the records, for read_committed."""
         if self.isolation is FetchIsolation.READ_UNCOMMITTED or self.is_follower:
             return None
         if not records:
             return ()
-        start_offset = wanted.asked.fetch_offset
+        start_offset = cached.requested.fetch_offset
         if not partition.log.segments.may_have_aborted(start_offset):
             return ()
         return tuple(
@@ -217,7 +237,7 @@ class PartitionReader:
             and self.broker.config.replica_selector_class == RACK_AWARE_REPLICA_SELECTOR
         )
 
-    def _preferred_read_replica(self, partition: Partition, wanted: CachedPartition) -> int | None:
+    def _preferred_read_replica(self, partition: Partition, cached: CachedPartition) -> int | None:
         if not self._chooses_replicas or not partition.is_leader:
             return None
         brokers = self.broker.metadata.brokers
@@ -237,5 +257,5 @@ class PartitionReader:
             followers,
             leader_rack=racks.get(self.broker.config.node_id),
             client_rack=self.rack_id,
-            fetch_offset=wanted.asked.fetch_offset,
+            fetch_offset=cached.requested.fetch_offset,
         )

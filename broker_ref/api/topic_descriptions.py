@@ -1,7 +1,7 @@
-"""The effective configs of a topic, their sources and synonyms.
+"""The effective configs of a topic, their sources and their synonyms.
 
-Purpose: shared by CreateTopics and DescribeConfigs. Invariant: the synonyms of a config are in
-order of precedence; the first is the effective value. Source: `kafka.server.ConfigHelper`, KIP-226.
+CreateTopics and DescribeConfigs use this module. The synonyms of a config are sorted by precedence.
+The value of the first synonym is the effective value. Source: `kafka.server.ConfigHelper`, KIP-226.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from broker_ref.topic_configs import TOPIC_CONFIG_KEYS, ConfigType, TopicConfigK
 
 
 class ConfigSource(IntEnum):
-    """The source numbers in DescribeConfigs."""
+    """The source of a config value, with its number in DescribeConfigs."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     STATIC_BROKER_CONFIG = 4
@@ -24,7 +24,7 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synonym:
-    """A value of the config with lower precedence."""
+    """A value of a config at one level of precedence."""
 
     name: str
     value: str | None
@@ -33,7 +33,7 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedConfig:
-    """A config, its value and its source."""
+    """A config with its value, source and synonyms."""
 
     name: str
     value: str | None
@@ -42,12 +42,13 @@ class DescribedConfig:
     doc: str
     read_only: bool
     synonyms: tuple[Synonym, ...]
+    is_sensitive: bool = False
 
 
 def describe_topic_configs(
     config: BrokerConfig, own: Mapping[str, str]
 ) -> tuple[DescribedConfig, ...]:
-    """Return all configs of a topic whose own configs are `own`."""
+    """Return all configs of a topic. `own` contains the configs that are set on the topic."""
     defaults = config.topic_config_defaults()
     return tuple(
         _describe(key, own.get(key.name), defaults.get(key.name))

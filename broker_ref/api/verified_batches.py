@@ -1,9 +1,9 @@
 """Verifies transactional batches with the transaction coordinator before the append (KIP-890).
 
-Purpose: between a produce request and its append, find the partitions in which the transaction is
-not open, verify them in one request, and store each result. Invariant: nothing is appended while a
-batch waits, and no time passes between the last reply and the append. Must not know: what happens
-then. Source: `kafka.server.ReplicaManager.handleProduceAppend` and
+Purpose: find the partitions of a Produce request in which the producer has no open transaction,
+verify them with one request to the coordinator, and store the result of each batch. Invariants:
+nothing is appended while a batch is waiting, and the append immediately follows the coordinator's
+reply. Source: `kafka.server.ReplicaManager.handleProduceAppend` and
 `maybeSendPartitionsToTransactionCoordinator`.
 """
 
@@ -22,7 +22,10 @@ from broker_ref.log.errors import LogError
 from broker_ref.log.verification_guards import VerificationGuard
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import PartitionKey
-from broker_ref.transaction.add_partitions_to_txn_manager import REQUEST_TIMEOUT_MS, Answer
+from broker_ref.transaction.add_partitions_to_txn_manager import (
+    REQUEST_TIMEOUT_MS,
+    PartitionErrorCodes,
+)
 
 FIRST_PRODUCE_VERSION_THAT_KNOWS_ABORTABLE: Final = 11
 FIRST_PRODUCE_VERSION_THAT_ADDS: Final = 12
@@ -33,12 +36,12 @@ _RETRIABLE: Final = (
     ErrorCode.coordinator_not_available,
     ErrorCode.not_coordinator,
 )
-"""Errors that not all producers retry; they are replaced by NOT_ENOUGH_REPLICAS."""
+"""Errors that some producers do not retry. They are replaced with NOT_ENOUGH_REPLICAS."""
 
 
 @dataclass(slots=True, kw_only=True)
 class VerifiedBatch:
-    """A transactional batch; after verification it has a guard or an error."""
+    """A transactional batch. Verification sets a guard, an error or neither."""
 
     key: PartitionKey
     header: BatchHeader
@@ -48,10 +51,10 @@ class VerifiedBatch:
 
 @dataclass(slots=True, kw_only=True)
 class _DelayedVerification:
-    """A produce request that waits for the coordinator's reply.
+    """A Produce request that is waiting for the transaction coordinator's reply.
 
-    If the previous transaction of the producer is still completing, it retries for a while, which
-    is cheaper than a retry by the producer.
+    While the previous transaction of the producer is being completed, the verification is repeated
+    for a limited time. This is cheaper than a retry by the producer.
     """
 
     broker: Broker
@@ -60,56 +63,56 @@ class _DelayedVerification:
     batches: Sequence[VerifiedBatch]
     then: Callable[[int], object]
     retries_until_ms: int
-    reply: Reply[Answer] | None = None
+    reply: Reply[PartitionErrorCodes] | None = None
 
     @property
     def adds(self) -> bool:
-        """Return whether partitions are added to the transaction."""
+        """Return whether the verification also adds the partitions to the transaction."""
         return self.version >= FIRST_PRODUCE_VERSION_THAT_ADDS
 
-    def ask(self, now_ms: int) -> object:
-        """Verify the partitions without an open transaction; return the response or a wait."""
+    def verify(self, now_ms: int) -> object:
+        """Verify partitions without an open transaction. Return the response or a `Wait`."""
         for batch in self.batches:
             if batch.header.has_producer_id:
                 self._begin(batch)
-        asked = self._asked()
+        to_verify = self._to_verify()
         is_on = self.adds or self.broker.config.transaction_partition_verification_enable
-        if not asked or not is_on:
+        if not to_verify or not is_on:
             return self.then(now_ms)
         self.reply = self.broker.verifications.add_or_verify_transaction(
             self.transactional_id,
-            asked[0].header.producer_id,
-            asked[0].header.producer_epoch,
-            tuple(dict.fromkeys(batch.key for batch in asked)),
+            to_verify[0].header.producer_id,
+            to_verify[0].header.producer_epoch,
+            tuple(dict.fromkeys(batch.key for batch in to_verify)),
             add=self.adds,
         )
         done = self.try_complete(now_ms)
         if done is not None:
             return done
-        # The verification has its own timeout, and may wait for an earlier one.
+        # The verification has its own timeout, and it can wait for an earlier verification.
         deadline_ms = now_ms + 2 * REQUEST_TIMEOUT_MS + 1000
         return Wait(operation=self, keys=(self.reply,), deadline_ms=deadline_ms)
 
     def try_complete(self, now_ms: int) -> object | None:
-        """Return the response if the coordinator has replied."""
-        answer = None if self.reply is None else self.reply.result
-        if answer is None:
+        """Return the response, or a `Wait` for a retry, if the coordinator has replied."""
+        error_codes = None if self.reply is None else self.reply.result
+        if error_codes is None:
             return None
-        is_between = ErrorCode.concurrent_transactions in answer.values()
+        is_between = ErrorCode.concurrent_transactions in error_codes.values()
         if self.adds and is_between and now_ms < self.retries_until_ms:
             again_ms = now_ms + self.broker.config.add_partitions_to_txn_retry_backoff_ms
             return Wait(operation=_DelayedRetry(verifying=self), keys=(), deadline_ms=again_ms)
-        for batch in self._asked():
-            batch.error = _error(answer[batch.key], batch, self.version)
+        for batch in self._to_verify():
+            batch.error = _error(error_codes[batch.key], batch, self.version)
         return self.then(now_ms)
 
     def expire(self, now_ms: int) -> object:
-        """Return the response without a reply."""
-        for batch in self._asked():
+        """Return the response if the coordinator has not replied in time."""
+        for batch in self._to_verify():
             batch.error = _error(ErrorCode.network_exception, batch, self.version)
         return self.then(now_ms)
 
-    def _asked(self) -> list[VerifiedBatch]:
+    def _to_verify(self) -> list[VerifiedBatch]:
         return [batch for batch in self.batches if batch.guard is not None]
 
     def _begin(self, batch: VerifiedBatch) -> None:
@@ -133,11 +136,11 @@ class _DelayedRetry:
     verifying: _DelayedVerification
 
     def try_complete(self, now_ms: int) -> None:
-        """Return None: only the deadline completes it."""
+        """Return None. The verification is retried only at the deadline."""
 
     def expire(self, now_ms: int) -> object:
         """Retry the verification."""
-        return self.verifying.ask(now_ms)
+        return self.verifying.verify(now_ms)
 
 
 def verify_then(
@@ -148,9 +151,9 @@ def verify_then(
     *,
     then: Callable[[int], object],
 ) -> object:
-    """Verify the batches of one producer if needed, then call `then` with the time.
+    """Verify the batches of one producer if necessary, then call `then` with the current time.
 
-    Returns the result of `then`, or a `Wait` for it.
+    Return the result of `then`, or a `Wait` if the coordinator must reply first.
     """
     verifying = _DelayedVerification(
         broker=broker,
@@ -160,26 +163,30 @@ def verify_then(
         then=then,
         retries_until_ms=call.now_ms + broker.config.add_partitions_to_txn_retry_backoff_max_ms,
     )
-    return verifying.ask(call.now_ms)
+    return verifying.verify(call.now_ms)
 
 
-def _error(said: ErrorCode, batch: VerifiedBatch, version: int) -> ApiError | None:
-    """Return the producer's error for the coordinator's error code, or None if verified."""
+def _error(error_code: ErrorCode, batch: VerifiedBatch, version: int) -> ApiError | None:
+    """Return the error for the producer, or None if the coordinator verified the partition."""
     place = f"{batch.key.topic}-{batch.key.partition}"
     producer = f"producer {batch.header.producer_id} (epoch {batch.header.producer_epoch})"
-    if said is ErrorCode.none:
+    if error_code is ErrorCode.none:
         return None
-    is_retriable = said in _RETRIABLE or (
-        said is ErrorCode.concurrent_transactions and version < FIRST_PRODUCE_VERSION_THAT_ADDS
+    is_retriable = error_code in _RETRIABLE or (
+        error_code is ErrorCode.concurrent_transactions
+        and version < FIRST_PRODUCE_VERSION_THAT_ADDS
     )
     if is_retriable:
         return ApiError(
             ErrorCode.not_enough_replicas,
-            f"Unable to verify that {place} is part of the transaction of {producer}: {said.name}.",
+            f"The broker could not verify that {place} is part of the transaction of {producer}: "
+            f"{error_code.name}. Retry later.",
         )
     if (
-        said is ErrorCode.transaction_abortable
+        error_code is ErrorCode.transaction_abortable
         and version < FIRST_PRODUCE_VERSION_THAT_KNOWS_ABORTABLE
     ):
-        said = ErrorCode.invalid_txn_state
-    return ApiError(said, f"{place} is not part of the transaction of {producer}: {said.name}.")
+        error_code = ErrorCode.invalid_txn_state
+    return ApiError(
+        error_code, f"{place} is not part of the transaction of {producer}: {error_code.name}."
+    )

@@ -1,21 +1,23 @@
-"""Validation of AlterPartition, with which a leader proposes an ISR.
+"""Validates AlterPartition requests, in which a leader proposes a new ISR.
 
-The checks run in this order (ReplicationControlManager.validateAlterPartitionData):
+The checks run in this order (`ReplicationControlManager.validateAlterPartitionData`):
 
-| condition                                                        | error code                 |
-| ---------------------------------------------------------------- | -------------------------- |
-| the topic id is unknown                                          | UNKNOWN_TOPIC_ID           |
-| the partition is unknown                                         | UNKNOWN_TOPIC_OR_PARTITION |
-| leader or partition epoch above the controller's                 | NOT_CONTROLLER             |
-| an older leader epoch                                            | FENCED_LEADER_EPOCH        |
-| the sender is not the leader                                     | INVALID_REQUEST            |
-| an older partition epoch                                         | INVALID_UPDATE_VERSION     |
-| the ISR is empty, has duplicates or non-replicas, lacks the leader | INVALID_REQUEST          |
-| RECOVERING with more than the leader, or after RECOVERED         | INVALID_REQUEST            |
-| a member is fenced, shutting down or another incarnation         | INELIGIBLE_REPLICA         |
+| condition                                                          | error code                 |
+| ------------------------------------------------------------------ | -------------------------- |
+| the topic id is unknown                                            | UNKNOWN_TOPIC_ID           |
+| the partition is unknown                                           | UNKNOWN_TOPIC_OR_PARTITION |
+| the leader epoch or partition epoch is above the controller's      | NOT_CONTROLLER             |
+| the leader epoch is too old                                        | FENCED_LEADER_EPOCH        |
+| the sender is not the leader                                       | INVALID_REQUEST            |
+| the partition epoch is too old                                     | INVALID_UPDATE_VERSION     |
+| the ISR has duplicates or brokers that are not replicas            | INVALID_REQUEST            |
+| the ISR does not contain the leader                                | INVALID_REQUEST            |
+| RECOVERING and the ISR has a member other than the leader          | INVALID_REQUEST            |
+| RECOVERING, but the partition is RECOVERED                         | INVALID_REQUEST            |
+| an ISR member is fenced, shutting down or has another broker epoch | INELIGIBLE_REPLICA         |
 
-Purpose: check a proposal and build the record that it results in, which may complete a
-reassignment. Invariant: a refused proposal changes nothing. Must not know: the journal.
+Purpose: check a proposal and create the resulting record, which can complete a reassignment. A
+rejected proposal changes nothing.
 """
 
 from __future__ import annotations
@@ -31,12 +33,12 @@ from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
 
 SKIP_EPOCH_CHECK = -1
-"""The broker epoch in a proposal of a leader that does not know it."""
+"""The broker epoch of an ISR member if the leader does not know the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrProposal:
-    """The proposal of a leader; `isr` contains pairs of broker id and broker epoch."""
+    """The ISR that a leader proposes. `isr` contains pairs of broker id and broker epoch."""
 
     topic_id: Uuid
     partition: int
@@ -48,24 +50,24 @@ class IsrProposal:
 
 
 def checked_partition(metadata: ClusterMetadata, proposal: IsrProposal) -> PartitionMetadata:
-    """Return the partition that a proposal is about; raise ApiError where it is refused."""
+    """Return the partition of a valid proposal, or raise ApiError if the proposal is invalid."""
     topic = metadata.topics_by_id.get(proposal.topic_id)
     if topic is None:
         raise ApiError(
-            ErrorCode.unknown_topic_id, f"The topic id {proposal.topic_id} does not exist."
+            ErrorCode.unknown_topic_id, f"There is no topic with the id {proposal.topic_id}."
         )
     partition = topic.partitions.get(proposal.partition)
     if partition is None:
         raise ApiError(
             ErrorCode.unknown_topic_or_partition,
-            f"The partition {topic.name}-{proposal.partition} does not exist.",
+            f"Topic {topic.name} has no partition {proposal.partition}.",
         )
     error = _epoch_error(partition, proposal) or _isr_error(partition, proposal)
     if error is None and any(not _is_eligible(metadata, *member) for member in proposal.isr):
         error = ErrorCode.ineligible_replica
     if error is not None:
         raise ApiError(
-            error, f"The ISR proposed for {topic.name}-{proposal.partition} was refused."
+            error, f"The proposed ISR of {topic.name}-{proposal.partition} was rejected."
         )
     return partition
 
@@ -77,7 +79,7 @@ def proposed_change(
     *,
     is_unclean_allowed: bool,
 ) -> PartitionChangeRecord | None:
-    """Return the record of a checked proposal, or None where nothing changes."""
+    """Return the record of a valid proposal, or None if nothing changes."""
     return change_partition(
         partition,
         is_acceptable_leader=metadata.is_active,

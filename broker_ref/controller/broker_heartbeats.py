@@ -1,14 +1,14 @@
 """Broker registrations, heartbeats and sessions.
 
-`TRANSITIONS` defines the state that a heartbeat results in. A broker in SHUTDOWN_NOW is fenced, and
-the reply permits it to shut down. The controller fences an unfenced broker that sends no heartbeat
-for `broker.session.timeout.ms`. When the controller restarts, the sessions of unfenced brokers
-start again.
+`TRANSITIONS` defines the broker state that results from a heartbeat. A broker in SHUTDOWN_NOW is
+fenced, and the heartbeat response tells it to shut down. The controller fences an unfenced broker
+that sends no heartbeat for `broker.session.timeout.ms`. When the controller restarts, the sessions
+of unfenced brokers start again.
 
-Purpose: track heartbeats, which are not in the metadata, and decide on broker states. Invariant:
-only heartbeats of the registered incarnation count (STALE_BROKER_EPOCH otherwise). Must not know:
-partitions (an argument reports whether a broker leads any). Sources: ClusterControlManager,
-BrokerHeartbeatManager.
+Purpose: track heartbeats, which the metadata does not contain, and decide on broker states.
+Invariant: a heartbeat is rejected with STALE_BROKER_EPOCH if its broker epoch is not the registered
+one. A callback reports whether a broker leads partitions. Source: `ClusterControlManager` and
+`BrokerHeartbeatManager`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from broker_ref.controller.metadata import Broker, ClusterMetadata
 from broker_ref.controller.records import RegisterBrokerRecord
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
+from broker_ref.security.listeners import Endpoint
 
 
 class BrokerControlState(Enum):
-    """The state of a broker for the controller (Kafka's BrokerControlState)."""
+    """The state of a broker in the controller (Kafka's `BrokerControlState`)."""
 
     FENCED = auto()
     UNFENCED = auto()
@@ -42,7 +43,7 @@ class BrokerControlState(Enum):
 
 
 class RequestedState(Enum):
-    """The state that a heartbeat requests with its fields WantFence and WantShutDown."""
+    """The state that a broker requests with the heartbeat fields WantFence and WantShutDown."""
 
     UNFENCED = auto()
     FENCED = auto()
@@ -51,14 +52,14 @@ class RequestedState(Enum):
 
 
 class Condition(Enum):
-    """The condition of a transition."""
+    """The condition of a state transition."""
 
     ALWAYS = auto()
     IS_CAUGHT_UP = auto()
-    """The broker has applied its own registration record and is not shutting down."""
+    """The broker has applied its own registration record and is not in controlled shutdown."""
     LEADS_NOTHING = auto()
     MAY_SHUT_DOWN = auto()
-    """The broker leads nothing, and all others have applied the records of the new leaders."""
+    """The broker leads no partition, and all active brokers have applied the leader changes."""
 
 
 _FENCED = BrokerControlState.FENCED
@@ -73,7 +74,7 @@ _FENCE_AND_SHUT_DOWN = RequestedState.FENCED_SHUTDOWN
 
 TRANSITIONS: Final = MappingProxyType(
     {
-        # (state, requested state): (condition, next state if it holds, next state otherwise)
+        # (state, requested state): (condition, next state if true, next state if false)
         (_FENCED, _UNFENCE): (Condition.IS_CAUGHT_UP, _UNFENCED, _FENCED),
         (_FENCED, _FENCE): (Condition.ALWAYS, _FENCED, _FENCED),
         (_FENCED, _SHUT_DOWN): (Condition.ALWAYS, _SHUTDOWN_NOW, _SHUTDOWN_NOW),
@@ -92,7 +93,7 @@ TRANSITIONS: Final = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """The registration request of a started broker."""
+    """The registration request of a broker. `host` and `port` are the address for other brokers."""
 
     broker_id: int
     cluster_id: str
@@ -100,13 +101,14 @@ class Registration:
     host: str
     port: int
     rack: str | None
+    listeners: tuple[Endpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A heartbeat of a broker.
+    """The heartbeat of a broker.
 
-    `current_metadata_offset` is the offset of the last metadata record that it has applied.
+    `current_metadata_offset` is the offset of the last metadata record that the broker has applied.
     """
 
     broker_id: int
@@ -134,7 +136,10 @@ class HeartbeatReply:
 
 @dataclass(slots=True, kw_only=True)
 class _BrokerHeartbeatState:
-    """`controlled_shutdown_offset` is the offset that all others must apply before shutdown."""
+    """The last heartbeat of a broker and the state of its controlled shutdown.
+
+    The broker can shut down when all active brokers have applied `controlled_shutdown_offset`.
+    """
 
     last_contact_ms: int
     metadata_offset: int = -1
@@ -142,7 +147,7 @@ class _BrokerHeartbeatState:
 
 
 class BrokerHeartbeatManager:
-    """The heartbeats and sessions of the brokers of `metadata`."""
+    """The heartbeats and sessions of the brokers in `metadata`."""
 
     def __init__(self, metadata: ClusterMetadata, *, timeout_ms: int, now_ms: int) -> None:
         self._metadata = metadata
@@ -161,23 +166,23 @@ class BrokerHeartbeatManager:
         self._sessions.pop(broker_id, None)
 
     def has_valid_session(self, broker_id: int, now_ms: int) -> bool:
-        """Return whether a broker is unfenced and its session has not expired."""
+        """Return whether the broker is unfenced and its session has not expired."""
         broker = self._metadata.brokers.get(broker_id)
         return broker is not None and not broker.is_fenced and not self._is_stale(broker, now_ms)
 
     def stale_brokers(self, now_ms: int) -> list[int]:
-        """Return the unfenced brokers whose session has expired, the longest expired first."""
+        """Return the unfenced brokers with expired sessions, sorted by their last heartbeat."""
         late = [broker.broker_id for broker in self._unfenced() if self._is_stale(broker, now_ms)]
         return sorted(late, key=lambda broker_id: self._sessions[broker_id].last_contact_ms)
 
     def next_expiry_ms(self) -> int | None:
-        """Return when the next session expires."""
+        """Return the time at which the next session expires, or None if no broker is unfenced."""
         return min((self._expiry_ms(broker) for broker in self._unfenced()), default=None)
 
     def calculate_next_broker_state(
         self, heartbeat: Heartbeat, *, leads_partitions: Callable[[], bool]
     ) -> tuple[BrokerControlState, BrokerControlState]:
-        """Return the current state of a broker and the one that its heartbeat results in."""
+        """Return the current state of a broker and the state that results from its heartbeat."""
         broker = self.check_broker_epoch(heartbeat.broker_id, heartbeat.broker_epoch)
         state = _state(broker)
         condition, following, otherwise = TRANSITIONS[state, heartbeat.requested_state]
@@ -198,7 +203,7 @@ class BrokerHeartbeatManager:
         return state, following if holds else otherwise
 
     def touch(self, heartbeat: Heartbeat, now_ms: int) -> None:
-        """Record the contact with a broker."""
+        """Store the time and the metadata offset of a heartbeat."""
         session = self._sessions[heartbeat.broker_id]
         session.last_contact_ms = now_ms
         session.metadata_offset = heartbeat.current_metadata_offset
@@ -206,18 +211,21 @@ class BrokerHeartbeatManager:
             session.controlled_shutdown_offset = None
 
     def maybe_update_controlled_shutdown_offset(self, broker_id: int, offset: int) -> None:
-        """Set the offset that the others must apply before a broker may shut down, once."""
+        """Store the offset that active brokers must apply before this broker can shut down.
+
+        Only the first call during a controlled shutdown has an effect.
+        """
         session = self._sessions[broker_id]
         if session.controlled_shutdown_offset is None:
             session.controlled_shutdown_offset = offset
 
     def check_broker_epoch(self, broker_id: int, broker_epoch: int) -> Broker:
-        """Return the broker; raise STALE_BROKER_EPOCH for another than the registered one."""
+        """Return the broker, or raise STALE_BROKER_EPOCH if this is not its registered epoch."""
         broker = self._metadata.brokers.get(broker_id)
         if broker is None:
             raise ApiError(
                 ErrorCode.stale_broker_epoch,
-                f"No broker registration found for broker id {broker_id}.",
+                f"No broker with the id {broker_id} is registered.",
             )
         if broker.broker_epoch != broker_epoch:
             raise ApiError(
@@ -229,7 +237,7 @@ class BrokerHeartbeatManager:
 
     def _others_are_caught_up(self, broker_id: int) -> bool:
         shutdown_offset = self._sessions[broker_id].controlled_shutdown_offset
-        if shutdown_offset is None:  # the shutdown began before the controller restarted
+        if shutdown_offset is None:  # The shutdown began before the controller was restarted.
             return True
         return all(
             self._sessions[other.broker_id].metadata_offset >= shutdown_offset
@@ -248,7 +256,10 @@ class BrokerHeartbeatManager:
 
 
 def is_caught_up(broker: Broker, heartbeat: Heartbeat) -> bool:
-    """Return whether a broker has applied its own registration, whose offset is its epoch."""
+    """Return whether a broker has applied its own registration record.
+
+    The broker epoch is the offset of this record.
+    """
     return heartbeat.current_metadata_offset >= broker.broker_epoch
 
 
@@ -260,10 +271,12 @@ def registration_record(
     cluster_id: str,
     next_offset: int,
 ) -> RegisterBrokerRecord:
-    """Return the record of a registration, to be written at `next_offset`.
+    """Return the record of a registration, which will be written at `next_offset`.
 
-    The same incarnation keeps its epoch and its state. Raise INCONSISTENT_CLUSTER_ID, or
-    DUPLICATE_BROKER_REGISTRATION while another incarnation's session is valid.
+    A broker that registers again with the same incarnation id keeps its broker epoch and its state.
+
+    Raises: ApiError (INCONSISTENT_CLUSTER_ID, or DUPLICATE_BROKER_REGISTRATION if another
+    incarnation of the broker has a valid session).
     """
     if registration.cluster_id != cluster_id:
         raise ApiError(
@@ -274,8 +287,8 @@ def registration_record(
     if has_valid_session and not same:
         raise ApiError(
             ErrorCode.duplicate_broker_registration,
-            f"Another broker is registered with the id {registration.broker_id}. If the broker was "
-            "restarted, wait until the previous session has expired.",
+            f"Another broker is registered with the id {registration.broker_id}. If the broker "
+            "was restarted, wait until its previous session has expired.",
         )
     keeps = existing if same else None
     return RegisterBrokerRecord(
@@ -287,6 +300,7 @@ def registration_record(
         rack=registration.rack,
         fenced=keeps is None or keeps.is_fenced,
         in_controlled_shutdown=keeps is not None and keeps.in_controlled_shutdown,
+        listeners=registration.listeners,
     )
 
 

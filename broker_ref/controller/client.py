@@ -1,8 +1,7 @@
-"""A broker's client of the controller.
+"""The client that a broker uses to send requests to the controller.
 
-Purpose: send requests to the controller through the outbox, on one channel per purpose, so that a
-long poll does not delay other requests. Invariant: as for `Outbox.send`. Must not know: the
-contents of the requests.
+Purpose: send requests through the outbox. Each purpose has its own channel, so that a long poll
+does not delay other requests. The invariants are those of `Outbox.send`.
 """
 
 from __future__ import annotations
@@ -17,15 +16,18 @@ from broker_ref.outbox import Outbox
 Response = TypeVar("Response")
 
 CONTROLLER_ID: Final = 3000
-"""The node id of the controller. No broker may use it."""
+"""The node id of the controller. Brokers cannot use it."""
 
 REQUEST_TIMEOUT_MS: Final = 30_000
-"""Kafka's default of `controller.socket.timeout.ms`, after which the request is sent again."""
+"""The timeout after which a request is sent again.
+
+The value is Kafka's default of `controller.socket.timeout.ms`.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerClient:
-    """The controller at `host` and `port`, seen from a broker."""
+    """A client of the controller at `host` and `port`."""
 
     outbox: Outbox
     host: str
@@ -43,7 +45,7 @@ class ControllerClient:
         on_failure: Callable[[str], None],
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> None:
-        """Send a request to the controller as `Outbox.send` does, on one channel per `purpose`."""
+        """Send a request with `Outbox.send`. Each `purpose` has its own channel."""
         self.outbox.send(
             Channel(node_id=CONTROLLER_ID, host=self.host, port=self.port, purpose=purpose),
             api_key=api_key,

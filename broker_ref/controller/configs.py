@@ -1,4 +1,4 @@
-"""Changes of topic configs.
+"""Creates the records that change topic configs.
 
 | operation | effect                                                            |
 | --------- | ----------------------------------------------------------------- |
@@ -7,10 +7,10 @@
 | APPEND    | adds the elements that the list does not contain (LIST configs)   |
 | SUBTRACT  | removes the elements from the list (LIST configs)                 |
 
-Purpose: create the records that alter configs, incrementally (KIP-339) or as a whole (the older
-AlterConfigs, which removes each config that the request does not name). Invariant: the resulting
-configs of a topic are validated as a whole, and a topic is altered completely or not at all. Must
-not know: requests, the journal. Source: ConfigurationControlManager.
+Purpose: create the records that change configs, either incrementally (KIP-339) or by replacing all
+configs. The latter is the older AlterConfigs, which removes each config that the request does not
+contain. Invariants: the resulting configs of a topic are validated together, and either all changes
+to a topic are applied, or none are. Source: `ConfigurationControlManager`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from broker_ref.topic_configs import TOPIC_CONFIG_KEYS, ConfigType, check_topic_
 
 
 class ConfigOperation(IntEnum):
-    """An operation, numbered as in IncrementalAlterConfigs; see the table above."""
+    """The operations of IncrementalAlterConfigs (see the table in the module docstring)."""
 
     SET = 0
     DELETE = 1
@@ -39,7 +39,7 @@ class ConfigOperation(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChange:
-    """One operation on one config of a topic."""
+    """An operation on one config of a topic."""
 
     name: str
     operation: ConfigOperation
@@ -51,7 +51,7 @@ def incremental_changes(
 ) -> list[ConfigRecord]:
     """Return the records of incremental changes (`incrementalAlterConfigs`).
 
-    Raise ApiError with INVALID_CONFIG, INVALID_REQUEST or UNKNOWN_TOPIC_OR_PARTITION.
+    Raises: ApiError (INVALID_CONFIG, INVALID_REQUEST or UNKNOWN_TOPIC_OR_PARTITION).
     """
     current = _current_configs(metadata, topic)
     altered: dict[str, str | None] = dict(current)
@@ -66,7 +66,7 @@ def legacy_changes(
 ) -> list[ConfigRecord]:
     """Return the records that replace all configs of a topic (`legacyAlterConfigs`).
 
-    Raise ApiError with the same error codes as `incremental_changes`.
+    Raises: ApiError with the same error codes as `incremental_changes`.
     """
     return _records(metadata, topic, _current_configs(metadata, topic), configs)
 
@@ -109,11 +109,11 @@ def _records(
     metadata: ClusterMetadata,
     topic: str,
     current: Mapping[str, str],
-    wanted: Mapping[str, str | None],
+    requested: Mapping[str, str | None],
 ) -> list[ConfigRecord]:
-    checked = check_topic_configs(wanted)
+    checked = check_topic_configs(requested)
     if topic not in metadata.topics:
-        raise ApiError(ErrorCode.unknown_topic_or_partition, f"The topic {topic!r} does not exist.")
+        raise ApiError(ErrorCode.unknown_topic_or_partition, f"There is no topic {topic!r}.")
     return [
         *(
             ConfigRecord(topic=topic, name=name, value=value)

@@ -1,10 +1,9 @@
 """The controller, which decides on brokers, topics, leaders and producer ids.
 
-Purpose: turn every decision into metadata records. The controller writes them to the journal,
-applies them to the metadata, keeps them for the brokers that fetch them, and calls `on_change`.
-Invariants: the result of an operation is durable; an operation that raises ApiError has changed
-nothing; an offset is never used for two records. Must not know: requests, versions, the logs of
-partitions. Source: Kafka's QuorumController.
+Purpose: write each decision as metadata records. The controller appends the records to the journal,
+applies them to the metadata, keeps them for brokers to fetch, and calls `on_change`. Invariants:
+the result of an operation is durable, an operation that raises ApiError has changed nothing, and an
+offset is never used for two records. Source: Kafka's `QuorumController`.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
+from broker_ref.controller.acls import created_acls, deleted_acls
 from broker_ref.controller.alter_partition import IsrProposal, checked_partition, proposed_change
 from broker_ref.controller.broker_heartbeats import (
     BrokerControlState,
@@ -35,7 +35,7 @@ from broker_ref.controller.elections import (
     leader_and_isr_updates,
     requested_election,
 )
-from broker_ref.controller.features import FeatureUpdate, first_features, updated_features
+from broker_ref.controller.features import FeatureUpdate, initial_features, updated_features
 from broker_ref.controller.journal import Journal
 from broker_ref.controller.metadata import (
     NO_LEADER,
@@ -45,7 +45,7 @@ from broker_ref.controller.metadata import (
     Topic,
 )
 from broker_ref.controller.metadata_batches import encode_commit, encode_snapshot
-from broker_ref.controller.reassignments import cancellation, check_factor_is_kept, reassignment
+from broker_ref.controller.reassignments import cancellation, check_replication_factor, reassignment
 from broker_ref.controller.records import (
     BrokerRegistrationChangeRecord,
     MetadataRecord,
@@ -53,12 +53,15 @@ from broker_ref.controller.records import (
     ProducerIdsRecord,
     RemoveTopicRecord,
     UnregisterBrokerRecord,
+    UserScramCredentialRecord,
 )
+from broker_ref.controller.scram import ScramDeletion, ScramUpsertion, scram_changes
 from broker_ref.controller.topics import CreatedTopic, NewTopic, TopicPlanner
 from broker_ref.log.storage import StorageError
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
 from broker_ref.schedule import Schedule
+from broker_ref.security.acls import Acl, AclFilter
 from broker_ref.topic_configs import unclean_leader_election
 
 PRODUCER_ID_BLOCK_SIZE: Final = 1000
@@ -68,7 +71,7 @@ BYTES_BETWEEN_SNAPSHOTS: Final = 20 * 2**20
 
 
 class Controller:
-    """Owner of the journal and the metadata."""
+    """The controller of a cluster, which owns the journal and the metadata."""
 
     def __init__(
         self,
@@ -79,28 +82,34 @@ class Controller:
         random_bytes: Callable[[int], bytes],
         now_ms: int,
         features: Mapping[str, int] | None = None,
+        scram_credentials: Sequence[UserScramCredentialRecord] = (),
     ) -> None:
-        """Load the journal; raise ApiError where it cannot be written.
+        """Load the journal.
 
-        An empty journal means a new cluster, which finalizes the default features. `features`
-        overrides them; an unsupported version raises INVALID_UPDATE_VERSION.
+        If the journal is empty, the controller creates a new cluster and finalizes the default
+        features. `features` overrides the default feature versions, and `scram_credentials` are the
+        first users.
+
+        Raises: ApiError (KAFKA_STORAGE_ERROR if the journal cannot be written,
+        INVALID_UPDATE_VERSION if a feature version is not supported).
         """
         self.metadata = ClusterMetadata()
         self.on_change: Callable[[], None] = lambda: None
         self._journal = journal
         self._config = config
         self._cluster_id = cluster_id
+        self._random_bytes = random_bytes
         self.metadata.replace(journal.snapshot.records, journal.snapshot.base_offset)
         for commit in journal.commits:
             self.metadata.apply_commit(commit)
-        journal.forget_found()
+        journal.release_contents()
         self._batches: deque[tuple[int, bytes]] = deque()
         self._batches_bytes = 0
         self._snapshot: tuple[int, bytes] | None = None
         self._rewrite_journal()
-        first = first_features(features or {})
+        first = initial_features(features or {})
         if self.metadata.end_offset == 0:
-            self._commit(first)
+            self._commit([*first, *scram_credentials])
         self.topics = TopicPlanner(self.metadata, config=config, random_bytes=random_bytes)
         self._topic_defaults = config.topic_config_defaults()
         self._heartbeats = BrokerHeartbeatManager(
@@ -118,27 +127,28 @@ class Controller:
     # Time ---------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Fence the brokers whose session has expired and run the periodic tasks that are due.
+        """Fence brokers whose session has expired, and run the periodic tasks that are due.
 
-        Raise ApiError with KAFKA_STORAGE_ERROR where the journal cannot be written; the controller
-        must be stopped then.
+        Raises: ApiError (KAFKA_STORAGE_ERROR) if the journal cannot be written. The controller must
+        then be stopped.
         """
         for broker_id in self._heartbeats.stale_brokers(now_ms):
             self._commit(self._fencing(broker_id))
         self._schedule.run(now_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """Return the time of the next call of `tick` that is needed."""
+        """Return the time at which `tick` must be called next."""
         deadlines = (self._heartbeats.next_expiry_ms(), self._schedule.next_deadline_ms())
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     # Metadata fetched by brokers ----------------------------------------------------------------
 
     def batches_from(self, offset: int, max_bytes: int) -> bytes | None:
-        """Return whole batches that start at the record at `offset`, at least one if there is any.
+        """Return complete batches that start with the record at `offset`.
 
-        Return None where these batches are no longer kept or `offset` is in the middle of a commit.
-        The broker needs a snapshot then.
+        The result contains at least one batch unless `offset` is the end offset. If the batches are
+        no longer available or `offset` is in the middle of a commit, the result is None, and the
+        broker needs a snapshot.
         """
         if offset == self.metadata.end_offset:
             return b""
@@ -155,9 +165,10 @@ class Controller:
         return b"".join(found)
 
     def snapshot(self) -> tuple[int, bytes]:
-        """Return the end offset and the bytes of a snapshot from which `batches_from` continues.
+        """Return the end offset and the bytes of a snapshot.
 
-        The snapshot stays the same while that holds, because brokers fetch it in parts.
+        `batches_from` can continue at the end offset. As long as it can, `snapshot` returns the
+        same snapshot, because brokers fetch it in parts.
         """
         if self._snapshot is None or self.batches_from(self._snapshot[0], 0) is None:
             records = self.metadata.records()
@@ -167,10 +178,11 @@ class Controller:
     # Brokers ------------------------------------------------------------------------------------
 
     def register_broker(self, registration: Registration, now_ms: int) -> int:
-        """Register a started broker and return its epoch.
+        """Register a broker and return its broker epoch.
 
-        The previous incarnation is removed from leadership and ISRs. Raise ApiError with
-        INCONSISTENT_CLUSTER_ID or DUPLICATE_BROKER_REGISTRATION.
+        If the incarnation is new, the broker loses its leaderships and is removed from all ISRs.
+
+        Raises: ApiError (INCONSISTENT_CLUSTER_ID or DUPLICATE_BROKER_REGISTRATION).
         """
         broker_id = registration.broker_id
         existing = self.metadata.brokers.get(broker_id)
@@ -189,7 +201,10 @@ class Controller:
         return record.broker_epoch
 
     def heartbeat(self, heartbeat: Heartbeat, now_ms: int) -> HeartbeatReply:
-        """Process a heartbeat: fence, unfence or shut down the broker; raise STALE_BROKER_EPOCH."""
+        """Process a heartbeat, which can fence, unfence or shut down the broker.
+
+        Raises: ApiError (STALE_BROKER_EPOCH) if the broker epoch is not the registered one.
+        """
         broker_id = heartbeat.broker_id
         state, following = self._heartbeats.calculate_next_broker_state(
             heartbeat, leads_partitions=lambda: self._leads_partitions(broker_id)
@@ -208,7 +223,10 @@ class Controller:
         )
 
     def unregister_broker(self, broker_id: int) -> None:
-        """Remove the registration of a broker; raise BROKER_ID_NOT_REGISTERED."""
+        """Remove the registration of a broker.
+
+        Raises: ApiError (BROKER_ID_NOT_REGISTERED) if the broker is not registered.
+        """
         broker = self.metadata.brokers.get(broker_id)
         if broker is None:
             raise ApiError(
@@ -224,7 +242,7 @@ class Controller:
         self._heartbeats.remove(broker_id)
 
     def check_broker_epoch(self, broker_id: int, broker_epoch: int) -> None:
-        """Raise STALE_BROKER_EPOCH unless this is the registered incarnation of the broker."""
+        """Raise STALE_BROKER_EPOCH unless `broker_epoch` is the registered epoch of the broker."""
         self._heartbeats.check_broker_epoch(broker_id, broker_epoch)
 
     # Partitions ---------------------------------------------------------------------------------
@@ -232,12 +250,12 @@ class Controller:
     def alter_partitions(
         self, proposals: Sequence[IsrProposal]
     ) -> list[PartitionMetadata | ApiError]:
-        """Apply ISR proposals of leaders; return the new partition or the error for each.
+        """Apply ISR proposals. Return the new partition state or the error for each proposal.
 
         NEW_LEADER_ELECTED means that the proposal was applied and completed a reassignment that
-        changes the leader.
+        changed the leader.
         """
-        answers: list[PartitionMetadata | ApiError] = []
+        outcomes: list[PartitionMetadata | ApiError] = []
         records: list[MetadataRecord] = []
         seen: set[tuple[Uuid, int]] = set()
         for proposal in proposals:
@@ -246,12 +264,12 @@ class Controller:
                     raise ApiError(
                         ErrorCode.invalid_request,
                         f"The request contains partition {proposal.partition} of topic id "
-                        f"{proposal.topic_id} twice.",
+                        f"{proposal.topic_id} more than once.",
                     )
                 seen.add((proposal.topic_id, proposal.partition))
                 partition = checked_partition(self.metadata, proposal)
             except ApiError as error:
-                answers.append(error)
+                outcomes.append(error)
                 continue
             change = proposed_change(
                 self.metadata,
@@ -263,22 +281,25 @@ class Controller:
                 records.append(change)
                 partition = partition.merge(change)
             moved = partition.leader != proposal.leader_id
-            answers.append(
+            outcomes.append(
                 ApiError(
                     ErrorCode.new_leader_elected,
                     f"The ISR change of {partition.topic}-{partition.partition} completed a "
-                    "reassignment that moved the leader.",
+                    "reassignment that changed the leader.",
                 )
                 if moved
                 else partition
             )
         self._commit(records)
-        return answers
+        return outcomes
 
     def elect_leaders(
         self, partitions: Sequence[tuple[str, int]], *, unclean: bool
     ) -> list[ApiError | None]:
-        """Elect the preferred leader of each, or any leader if `unclean`; return the errors."""
+        """Elect the preferred leader of each partition, or any replica if `unclean` is True.
+
+        Return the error of each partition, or None.
+        """
 
         def election(topic: str, partition: int) -> PartitionChangeRecord:
             return requested_election(
@@ -289,32 +310,33 @@ class Controller:
 
     def alter_reassignments(
         self,
-        wanted: Mapping[tuple[str, int], tuple[int, ...] | None],
+        requested: Mapping[tuple[str, int], tuple[int, ...] | None],
         *,
         may_change_factor: bool = True,
     ) -> list[ApiError | None]:
-        """Reassign each partition to these replicas, or cancel if None; return the errors.
+        """Reassign each partition to its new replicas. None cancels the reassignment.
 
-        Unless `may_change_factor`, another replication factor is INVALID_REPLICATION_FACTOR.
+        Return the error of each partition, or None. If `may_change_factor` is False, a change of
+        the replication factor fails with INVALID_REPLICATION_FACTOR.
         """
 
         def change(topic: str, partition_id: int) -> PartitionChangeRecord | None:
             partition = self._partition(topic, partition_id)
-            replicas = wanted[topic, partition_id]
+            replicas = requested[topic, partition_id]
             if replicas is None:
                 unclean = self._is_unclean_allowed(topic)
                 return cancellation(self.metadata, partition, is_unclean_allowed=unclean)
             self.topics.check_replicas(replicas)
             if not may_change_factor:
-                check_factor_is_kept(partition, replicas)
+                check_replication_factor(partition, replicas)
             return reassignment(self.metadata, partition, replicas)
 
-        return self._change_each(tuple(wanted), change)
+        return self._change_each(tuple(requested), change)
 
     # Topics -------------------------------------------------------------------------------------
 
     def create_topic(self, new: NewTopic, *, validate_only: bool = False) -> CreatedTopic:
-        """Create a topic; raise ApiError where it is refused."""
+        """Create a topic, or raise ApiError if the request is invalid."""
         created, records = self.topics.create(new)
         if not validate_only:
             self._commit(records)
@@ -332,15 +354,15 @@ class Controller:
         *,
         validate_only: bool,
     ) -> None:
-        """Grow a topic to `count` partitions; raise ApiError where it is refused."""
-        records = self.topics.grow(name, count, assignments)
+        """Increase the number of partitions to `count`, or raise ApiError if `count` is invalid."""
+        records = self.topics.create_partitions(name, count, assignments)
         if not validate_only:
             self._commit(records)
 
     def alter_configs(
         self, topic: str, changes: Sequence[ConfigChange], *, validate_only: bool
     ) -> None:
-        """Change some configs of a topic; raise ApiError where it is refused."""
+        """Incrementally change a topic's configs, or raise ApiError if a change is invalid."""
         records = incremental_changes(self.metadata, topic, changes)
         if not validate_only:
             self._commit(records)
@@ -348,13 +370,13 @@ class Controller:
     def replace_configs(
         self, topic: str, configs: Mapping[str, str | None], *, validate_only: bool
     ) -> None:
-        """Replace all configs of a topic; raise ApiError where it is refused."""
+        """Replace all configs of a topic, or raise ApiError if a config is invalid."""
         records = legacy_changes(self.metadata, topic, configs)
         if not validate_only:
             self._commit(records)
 
     def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> range:
-        """Return a block of producer ids that is never allocated again, even after a crash."""
+        """Allocate and return a block of producer ids, which is never allocated again."""
         first = self.metadata.next_producer_id
         block = range(first, first + PRODUCER_ID_BLOCK_SIZE)
         self._commit(
@@ -367,24 +389,50 @@ class Controller:
         return block
 
     def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
-        """Finalize feature versions, all or none; raise INVALID_UPDATE_VERSION."""
+        """Finalize all requested feature versions, or raise INVALID_UPDATE_VERSION."""
         records = updated_features(self.metadata.finalized_features, updates)
         if not validate_only:
             self._commit(records)
 
+    def alter_scram_credentials(
+        self, changes: Sequence[ScramDeletion | ScramUpsertion]
+    ) -> dict[str, ApiError | None]:
+        """Apply the valid changes together, and return the error of each user, or None."""
+        records, outcomes = scram_changes(self.metadata.scram_credentials, changes)
+        self._commit(records)
+        return outcomes
+
+    def create_acls(self, acls: Sequence[Acl]) -> list[ApiError | None]:
+        """Create the valid ACLs together, and return the error of each ACL, or None."""
+        records, outcomes = created_acls(self.metadata.acls, acls, self._random_bytes)
+        self._commit(records)
+        return outcomes
+
+    def delete_acls(self, filters: Sequence[AclFilter]) -> list[tuple[Acl, ...] | ApiError]:
+        """Delete the ACLs that match any filter together.
+
+        Return the ACLs that match each filter, or its error.
+        """
+        records, outcomes = deleted_acls(self.metadata.acls, filters)
+        self._commit(records)
+        return outcomes
+
     @property
     def failure(self) -> str | None:
-        """The reason why nothing can be committed. The controller must be stopped then."""
+        """The reason why commits are no longer possible, if any.
+
+        The controller must then be stopped.
+        """
         return self._journal.failure
 
     def close(self) -> None:
-        """Release the journal."""
+        """Close the journal."""
         self._journal.close()
 
     # --------------------------------------------------------------------------------------------
 
     def _commit(self, records: Sequence[MetadataRecord]) -> None:
-        """Write records that take effect together; raise KAFKA_STORAGE_ERROR where that fails."""
+        """Write records that take effect together. Raises: ApiError (KAFKA_STORAGE_ERROR)."""
         if not records:
             return
         commit = Commit(base_offset=self.metadata.end_offset, records=tuple(records))
@@ -399,13 +447,14 @@ class Controller:
         while self._batches_bytes > BYTES_BETWEEN_SNAPSHOTS:
             self._batches_bytes -= len(self._batches.popleft()[1])
         if self._journal.size_bytes > self._snapshot_bytes + BYTES_BETWEEN_SNAPSHOTS:
-            # The commit is durable even if the rewrite fails; `failure` then blocks further ones.
+            # The commit is durable even if the rewrite fails. `failure` then prevents further
+            # commits.
             with suppress(ApiError):
                 self._rewrite_journal()
         self.on_change()
 
     def _rewrite_journal(self) -> None:
-        """Replace the journal's contents with a snapshot of the metadata."""
+        """Replace the contents of the journal with a snapshot of the metadata."""
         try:
             self._journal.rewrite(self.metadata.records(), end_offset=self.metadata.end_offset)
         except StorageError as error:
@@ -415,7 +464,7 @@ class Controller:
     def _transition(
         self, state: BrokerControlState, following: BrokerControlState, broker_id: int
     ) -> list[MetadataRecord]:
-        """Return the records of a broker's state change."""
+        """Return the records for a change to a broker's state."""
         broker_epoch = self.metadata.brokers[broker_id].broker_epoch
         if following is BrokerControlState.UNFENCED:
             leaderless = [p for p in self.metadata.partitions() if p.leader == NO_LEADER]
@@ -452,7 +501,7 @@ class Controller:
         )
 
     def _balance_leaders(self, now_ms: int) -> None:
-        """Elect preferred leaders where another replica leads (`auto.leader.rebalance.enable`)."""
+        """Elect preferred leaders if another replica leads (`auto.leader.rebalance.enable`)."""
         del now_ms
         changes = [
             change_partition(
@@ -466,7 +515,7 @@ class Controller:
         self._commit([change for change in changes if change is not None])
 
     def _elect_unclean_leaders(self, now_ms: int) -> None:
-        """Elect a leader for leaderless partitions whose topic allows an unclean election."""
+        """Elect leaders for leaderless partitions of topics that allow unclean elections."""
         del now_ms
         leaderless = [p for p in self.metadata.partitions() if p.leader == NO_LEADER]
         self._commit(self._updates(leaderless))
@@ -476,26 +525,26 @@ class Controller:
         partitions: Iterable[tuple[str, int]],
         decide: Callable[[str, int], PartitionChangeRecord | None],
     ) -> list[ApiError | None]:
-        """Commit the records that `decide` returns, all at once; return the errors."""
-        answers: list[ApiError | None] = []
+        """Commit all records returned by `decide` together. Return the error of each partition."""
+        outcomes: list[ApiError | None] = []
         records: list[MetadataRecord] = []
         for topic, partition in partitions:
             try:
                 change = decide(topic, partition)
             except ApiError as error:
-                answers.append(error)
+                outcomes.append(error)
             else:
-                answers.append(None)
+                outcomes.append(None)
                 records += [] if change is None else [change]
         self._commit(records)
-        return answers
+        return outcomes
 
     def _partition(self, topic: str, partition: int) -> PartitionMetadata:
         found = self.metadata.partition(topic, partition)
         if found is None:
             raise ApiError(
                 ErrorCode.unknown_topic_or_partition,
-                f"The partition {topic}-{partition} does not exist.",
+                f"Topic {topic} has no partition {partition}.",
             )
         return found
 

@@ -1,18 +1,18 @@
-"""Leader elections and the partition changes that they result in.
+"""Leader elections and the resulting partition changes.
 
-Election         eligible leaders                                       used for
-ONLINE           the current leader, else the first replica in the ISR  broker state changes
-PREFERRED        the first replica if in the ISR, else as ONLINE        ElectLeaders, rebalancing
-UNCLEAN          as ONLINE, else the first active replica               the topic's config
+| election  | eligible leaders, in this order                        | used for                   |
+| --------- | ------------------------------------------------------ | -------------------------- |
+| ONLINE    | the current leader, then the ISR in replica order      | broker state changes       |
+| PREFERRED | the first replica if it is in the ISR, then as ONLINE  | ElectLeaders, rebalancing  |
+| UNCLEAN   | as ONLINE, then the active replicas in replica order   | unclean leader election    |
 
-Purpose: build the record that changes a partition to a target, or None where nothing changes
-(Kafka's PartitionChangeBuilder). Invariants: a leader is active and in the ISR. An ISR is never
-empty: its last member stays in it without leading, so that only an unclean election can lose its
-records. After an unclean election the ISR is the new leader alone and the state is RECOVERING.
-The leader epoch increases where the leader changes or a replica is removed, but not where only the
-ISR changes (metadata version 3.6 and later). Must not know: the journal, sessions. Sources:
-PartitionChangeBuilder, PartitionReassignmentReplicas and
-ReplicationControlManager.generateLeaderAndIsrUpdates.
+Purpose: create the record that changes a partition to its target state, or None if nothing changes
+(Kafka's `PartitionChangeBuilder`). Invariants: a leader is active and in the ISR. An ISR is never
+empty. Its last member stays in the ISR even if it cannot lead, so that only an unclean election can
+lose its records. After an unclean election the ISR contains only the new leader, and the recovery
+state is RECOVERING. The leader epoch increases if the leader changes or a replica is removed, but
+not if only the ISR changes (metadata version 3.6 and later). Source: `PartitionChangeBuilder`,
+`PartitionReassignmentReplicas` and `ReplicationControlManager.generateLeaderAndIsrUpdates`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Replicas = tuple[int, ...]
 
 
 class Election(Enum):
-    """The kinds of election; see the table above."""
+    """The kinds of leader election (see the table in the module docstring)."""
 
     ONLINE = auto()
     PREFERRED = auto()
@@ -45,7 +45,7 @@ class Election(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The target state of a partition, except its leader."""
+    """The target state of a partition without its leader."""
 
     isr: Replicas
     replicas: Replicas
@@ -72,7 +72,10 @@ def change_partition(
     election: Election = Election.ONLINE,
     target: Target | None = None,
 ) -> PartitionChangeRecord | None:
-    """Return the record that changes `partition` to the target and elects its leader."""
+    """Return the record that elects a leader and changes `partition` to the target.
+
+    Return None if nothing changes.
+    """
     target = _complete_reassignment(target or Target.of(partition))
     leader, unclean = _elect(partition, target, is_acceptable_leader, election)
     isr: Replicas | None = target.isr or partition.isr
@@ -104,10 +107,10 @@ def leader_and_isr_updates(
     broker_to_remove: int = NO_LEADER,
     broker_to_add: int = NO_LEADER,
 ) -> list[PartitionChangeRecord]:
-    """Return the partition changes that a broker's state change results in.
+    """Return the partition changes that result from a change to a broker's state.
 
-    `broker_to_remove` is removed from leadership and ISRs even while the metadata still shows it as
-    active; `broker_to_add` may become leader. `is_unclean_allowed` is called with the topic.
+    `broker_to_remove` is removed from leadership and ISRs even if it is active in the metadata.
+    `broker_to_add` can become a leader. `is_unclean_allowed` is called with the name of the topic.
     """
 
     def is_acceptable_leader(replica: int) -> bool:
@@ -131,7 +134,7 @@ def leader_and_isr_updates(
 
 
 def _complete_reassignment(target: Target) -> Target:
-    """Remove the removing replicas once all others are in the ISR."""
+    """Remove the removing replicas if all target replicas are in the ISR."""
     if not target.adding_replicas and not target.removing_replicas:
         return target
     replicas = _without(target.replicas, target.removing_replicas)
@@ -147,7 +150,7 @@ def _elect(
     is_acceptable_leader: Callable[[int], bool],
     election: Election,
 ) -> tuple[int, bool]:
-    """Return the leader (-1 if none is eligible) and whether the election may lose records."""
+    """Return the leader (-1 if none is eligible) and whether the election was unclean."""
 
     def is_valid(replica: int) -> bool:
         return replica in target.isr and is_acceptable_leader(replica)
@@ -176,14 +179,15 @@ def _if_changed(value: Replicas | None, before: Replicas) -> Replicas | None:
 def requested_election(
     metadata: ClusterMetadata, partition: PartitionMetadata, *, unclean: bool
 ) -> PartitionChangeRecord:
-    """Return the record of an election that an admin requests, preferred or unclean.
+    """Return the record of a preferred or unclean election that an administrator requests.
 
-    Raise ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE or ELIGIBLE_LEADERS_NOT_AVAILABLE.
+    Raises: ApiError (ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE or
+    ELIGIBLE_LEADERS_NOT_AVAILABLE).
     """
     name = f"{partition.topic}-{partition.partition}"
     is_led = partition.leader != NO_LEADER
     if is_led if unclean else partition.leader == partition.replicas[0]:
-        raise ApiError(ErrorCode.election_not_needed, f"The leader of {name} is already elected.")
+        raise ApiError(ErrorCode.election_not_needed, f"Leader election is not needed for {name}.")
     change = change_partition(
         partition,
         is_acceptable_leader=metadata.is_active,
@@ -198,6 +202,6 @@ def requested_election(
         )
     raise ApiError(
         ErrorCode.preferred_leader_not_available,
-        f"The preferred leader of {name}, broker {partition.replicas[0]}, is not in sync or "
+        f"The preferred leader of {name}, broker {partition.replicas[0]}, is not in the ISR or "
         "not active.",
     )

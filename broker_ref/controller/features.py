@@ -1,9 +1,8 @@
 """Features and the versions that a cluster has finalized.
 
-Purpose: define the supported features and versions, the defaults of a new cluster, and the valid
-updates. Invariant: a finalized version is supported; version 0 means not finalized. Must not know:
-the effect of a feature. Code that depends on one reads `ClusterMetadata.finalized_features`.
-Source: KIP-584, KIP-1022; Kafka's FeatureControlManager.
+Purpose: define the supported feature versions, the defaults of a new cluster, and the valid
+updates. Invariant: every finalized version is supported. Version 0 means that the feature is not
+finalized. Source: KIP-584, KIP-1022; Kafka's `FeatureControlManager`.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from broker_ref.controller.records import FeatureLevelRecord
 from broker_ref.protocol.errors import ApiError
 
 TRANSACTION_VERSION: Final = "transaction.version"
-"""0: the original. 1: flexible transaction records. 2: KIP-890, part 2."""
+"""Version 0 is the original protocol, 1 adds flexible records, and 2 adds part 2 of KIP-890."""
 
 SUPPORTED_FEATURES: Final[Mapping[str, range]] = MappingProxyType(
     {
         TRANSACTION_VERSION: range(3),
     }
 )
-"""The versions of each feature. SKIPPED.md lists Kafka's other features."""
+"""The supported versions of each feature. SKIPPED.md lists Kafka's other features."""
 
 DEFAULT_FEATURES: Final[Mapping[str, int]] = MappingProxyType({TRANSACTION_VERSION: 2})
-"""The features that a new cluster finalizes, as Apache Kafka 4.3 does."""
+"""The feature versions of a new cluster, which are those of Apache Kafka 4.3."""
 
 
 class UpgradeType(IntEnum):
-    """The direction in which a version may change."""
+    """The direction in which an update may change a feature version."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -43,19 +42,19 @@ class UpgradeType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureUpdate:
-    """A requested feature version; 0 removes the feature."""
+    """A requested feature version. Version 0 removes the feature."""
 
     feature: str
     version: int
     upgrade_type: int = UpgradeType.UPGRADE
 
 
-def first_features(wanted: Mapping[str, int]) -> list[FeatureLevelRecord]:
-    """Return the records of a new cluster. `wanted` overrides `DEFAULT_FEATURES`.
+def initial_features(requested: Mapping[str, int]) -> list[FeatureLevelRecord]:
+    """Return the feature records of a new cluster. `requested` overrides `DEFAULT_FEATURES`.
 
-    Raise INVALID_UPDATE_VERSION where a version is not supported.
+    Raises: ApiError (INVALID_UPDATE_VERSION) if a version is not supported.
     """
-    features = {**DEFAULT_FEATURES, **wanted}
+    features = {**DEFAULT_FEATURES, **requested}
     for feature, version in features.items():
         check_is_supported(feature, version)
     return [
@@ -68,7 +67,7 @@ def first_features(wanted: Mapping[str, int]) -> list[FeatureLevelRecord]:
 def updated_features(
     finalized: Mapping[str, int], updates: Sequence[FeatureUpdate]
 ) -> list[FeatureLevelRecord]:
-    """Return the records of the updates; raise INVALID_UPDATE_VERSION where one is invalid."""
+    """Return the records of the updates, or raise INVALID_UPDATE_VERSION if one is invalid."""
     for update in updates:
         _check_update(finalized.get(update.feature, 0), update)
     return [
@@ -77,14 +76,14 @@ def updated_features(
 
 
 def check_is_supported(feature: str, version: int) -> None:
-    """Raise INVALID_UPDATE_VERSION where the feature or the version is not supported."""
+    """Raise INVALID_UPDATE_VERSION if the feature or the version is not supported."""
     supported = SUPPORTED_FEATURES.get(feature)
     if version < 0:
-        raise _refusal(feature, version, "A version must be 0 or greater.")
+        raise _error(feature, version, "The version must be 0 or greater.")
     if supported is None:
-        raise _refusal(feature, version, "The cluster does not support this feature.")
+        raise _error(feature, version, "The cluster does not support this feature.")
     if version not in supported:
-        raise _refusal(
+        raise _error(
             feature,
             version,
             f"The cluster supports versions {supported[0]} to {supported[-1]}.",
@@ -94,24 +93,25 @@ def check_is_supported(feature: str, version: int) -> None:
 def _check_update(current: int, update: FeatureUpdate) -> None:
     feature, version = update.feature, update.version
     if update.upgrade_type not in tuple(UpgradeType):
-        raise _refusal(feature, version, f"The upgrade type {update.upgrade_type} is unknown.")
+        raise _error(feature, version, f"The upgrade type {update.upgrade_type} is unknown.")
     check_is_supported(feature, version)
     upgrade = update.upgrade_type == UpgradeType.UPGRADE
     if version < current and upgrade:
-        raise _refusal(
+        raise _error(
             feature,
             version,
-            f"It is below the current version {current}. Request a safe or an unsafe downgrade.",
+            f"This version is below the current version {current}. Request a safe or an unsafe "
+            "downgrade.",
         )
     if version > current and not upgrade:
-        raise _refusal(
+        raise _error(
             feature,
             version,
-            f"It is above the current version {current}. Request an upgrade.",
+            f"This version is above the current version {current}. Request an upgrade.",
         )
 
 
-def _refusal(feature: str, version: int, why: str) -> ApiError:
+def _error(feature: str, version: int, why: str) -> ApiError:
     return ApiError(
         ErrorCode.invalid_update_version,
         f"Feature {feature} cannot be set to version {version}. {why}",

@@ -1,15 +1,17 @@
 """The durable journal of cluster metadata.
 
-Purpose: store batches of records in order, so that a batch is present completely or not at all,
-before its result is visible. File format: the magic, then for each batch a frame (big-endian, four
-bytes each: its length, its CRC-32C, the CRC-32C of these eight bytes) and its bytes: an offset
-(eight bytes) and the records. The first batch is a snapshot of all earlier records; its offset is
-their end offset. The offset of any other batch is that of its first record, and batches are
-contiguous.
+Purpose: store batches of records in order, before the changes become visible. A batch is either
+complete or absent.
 
-Invariant: a batch survives any crash once `append` has returned. A torn tail, which `append` has
-not acknowledged, is truncated. Other corruption (in the first batch, or before a valid batch)
-raises CorruptJournalError with file and position. Must not know: the meaning of the records.
+File format: the file starts with the magic bytes, followed by batches. Each batch starts with its
+length, its CRC-32C, and the CRC-32C of these eight bytes (four bytes each, big-endian). The payload
+consists of an offset (eight bytes) and the records. The first batch is a snapshot of all earlier
+records, and its offset is the end offset of the snapshot. In each other batch, the offset is the
+offset of the first record. The offsets are contiguous.
+
+Invariant: a batch survives any crash after `append` has returned. A torn batch at the end of the
+file was not acknowledged by `append` and is truncated. Other corruption (in the first batch, or
+before a valid batch) raises CorruptJournalError with the file and the position.
 """
 
 from __future__ import annotations
@@ -41,21 +43,22 @@ logger = logging.getLogger(__name__)
 
 
 class CorruptJournalError(LogError):
-    """The journal is corrupt in a way that a torn write cannot explain."""
+    """The journal is corrupt for a reason other than a torn write."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.kafka_storage_error, message)
 
 
 class Journal:
-    """An open journal; the file is created where it is missing.
+    """An open journal. The file is created if it does not exist.
 
-    `snapshot` and `commits` are the contents of the file at opening, until `forget_found`; the end
-    offset of the snapshot is `snapshot.base_offset`. `failure` is the reason why it rejects writes.
+    `snapshot` and `commits` are the contents of the file when it was opened. `release_contents`
+    frees them. `snapshot.base_offset` is the end offset of the snapshot. `failure` is the reason
+    why the journal rejects writes, if any.
     """
 
     def __init__(self, storage: Storage, path: str) -> None:
-        """Open the journal; raise CorruptJournalError or StorageError."""
+        """Open the journal. Raises: CorruptJournalError or StorageError."""
         self._storage = storage
         self._path = path
         self.failure: str | None = None
@@ -66,17 +69,18 @@ class Journal:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the file."""
+        """The size of the file in bytes."""
         return self._file.size()
 
-    def forget_found(self) -> None:
-        """Free the memory of `snapshot` and `commits`."""
+    def release_contents(self) -> None:
+        """Release the memory of `snapshot` and `commits`."""
         self.snapshot, self.commits = Commit(base_offset=0, records=()), []
 
     def append(self, commit: Commit) -> None:
         """Append one batch durably.
 
-        Raise StorageError where that fails, and from then on, because the state on disk is unknown.
+        After the first StorageError, all further appends fail as well, because the state on disk is
+        unknown.
         """
         if self.failure is not None:
             raise StorageError(f"{self.failure} Repair the storage, then restart the controller.")
@@ -88,7 +92,7 @@ class Journal:
             raise
 
     def rewrite(self, records: Sequence[MetadataRecord], *, end_offset: int) -> None:
-        """Replace the contents with a snapshot, atomically; raise StorageError as `append`."""
+        """Replace the contents atomically with a snapshot. Raises: StorageError."""
         self._file.close()
         try:
             self._storage.write_atomically(self._path, MAGIC + _framed(end_offset, records))
@@ -105,8 +109,9 @@ class Journal:
         data = self._file.read(0, self._file.size())
         if not data.startswith(MAGIC):
             raise CorruptJournalError(
-                f"{self._path} is not a metadata journal of this version: it begins with "
-                f"{data[: len(MAGIC)]!r}. Restore it from a copy or start with an empty directory."
+                f"{self._path} is not a metadata journal of this version. It starts with "
+                f"{data[: len(MAGIC)]!r}. Restore it from a backup or start with an empty "
+                "directory."
             )
         batches: list[Commit] = []
         position = len(MAGIC)
@@ -115,8 +120,9 @@ class Journal:
             batch = self._decode(data, position, end)
             if next_offset is not None and batch.base_offset != next_offset:
                 raise CorruptJournalError(
-                    f"{self._path} is corrupt at byte {position}: a batch has offset "
-                    f"{batch.base_offset}, but {next_offset} is expected. Restore it from a copy."
+                    f"{self._path} is corrupt at byte {position}. A batch has the offset "
+                    f"{batch.base_offset}, but {next_offset} is expected. Restore the file from "
+                    "a backup."
                 )
             next_offset = batch.base_offset if next_offset is None else batch.end_offset
             batches.append(batch)
@@ -126,8 +132,8 @@ class Journal:
             _batch_end(data, later) is not None for later in range(position + 1, len(data))
         ):
             raise CorruptJournalError(
-                f"{self._path} is corrupt at byte {position}, and this is not a torn write. "
-                "Restore it from a copy or start with an empty directory."
+                f"{self._path} is corrupt at byte {position}. The cause is not a torn write. "
+                "Restore the file from a backup or start with an empty directory."
             )
         if position < len(data):
             logger.warning("%s: truncated a torn batch at byte %d", self._path, position)
@@ -143,8 +149,8 @@ class Journal:
             return Commit(base_offset=offset, records=records)
         except UnreadableRecordError as error:
             raise CorruptJournalError(
-                f"{self._path} has a batch at byte {position} that this version of the "
-                f"broker cannot read ({error}). Start the version that wrote it."
+                f"{self._path} contains a batch at byte {position} that this version of the "
+                f"broker cannot read ({error}). Start the version that wrote the file."
             ) from error
 
 
@@ -155,7 +161,7 @@ def _framed(offset: int, records: Sequence[MetadataRecord]) -> bytes:
 
 
 def _batch_end(data: bytes, position: int) -> int | None:
-    """Return where the batch at `position` ends, or None where there is no valid batch."""
+    """Return the end position of the batch at `position`, or None if there is no valid batch."""
     start = position + _FRAME.size
     if start > len(data):
         return None

@@ -1,10 +1,9 @@
 """The cluster metadata that results from the metadata records.
 
-Purpose: the view of brokers, topics, partitions and configs that all handlers read: the
-controller's own, and on each broker a copy that follows it. Invariant: only `apply_commit` and
-`replace` change it, so that the same records result in the same view; each record has an offset
-in the metadata log. Must not know: the journal, or who decided on the records. Source: Kafka's
-MetadataImage.
+Purpose: provide brokers, topics, partitions and configs to all handlers. The controller has its own
+instance, and each broker has a copy that it keeps up to date. Invariants: only `apply_commit` and
+`replace` change the metadata, so that the same records always result in the same metadata, and each
+record has an offset in the metadata log. Source: Kafka's `MetadataImage`.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Final
 
 from broker_ref.controller.features import TRANSACTION_VERSION
 from broker_ref.controller.records import (
+    AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
     FeatureLevelRecord,
@@ -25,12 +25,18 @@ from broker_ref.controller.records import (
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     TopicRecord,
     UnregisterBrokerRecord,
+    UserScramCredentialRecord,
 )
 from broker_ref.controller.topic_names import metric_name
 from broker_ref.protocol.identifiers import Uuid
+from broker_ref.security.acls import Acl, AclCache
+from broker_ref.security.listeners import Endpoint
+from broker_ref.security.scram import ScramCredential, ScramMechanism
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 """The topic in which groups store committed offsets."""
@@ -39,25 +45,26 @@ TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 """The topic in which transaction coordinators store the state of transactional ids."""
 
 INTERNAL_TOPICS: Final = (OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
-"""Topics that only brokers write to; Metadata responses mark them as internal."""
+"""Topics that only brokers write to. Metadata responses mark them as internal."""
 
 NO_LEADER: Final = -1
 
 RECOVERED: Final = 0
 RECOVERING: Final = 1
-"""Leader recovery states (KIP-704): RECOVERING after an election of a replica not in sync."""
+"""The leader recovery state of a partition after an unclean election (KIP-704)."""
 
 REMOVED_TOPICS_MAX: Final = 10_000
 
 _NO_BROKER: Final = -1
-"""A snapshot does not contain the broker of the last producer id block, as in Kafka."""
+"""As in Kafka, a snapshot does not contain the broker of the last producer id block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """A registered broker and its address.
+    """A registered broker and its listeners.
 
-    A fenced broker leads nothing. It is in an ISR only if it is the last member.
+    `host` and `port` are the address for other brokers. A fenced broker leads no partitions. It is
+    in an ISR only if it is the last member.
     """
 
     broker_id: int
@@ -68,18 +75,24 @@ class Broker:
     rack: str | None
     is_fenced: bool = True
     in_controlled_shutdown: bool = False
+    listeners: tuple[Endpoint, ...] = ()
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        """Return the address of a listener, or None if the broker does not have this listener."""
+        return next((each for each in self.listeners if each.listener == listener), None)
 
     @property
     def is_active(self) -> bool:
-        """Whether the broker may lead partitions and join ISRs."""
+        """Whether the broker can lead partitions and join ISRs."""
         return not self.is_fenced and not self.in_controlled_shutdown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMetadata:
-    """Replicas, in-sync replicas and leader of one partition, as broker ids; -1 is no leader.
+    """The replicas, the ISR and the leader of a partition, as broker ids.
 
-    During a reassignment `replicas` contains the adding and the removing replicas too.
+    The leader is -1 if the partition has no leader. During a reassignment, `replicas` also contains
+    the adding and the removing replicas.
     """
 
     topic_id: Uuid
@@ -100,7 +113,7 @@ class PartitionMetadata:
         return bool(self.adding_replicas or self.removing_replicas)
 
     def merge(self, change: PartitionChangeRecord) -> PartitionMetadata:
-        """Return the partition after a change (Kafka's PartitionRegistration.merge)."""
+        """Return the partition after a change (Kafka's `PartitionRegistration.merge`)."""
         values = {
             name: value for name in _CHANGEABLE if (value := getattr(change, name)) is not None
         }
@@ -124,7 +137,7 @@ _CHANGEABLE: Final = (
 
 @dataclass(slots=True, kw_only=True)
 class Topic:
-    """A topic with its partitions in order and its own configs."""
+    """A topic with its partitions in order and the configs that are set on it."""
 
     name: str
     topic_id: Uuid
@@ -133,29 +146,30 @@ class Topic:
 
     @property
     def is_internal(self) -> bool:
-        """Whether only brokers write to the topic."""
+        """Whether only brokers can write to the topic."""
         return self.name in INTERNAL_TOPICS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """Records that take effect together; the first has the offset `base_offset`."""
+    """Records that take effect together. `base_offset` is the offset of the first record."""
 
     base_offset: int
     records: tuple[MetadataRecord, ...]
 
     @property
     def end_offset(self) -> int:
-        """One past the last record's offset."""
+        """The offset of the last record plus one."""
         return self.base_offset + len(self.records)
 
 
 class ClusterMetadata:
-    """Brokers, topics, finalized features and the next producer id.
+    """Brokers, topics, finalized features, SCRAM credentials, ACLs and the next producer id.
 
-    `end_offset` is the last applied record's offset plus one. `removed_topics` contains the ids of
-    the last `REMOVED_TOPICS_MAX` deleted topics, whose logs may still exist.
-    `finalized_features` contains the version of each finalized feature, never 0.
+    `end_offset` is the offset of the last applied record plus one. `removed_topics` contains the
+    ids of the last `REMOVED_TOPICS_MAX` deleted topics, because their logs may still exist.
+    `finalized_features` contains the version of each finalized feature, which is never 0.
+    `scram_credentials` contains the credentials of users by mechanism and name.
     """
 
     def __init__(self) -> None:
@@ -167,20 +181,26 @@ class ClusterMetadata:
         self.next_producer_id = 0
         self.end_offset = 0
         self._features: dict[str, int] = {}
+        self.scram_credentials: dict[tuple[int, str], ScramCredential] = {}
+        self.acls = AclCache()
         self.finalized_features: Mapping[str, int] = MappingProxyType(self._features)
 
     @property
     def transaction_version(self) -> int:
-        """The finalized `transaction.version`, 0 if it is not finalized (KIP-890)."""
+        """The finalized `transaction.version`, or 0 if it is not finalized (KIP-890)."""
         return self.finalized_features.get(TRANSACTION_VERSION, 0)
 
+    def scram_credential(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
+        """Return the SCRAM credential of a user, or None if there is none."""
+        return self.scram_credentials.get((mechanism, user))
+
     def partition(self, topic: str, partition: int) -> PartitionMetadata | None:
-        """Return one partition, or None where it does not exist."""
+        """Return the partition, or None if it does not exist."""
         found = self.topics.get(topic)
         return found.partitions.get(partition) if found is not None else None
 
     def partitions(self) -> Iterator[PartitionMetadata]:
-        """Yield every partition of every topic."""
+        """Yield all partitions of all topics."""
         for topic in self.topics.values():
             yield from topic.partitions.values()
 
@@ -189,22 +209,22 @@ class ClusterMetadata:
         return self._by_metric_name.get(metric_name(name))
 
     def is_active(self, broker_id: int) -> bool:
-        """Return whether a broker is registered, unfenced and not shutting down."""
+        """Return whether the broker is registered, unfenced and not in controlled shutdown."""
         broker = self.brokers.get(broker_id)
         return broker is not None and broker.is_active
 
     def apply_commit(self, commit: Commit) -> None:
-        """Apply the next records; raise ValueError where earlier ones are missing."""
+        """Apply the next records. Raises: ValueError if earlier records have not been applied."""
         if commit.base_offset != self.end_offset:
             raise ValueError(
-                f"metadata records from offset {commit.base_offset} cannot follow those up to "
-                f"{self.end_offset}"
+                f"The metadata records start at offset {commit.base_offset}, but offset "
+                f"{self.end_offset} is expected."
             )
         self._apply(commit.records)
         self.end_offset = commit.end_offset
 
     def replace(self, records: Iterable[MetadataRecord], end_offset: int) -> None:
-        """Replace the state with that of a snapshot of the records below `end_offset`."""
+        """Replace the metadata with a snapshot of the records below `end_offset`."""
         self.brokers.clear()
         self.topics.clear()
         self.topics_by_id.clear()
@@ -212,11 +232,13 @@ class ClusterMetadata:
         self.removed_topics.clear()
         self.next_producer_id = 0
         self._features.clear()
+        self.scram_credentials.clear()
+        self.acls.clear()
         self._apply(records)
         self.end_offset = end_offset
 
     def records(self) -> list[MetadataRecord]:
-        """Return the minimal records that result in this state."""
+        """Return the smallest list of records that results in this metadata."""
         records: list[MetadataRecord] = [
             FeatureLevelRecord(name=name, feature_level=version)
             for name, version in self._features.items()
@@ -231,12 +253,25 @@ class ClusterMetadata:
                 rack=broker.rack,
                 fenced=broker.is_fenced,
                 in_controlled_shutdown=broker.in_controlled_shutdown,
+                listeners=broker.listeners,
             )
             for broker in self.brokers.values()
         ]
         records += [RemoveTopicRecord(topic_id=topic_id) for topic_id in self.removed_topics]
         for topic in self.topics.values():
             records += _topic_records(topic)
+        records += [
+            UserScramCredentialRecord(
+                name=name,
+                mechanism=mechanism,
+                salt=credential.salt,
+                stored_key=credential.stored_key,
+                server_key=credential.server_key,
+                iterations=credential.iterations,
+            )
+            for (mechanism, name), credential in self.scram_credentials.items()
+        ]
+        records += [acl_record(acl_id, acl) for acl_id, acl in self.acls.items()]
         records.append(
             ProducerIdsRecord(
                 broker_id=_NO_BROKER, broker_epoch=-1, next_producer_id=self.next_producer_id
@@ -268,10 +303,36 @@ class ClusterMetadata:
                     self._apply_config(record)
                 case RemoveTopicRecord():
                     self._apply_removal(record)
-                case ProducerIdsRecord():
-                    self.next_producer_id = record.next_producer_id
-                case FeatureLevelRecord():
-                    self._apply_feature(record)
+                case _:
+                    self._apply_cluster_record(record)
+
+    def _apply_cluster_record(
+        self,
+        record: ProducerIdsRecord
+        | FeatureLevelRecord
+        | UserScramCredentialRecord
+        | RemoveUserScramCredentialRecord
+        | AccessControlEntryRecord
+        | RemoveAccessControlEntryRecord,
+    ) -> None:
+        match record:
+            case ProducerIdsRecord():
+                self.next_producer_id = record.next_producer_id
+            case FeatureLevelRecord():
+                self._apply_feature(record)
+            case UserScramCredentialRecord():
+                self.scram_credentials[record.mechanism, record.name] = ScramCredential(
+                    salt=record.salt,
+                    stored_key=record.stored_key,
+                    server_key=record.server_key,
+                    iterations=record.iterations,
+                )
+            case RemoveUserScramCredentialRecord():
+                del self.scram_credentials[record.mechanism, record.name]
+            case AccessControlEntryRecord():
+                self.acls.add(record.id, _acl(record))
+            case RemoveAccessControlEntryRecord():
+                self.acls.remove(record.id)
 
     def _apply_registration(self, record: RegisterBrokerRecord) -> None:
         self.brokers[record.broker_id] = Broker(
@@ -283,6 +344,8 @@ class ClusterMetadata:
             rack=record.rack,
             is_fenced=record.fenced,
             in_controlled_shutdown=record.in_controlled_shutdown,
+            listeners=record.listeners
+            or (Endpoint(listener="PLAINTEXT", host=record.host, port=record.port),),
         )
 
     def _apply_registration_change(self, record: BrokerRegistrationChangeRecord) -> None:
@@ -333,6 +396,32 @@ class ClusterMetadata:
         if removed is not None:
             del self.topics[removed.name]
             self._by_metric_name.pop(metric_name(removed.name), None)
+
+
+def acl_record(acl_id: Uuid, acl: Acl) -> AccessControlEntryRecord:
+    """Return the record that creates an ACL."""
+    return AccessControlEntryRecord(
+        id=acl_id,
+        resource_type=acl.resource_type,
+        resource_name=acl.resource_name,
+        pattern_type=acl.pattern_type,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission_type,
+    )
+
+
+def _acl(record: AccessControlEntryRecord) -> Acl:
+    return Acl.of(
+        resource_type=record.resource_type,
+        resource_name=record.resource_name,
+        pattern_type=record.pattern_type,
+        principal=record.principal,
+        host=record.host,
+        operation=record.operation,
+        permission_type=record.permission_type,
+    )
 
 
 def _topic_records(topic: Topic) -> Sequence[MetadataRecord]:

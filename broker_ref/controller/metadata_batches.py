@@ -1,9 +1,9 @@
-"""The metadata log as record batches, in the form in which brokers fetch it.
+"""The metadata log as record batches, which brokers fetch.
 
 Purpose: encode and decode batches of `__cluster_metadata`, for the controller and the brokers.
-Invariant: one batch is one commit, so a reader never sees a part of a commit; the base offset of a
-batch is the offset of its first metadata record. A record's value is its JSON. Must not know:
-requests, readers. Source: KIP-595, KIP-630.
+Invariants: a batch contains exactly one commit, so that brokers never apply a part of a commit. The
+base offset of a batch is the offset of its first metadata record. The value of each record is JSON.
+Source: KIP-595, KIP-630.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ METADATA_TOPIC_ID: Final = Uuid(int=1)
 METADATA_PARTITION: Final = 0
 
 CONTROLLER_EPOCH: Final = 0
-"""The only controller is never elected, so its epoch never changes."""
+"""The epoch of the controller. It never changes, because there are no controller elections."""
 
 
 def encode_commit(commit: Commit) -> bytes:
-    """Encode one commit of at least one record as one batch."""
+    """Encode a commit with at least one record as one batch."""
     return encode_batch(
         [Record(value=encode_record(record)) for record in commit.records],
         base_offset=commit.base_offset,
@@ -40,7 +40,10 @@ def encode_commit(commit: Commit) -> bytes:
 
 
 def decode_commits(data: bytes) -> list[Commit]:
-    """Decode the commits of the whole batches in `data`; raise UnreadableRecordError."""
+    """Decode the commits in `data`, which contains complete batches.
+
+    Raises: UnreadableRecordError.
+    """
     commits, position = [], 0
     try:
         for header in parse_batches(data) if data else ():
@@ -54,10 +57,10 @@ def decode_commits(data: bytes) -> list[Commit]:
 
 
 def encode_snapshot(records: Sequence[MetadataRecord]) -> bytes:
-    """Encode a snapshot; its offsets are positions within the snapshot."""
+    """Encode a snapshot. Offsets of records are positions in the snapshot."""
     return encode_commit(Commit(base_offset=0, records=tuple(records)))
 
 
 def decode_snapshot(data: bytes) -> list[MetadataRecord]:
-    """Decode the records of a whole snapshot; raise UnreadableRecordError."""
+    """Decode the records of a complete snapshot. Raises: UnreadableRecordError."""
     return [record for commit in decode_commits(data) for record in commit.records]

@@ -1,13 +1,13 @@
-"""Reassignments, which move replicas to other brokers.
+"""Partition reassignments, which move replicas to other brokers.
 
-A reassignment has two stages. First the new replicas are added to the old ones;
-`adding_replicas` and `removing_replicas` list the difference. Once the ISR contains all target
-replicas, `elections.change_partition` drops the removing ones. A reassignment that only drops or
-reorders in-sync replicas completes at once.
+A reassignment has two stages. The controller first adds the new replicas to the existing ones.
+`adding_replicas` and `removing_replicas` contain the difference. When the ISR contains all target
+replicas, `elections.change_partition` drops the removing replicas. A reassignment completes
+immediately if it only drops or reorders in-sync replicas.
 
-Purpose: build the records that start and cancel reassignments. Invariant: cancelling restores the
-previous replicas. Must not know: the journal, requests. Sources: KIP-455,
-PartitionReassignmentReplicas, PartitionReassignmentRevert.
+Purpose: create the records that start and cancel reassignments. Invariant: a cancellation restores
+the previous replicas. Source: KIP-455, `PartitionReassignmentReplicas` and
+`PartitionReassignmentRevert`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from broker_ref.protocol.errors import ApiError
 def reassignment(
     metadata: ClusterMetadata, partition: PartitionMetadata, replicas: tuple[int, ...]
 ) -> PartitionChangeRecord | None:
-    """Return the record that starts to reassign a partition to `replicas`, already checked."""
+    """Return the record that starts the reassignment of a partition to valid `replicas`."""
     removing = tuple(sorted(set(partition.replicas) - set(replicas)))
     adding = tuple(sorted(set(replicas) - set(partition.replicas)))
     return change_partition(
@@ -34,15 +34,15 @@ def reassignment(
         target=replace(
             Target.of(partition),
             replicas=replicas + removing,
-            # Like Kafka, keep the lists of an earlier reassignment where this one has none.
+            # As in Kafka, keep the list of an earlier reassignment if the new list is empty.
             removing_replicas=removing or partition.removing_replicas,
             adding_replicas=adding or partition.adding_replicas,
         ),
     )
 
 
-def check_factor_is_kept(partition: PartitionMetadata, replicas: tuple[int, ...]) -> None:
-    """Raise INVALID_REPLICATION_FACTOR where the replication factor would change (KIP-860)."""
+def check_replication_factor(partition: PartitionMetadata, replicas: tuple[int, ...]) -> None:
+    """Raise INVALID_REPLICATION_FACTOR if the replication factor would change (KIP-860)."""
     present = set(partition.replicas) - set(partition.removing_replicas)
     if len(replicas) != len(present):
         raise ApiError(
@@ -56,20 +56,22 @@ def cancellation(
 ) -> PartitionChangeRecord | None:
     """Return the record that cancels a reassignment.
 
-    Raise NO_REASSIGNMENT_IN_PROGRESS, or INVALID_REPLICA_ASSIGNMENT where only an added replica is
-    in sync and the topic does not allow an unclean election.
+    Raises: ApiError (NO_REASSIGNMENT_IN_PROGRESS, or INVALID_REPLICA_ASSIGNMENT if all in-sync
+    replicas are adding replicas and the topic does not allow an unclean election).
     """
     name = f"{partition.topic}-{partition.partition}"
     if not partition.is_reassigning:
         raise ApiError(
-            ErrorCode.no_reassignment_in_progress, f"No reassignment of {name} is in progress."
+            ErrorCode.no_reassignment_in_progress,
+            f"No reassignment of {name} is in progress.",
         )
     kept = tuple(r for r in partition.replicas if r not in partition.adding_replicas)
     isr = tuple(r for r in partition.isr if r not in partition.adding_replicas)
     if not kept:
         raise ApiError(
             ErrorCode.invalid_replica_assignment,
-            f"Unable to revert partition assignment for {name}: every replica is a new one.",
+            f"Unable to revert partition assignment for {name} because all replicas are adding "
+            "replicas.",
         )
     if not isr and not is_unclean_allowed:
         raise ApiError(

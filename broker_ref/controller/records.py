@@ -1,30 +1,34 @@
 """The records of cluster metadata, named as in Kafka's metadata log.
 
-Purpose: typed records and their encoding (JSON, so that any tool can read a journal). Invariant:
-`decode_records` is the inverse of `encode_records`. Must not know: where records are stored.
+Purpose: define typed records and encode them as JSON, so that standard tools can read a journal.
+Invariant: `decode_records` is the inverse of `encode_records`.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
 from broker_ref.protocol.identifiers import Uuid, uuid_from_text, uuid_text
+from broker_ref.security.listeners import Endpoint, SecurityProtocol
 
 
 class UnreadableRecordError(Exception):
-    """This version of the broker cannot decode the bytes of a metadata record."""
+    """This version of the broker cannot decode a metadata record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBrokerRecord:
-    """A broker has started and listens on this address.
+    """The registration of a broker with its listeners.
 
-    `incarnation_id` identifies this start of the broker; `broker_epoch` orders the starts.
+    `host` and `port` are the address for other brokers. In records without `listeners`, it is the
+    only address. A broker has a new `incarnation_id` and a higher `broker_epoch` each time it
+    starts.
     """
 
     broker_id: int
@@ -35,11 +39,12 @@ class RegisterBrokerRecord:
     rack: str | None
     fenced: bool = True
     in_controlled_shutdown: bool = False
+    listeners: tuple[Endpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistrationChangeRecord:
-    """A broker is fenced, unfenced or shutting down; None means no change."""
+    """A change to the fenced or shutdown state of a broker. None means no change."""
 
     broker_id: int
     broker_epoch: int
@@ -49,7 +54,7 @@ class BrokerRegistrationChangeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnregisterBrokerRecord:
-    """A broker's registration is removed."""
+    """The removal of a broker registration."""
 
     broker_id: int
     broker_epoch: int
@@ -57,7 +62,7 @@ class UnregisterBrokerRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRecord:
-    """A topic exists."""
+    """The creation of a topic."""
 
     name: str
     topic_id: Uuid
@@ -65,7 +70,7 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRecord:
-    """A partition exists with these replicas (broker ids); leader -1 means no leader."""
+    """The creation of a partition with its replicas as broker ids. Leader -1 means no leader."""
 
     topic_id: Uuid
     partition_id: int
@@ -81,10 +86,10 @@ class PartitionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChangeRecord:
-    """A change of a partition; None means no change.
+    """A change to a partition. None means no change.
 
-    It increases the partition epoch, and the leader epoch too where `leader` is set, even to the
-    current leader.
+    The record increases the partition epoch. If `leader` is set, it also increases the leader
+    epoch, even if the leader does not change.
     """
 
     topic_id: Uuid
@@ -99,7 +104,7 @@ class PartitionChangeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRecord:
-    """A topic config is set to `value`, or removed if `value` is None."""
+    """A topic config that is set to `value`, or removed if `value` is None."""
 
     topic: str
     name: str
@@ -108,14 +113,14 @@ class ConfigRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveTopicRecord:
-    """A topic is deleted with its partitions and configs."""
+    """The deletion of a topic with its partitions and configs."""
 
     topic_id: Uuid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdsRecord:
-    """Producer ids below `next_producer_id` may already be in use; the next block starts there."""
+    """The allocation of all producer ids below `next_producer_id`."""
 
     broker_id: int
     broker_epoch: int
@@ -124,10 +129,51 @@ class ProducerIdsRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureLevelRecord:
-    """A feature is finalized at this version; 0 means not finalized."""
+    """The finalization of a feature version. Version 0 means that the feature is not finalized."""
 
     name: str
     feature_level: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserScramCredentialRecord:
+    """The SCRAM credential of a user for one mechanism. Bytes are encoded in Base64."""
+
+    name: str
+    mechanism: int
+    salt: bytes = field(repr=False)
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveUserScramCredentialRecord:
+    """The removal of a SCRAM credential."""
+
+    name: str
+    mechanism: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessControlEntryRecord:
+    """The creation of an ACL."""
+
+    id: Uuid
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveAccessControlEntryRecord:
+    """The removal of an ACL."""
+
+    id: Uuid
 
 
 MetadataRecord = (
@@ -141,6 +187,10 @@ MetadataRecord = (
     | RemoveTopicRecord
     | ProducerIdsRecord
     | FeatureLevelRecord
+    | UserScramCredentialRecord
+    | RemoveUserScramCredentialRecord
+    | AccessControlEntryRecord
+    | RemoveAccessControlEntryRecord
 )
 
 _TYPES: Final[dict[str, type[Any]]] = {
@@ -154,7 +204,7 @@ def encode_record(record: MetadataRecord) -> bytes:
 
 
 def decode_record(data: bytes) -> MetadataRecord:
-    """Decode one record; raise UnreadableRecordError if `data` is not a valid record."""
+    """Decode one record. Raises: UnreadableRecordError if `data` is not a valid record."""
     with _reading():
         return _from_json(json.loads(data))
 
@@ -165,7 +215,10 @@ def encode_records(records: Sequence[MetadataRecord]) -> bytes:
 
 
 def decode_records(data: bytes) -> tuple[MetadataRecord, ...]:
-    """Decode records that take effect together; raise UnreadableRecordError on other bytes."""
+    """Decode records that take effect together.
+
+    Raises: UnreadableRecordError if `data` does not contain valid records.
+    """
     with _reading():
         return tuple(_from_json(item) for item in json.loads(data))
 
@@ -178,14 +231,22 @@ def _reading() -> Iterator[None]:
         raise UnreadableRecordError(f"{type(error).__name__}: {error}") from error
 
 
-_UUID_FIELDS: Final = frozenset({"incarnation_id", "topic_id"})
+_BYTES_FIELDS: Final = frozenset({"salt", "stored_key", "server_key"})
+_ENDPOINTS_FIELD: Final = "listeners"
+_UUID_FIELDS: Final = frozenset({"id", "incarnation_id", "topic_id"})
 
 
 def _to_json(record: MetadataRecord) -> dict[str, Any]:
     values: dict[str, Any] = {"type": type(record).__name__}
-    for field in dataclasses.fields(record):
-        value = getattr(record, field.name)
-        values[field.name] = uuid_text(value) if isinstance(value, Uuid) else value
+    for each in dataclasses.fields(record):
+        value = getattr(record, each.name)
+        if isinstance(value, Uuid):
+            value = uuid_text(value)
+        elif each.name == _ENDPOINTS_FIELD:
+            value = [dataclasses.asdict(endpoint) for endpoint in value]
+        elif isinstance(value, bytes):
+            value = base64.b64encode(value).decode()
+        values[each.name] = value
     return values
 
 
@@ -194,7 +255,15 @@ def _from_json(values: dict[str, Any]) -> MetadataRecord:
     for name, value in values.items():
         if name in _UUID_FIELDS:
             values[name] = uuid_from_text(value)
+        elif name == _ENDPOINTS_FIELD:
+            values[name] = tuple(_endpoint(each) for each in value)
+        elif name in _BYTES_FIELDS:
+            values[name] = base64.b64decode(value, validate=True)
         elif isinstance(value, list):
             values[name] = tuple(value)
     record: MetadataRecord = record_type(**values)
     return record
+
+
+def _endpoint(values: dict[str, Any]) -> Endpoint:
+    return Endpoint(**{**values, "protocol": SecurityProtocol(values["protocol"])})

@@ -1,9 +1,9 @@
-"""Placement of the replicas of new partitions.
+"""Places the replicas of new partitions on brokers.
 
-Purpose: spread leaders and followers evenly over racks, and over the brokers within a rack (Kafka's
-StripedReplicaPlacer). Each partition starts one broker after the previous one. A fenced broker is
-used only where its rack has no others, and never for the first replica. Invariant: a broker has at
-most one replica of a partition. Must not know: topics, the source of randomness (an argument).
+Purpose: distribute leaders and followers evenly over racks, and over the brokers in a rack (Kafka's
+`StripedReplicaPlacer`). The replicas of each partition start one broker after those of the previous
+partition. A fenced broker is used only if no other broker is left in its rack, and never for the
+first replica. Invariant: a broker has at most one replica of a partition.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from broker_ref.controller.metadata import Broker
 from broker_ref.protocol.errors import ApiError
 
 RandomBelow = Callable[[int], int]
-"""Returns a random number that is at least 0 and less than its argument."""
+"""A function that returns a random number from 0 up to, but not including, its argument."""
 
 
 def random_below(random_bytes: Callable[[int], bytes]) -> RandomBelow:
-    """Return a generator of random numbers that uses `random_bytes`."""
+    """Return a random number generator that is based on `random_bytes`."""
     return lambda bound: int.from_bytes(random_bytes(8), "big") % bound
 
 
 def place(
     brokers: Iterable[Broker], *, count: int, replication_factor: int, draw: RandomBelow
 ) -> list[tuple[int, ...]]:
-    """Return the replicas of `count` new partitions, each with the preferred leader first.
+    """Return the replicas of `count` new partitions. The preferred leader is the first replica.
 
-    Brokers in controlled shutdown are not used. Raise INVALID_REPLICATION_FACTOR where the brokers
-    are too few.
+    Brokers in controlled shutdown are not used.
+
+    Raises: ApiError (INVALID_REPLICATION_FACTOR) if there are not enough brokers.
     """
     usable = [b for b in brokers if b.is_fenced or not b.in_controlled_shutdown]
     reason = None
@@ -54,20 +55,23 @@ def place(
 
 
 class _BrokerList:
-    """Brokers in round-robin order; each partition (a new `epoch`) starts one further."""
+    """Brokers in round-robin order.
+
+    The order starts one broker later for each partition.
+    """
 
     def __init__(self, brokers: Iterable[int], draw: RandomBelow) -> None:
         self.brokers = sorted(brokers)
         self._offset = draw(len(self.brokers)) if self.brokers else 0
         self._index = 0
-        self._epoch = 0
+        self._partition_number = 0
 
-    def next(self, epoch: int) -> int | None:
-        """Return the next broker of this epoch, or None after the last one."""
+    def next(self, partition_number: int) -> int | None:
+        """Return the next broker for this partition, or None after the last broker."""
         if not self.brokers:
             return None
-        if self._epoch != epoch:
-            self._epoch = epoch
+        if self._partition_number != partition_number:
+            self._partition_number = partition_number
             self._index = 0
             self._offset = (self._offset + 1) % len(self.brokers)
         if self._index >= len(self.brokers):
@@ -82,9 +86,9 @@ class _Rack:
         self.fenced = _BrokerList((b.broker_id for b in brokers if b.is_fenced), draw)
         self.unfenced = _BrokerList((b.broker_id for b in brokers if not b.is_fenced), draw)
 
-    def next(self, epoch: int) -> int | None:
-        broker = self.unfenced.next(epoch)
-        return broker if broker is not None else self.fenced.next(epoch)
+    def next(self, partition_number: int) -> int | None:
+        broker = self.unfenced.next(partition_number)
+        return broker if broker is not None else self.fenced.next(partition_number)
 
 
 class _RackList:
@@ -97,15 +101,16 @@ class _RackList:
             _Rack([broker for broker in brokers if broker.rack == name], draw) for name in names
         ]
         self._unfenced_count = sum(not broker.is_fenced for broker in brokers)
-        self._epoch = 0
+        self._partition_number = 0
         self._offset = draw(len(self._racks))
 
     def place(self, replication_factor: int) -> tuple[int, ...]:
-        """Return the replicas of one more partition; the caller checks that there are enough."""
-        if self._epoch == self._unfenced_count and self._unfenced_count > 1:
-            # After as many partitions as leaders, shuffle: the same replica lists would repeat.
+        """Return the replicas of the next partition. There must be enough brokers."""
+        if self._partition_number == self._unfenced_count and self._unfenced_count > 1:
+            # Shuffle when each broker has led one partition. Otherwise the replica lists would
+            # repeat.
             self._shuffle()
-            self._epoch = 0
+            self._partition_number = 0
         count = len(self._racks)
         start = self._offset % count
         self._offset = start + 1
@@ -114,23 +119,23 @@ class _RackList:
         position = start
         while len(replicas) < replication_factor:
             if position == leader_rack:
-                leader_rack = None  # skip the leader's rack once
+                leader_rack = None  # Skip the rack of the leader once.
             else:
-                broker = self._racks[position].next(self._epoch)
+                broker = self._racks[position].next(self._partition_number)
                 if broker is not None:
                     replicas.append(broker)
             position = (position + 1) % count
-        self._epoch += 1
+        self._partition_number += 1
         return tuple(replicas)
 
     def _next_leader(self, start: int) -> tuple[int | None, int]:
         count = len(self._racks)
         for step in range(count):
             position = (start + step) % count
-            broker = self._racks[position].unfenced.next(self._epoch)
+            broker = self._racks[position].unfenced.next(self._partition_number)
             if broker is not None:
                 return position, broker
-        raise AssertionError("a partition is being placed while every broker is fenced")
+        raise AssertionError("Cannot place a partition, because all brokers are fenced.")
 
     def _shuffle(self) -> None:
         _shuffle(self._racks, self._draw)

@@ -1,4 +1,4 @@
-"""Validation of topic names. Source: Kafka's `Topic.validate`, `TopicCollection`."""
+"""Validates topic names. Source: Kafka's `Topic.validate` and `TopicCollection`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def check_name(name: str) -> None:
-    """Raise INVALID_TOPIC_EXCEPTION where `name` is not a valid topic name."""
+    """Raise INVALID_TOPIC_EXCEPTION if `name` is not a valid topic name."""
     if not name:
         reason = "the empty string is not allowed"
     elif name in (".", ".."):
         reason = f"'{name}' is not allowed"
     elif len(name) > NAME_LENGTH_MAX:
-        reason = f"it has {len(name)} characters, more than the maximum of {NAME_LENGTH_MAX}"
+        reason = f"it is {len(name)} characters long, but the maximum is {NAME_LENGTH_MAX}"
     elif _LEGAL.fullmatch(name) is None:
         reason = f"'{name}' contains characters other than ASCII alphanumerics, '.', '_' and '-'"
     else:
@@ -29,5 +29,8 @@ def check_name(name: str) -> None:
 
 
 def metric_name(name: str) -> str:
-    """Return the topic's name in metrics, with `.` as `_`. Two topics must not share it."""
+    """Return the topic's name in metrics, with `_` instead of `.`.
+
+    Two topics must not have the same name in metrics.
+    """
     return name.replace(".", "_")

@@ -1,9 +1,9 @@
-"""Validation of new topics and partitions, and the records that create them.
+"""Validates new topics and partitions, and creates their records.
 
-Purpose: the decisions of Kafka's ReplicationControlManager about CreateTopics, CreatePartitions
-and DeleteTopics. Invariants: a refusal is an ApiError and changes nothing; the ISR of a new
-partition is its active replicas, and the first of them leads. Must not know: the journal, requests
-and their versions.
+Purpose: implement the part of Kafka's `ReplicationControlManager` that handles CreateTopics,
+CreatePartitions and DeleteTopics. Invariants: an invalid request raises ApiError and changes
+nothing. The ISR of a new partition consists of its active replicas, and the first of them is the
+leader.
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A requested topic. Counts of -1 mean the controller's default; assignments by partition."""
+    """A topic to create.
+
+    A partition count or replication factor of -1 selects the controller's default. `assignments`
+    contains pairs of partition index and replicas.
+    """
 
     name: str
     partition_count: int = -1
@@ -46,7 +50,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatedTopic:
-    """A topic that was created, or would have been with `validate_only`."""
+    """A created topic, or a topic that passed the checks of a `validate_only` request."""
 
     topic_id: Uuid
     partition_count: int
@@ -55,7 +59,7 @@ class CreatedTopic:
 
 
 class TopicPlanner:
-    """Creates the records of new topics and partitions for the cluster in `metadata`."""
+    """Creates the records of new topics and partitions, based on `metadata`."""
 
     def __init__(
         self,
@@ -70,7 +74,7 @@ class TopicPlanner:
         self._draw = random_below(random_bytes)
 
     def check_partition_total(self, topics: Iterable[NewTopic]) -> None:
-        """Raise POLICY_VIOLATION where the topics of a request have too many partitions in all."""
+        """Raise POLICY_VIOLATION if the topics of a request have too many partitions in total."""
         default = self._config.num_partitions
         _check_partition_count(
             sum(
@@ -81,12 +85,12 @@ class TopicPlanner:
         )
 
     def create(self, new: NewTopic) -> tuple[CreatedTopic, list[MetadataRecord]]:
-        """Return the topic and its records; raise ApiError where it is refused."""
+        """Return the new topic and its records, or raise ApiError if the request is invalid."""
         self._check_new_name(new.name)
         configs = check_topic_configs(new.configs)
         assignments = self._assignments(new)
-        # Kafka uses different error codes for a manual assignment and for its own placement.
-        refusal = (
+        # Kafka uses different error codes for manual assignments and for its own placement.
+        error_code = (
             ErrorCode.invalid_replica_assignment
             if new.assignments
             else ErrorCode.invalid_replication_factor
@@ -104,20 +108,21 @@ class TopicPlanner:
                 for name, value in configs.items()
             ),
             *(
-                self._new_partition(created.topic_id, partition, replicas, refusal)
+                self._new_partition(created.topic_id, partition, replicas, error_code)
                 for partition, replicas in enumerate(assignments)
             ),
         ]
 
-    def grow(
+    def create_partitions(
         self, name: str, count: int, assignments: Sequence[tuple[int, ...]] | None
     ) -> list[MetadataRecord]:
-        """Return the records that grow a topic to `count` partitions; raise ApiError."""
+        """Return the records that increase the number of partitions to `count`.
+
+        Raises: ApiError if the request is invalid.
+        """
         topic = self._metadata.topics.get(name)
         if topic is None:
-            raise ApiError(
-                ErrorCode.unknown_topic_or_partition, f"The topic {name!r} does not exist."
-            )
+            raise ApiError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r}.")
         existing = len(topic.partitions)
         if count == existing:
             raise ApiError(
@@ -131,16 +136,16 @@ class TopicPlanner:
             )
         added = count - existing
         _check_partition_count(added)
-        placed, refusal = self._added_assignments(topic, added, assignments)
+        placed, error_code = self._added_assignments(topic, added, assignments)
         return [
-            self._new_partition(topic.topic_id, existing + index, replicas, refusal)
+            self._new_partition(topic.topic_id, existing + index, replicas, error_code)
             for index, replicas in enumerate(placed)
         ]
 
     def check_replicas(
         self, replicas: tuple[int, ...], *, replication_factor: int | None = None
     ) -> tuple[int, ...]:
-        """Return the replicas; raise INVALID_REPLICA_ASSIGNMENT where they are invalid."""
+        """Return the replicas, or raise INVALID_REPLICA_ASSIGNMENT if they are invalid."""
         repeated = [replica for replica, count in Counter(replicas).items() if count > 1]
         missing = [replica for replica in replicas if replica not in self._metadata.brokers]
         if not replicas:
@@ -197,7 +202,7 @@ class TopicPlanner:
             )
 
     def _assignments(self, new: NewTopic) -> list[tuple[int, ...]]:
-        """Return the replicas of each partition of a new topic, in partition order."""
+        """Return the replicas of each partition of a new topic, in the order of the partitions."""
         if new.assignments:
             return self._manual_assignments(new)
         if new.partition_count == 0 or new.partition_count < -1:
@@ -256,14 +261,14 @@ class TopicPlanner:
         )
 
     def _new_partition(
-        self, topic_id: Uuid, partition: int, replicas: tuple[int, ...], refusal: ErrorCode
+        self, topic_id: Uuid, partition: int, replicas: tuple[int, ...], error_code: ErrorCode
     ) -> PartitionRecord:
         isr = tuple(replica for replica in replicas if self._metadata.is_active(replica))
         if not isr:
             raise ApiError(
-                refusal,
-                f"All brokers that partition {partition} is assigned to ({replicas}) are fenced or "
-                "in controlled shutdown.",
+                error_code,
+                f"Partition {partition} cannot be created, because all of its brokers {replicas} "
+                "are fenced or in controlled shutdown.",
             )
         return PartitionRecord(
             topic_id=topic_id,

@@ -1,7 +1,7 @@
-"""The APIs that the controller serves: one file per Kafka API key.
+"""The APIs of the controller, one module per Kafka API key.
 
-`FORWARDED` are the keys that clients send to a broker, which forwards them; `APIS` also contains
-those that brokers send themselves.
+`FORWARDED` contains the API keys of client requests that brokers forward to the controller. `APIS`
+also contains the APIs for requests that brokers send on their own behalf.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from broker_ref.controller_api import (
     k18_api_versions,
     k19_create_topics,
     k20_delete_topics,
+    k30_create_acls,
+    k31_delete_acls,
     k33_alter_configs,
     k37_create_partitions,
     k43_elect_leaders,
     k44_incremental_alter_configs,
     k45_alter_partition_reassignments,
     k46_list_partition_reassignments,
+    k51_alter_user_scram_credentials,
     k56_alter_partition,
     k57_update_features,
     k59_fetch_snapshot,
@@ -33,12 +36,15 @@ from broker_ref.controller_api import (
 _CLIENTS: Final = (
     k19_create_topics,
     k20_delete_topics,
+    k30_create_acls,
+    k31_delete_acls,
     k33_alter_configs,
     k37_create_partitions,
     k43_elect_leaders,
     k44_incremental_alter_configs,
     k45_alter_partition_reassignments,
     k46_list_partition_reassignments,
+    k51_alter_user_scram_credentials,
     k57_update_features,
     k64_unregister_broker,
 )

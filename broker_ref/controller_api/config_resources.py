@@ -1,8 +1,9 @@
-"""Shared by AlterConfigs and IncrementalAlterConfigs: each resource is altered separately.
+"""Code shared by AlterConfigs and IncrementalAlterConfigs.
 
-Behaviour: INVALID_REQUEST for a repeated resource, a repeated config, a missing value and a
-resource type that Kafka does not know, as in `kafka.server.ConfigAdminManager`. Configs of topics
-can be altered; those of brokers, loggers, client metrics and groups cannot (INVALID_REQUEST).
+Each resource is altered separately. As in `kafka.server.ConfigAdminManager`, a repeated resource, a
+repeated config, a missing value and an unknown resource type are rejected with INVALID_REQUEST.
+Only the configs of topics can be altered. Changes to the configs of brokers, loggers, client
+metrics and groups are rejected with INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -14,29 +15,32 @@ from typing import Final, Protocol, TypeVar
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.api.config_operations import check_config_operation
 from broker_ref.controller_api.contract import NO_THROTTLE_MS
 from broker_ref.protocol.errors import ApiError
+from broker_ref.security.acls import AclOperation
+from broker_ref.security.authorizer import AuthHelper
 
 TOPIC: Final = 2
 FIXED_RESOURCES: Final = {4: "brokers", 8: "loggers", 16: "client metrics", 32: "groups"}
-"""Resource types whose configs cannot be altered here."""
+"""Resource types whose configs cannot be altered."""
 
 
 class Resource(Protocol):
-    """The fields of a resource that both requests have."""
+    """The fields that the resources of both requests have in common."""
 
     @property
     def resource_type(self) -> int:
-        """Kafka's number of the resource type."""
+        """The number of the resource type in Kafka's protocol."""
 
     @property
     def resource_name(self) -> str:
-        """The topic name or the broker id."""
+        """The name of a topic or the id of a broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResourceAnswer:
-    """The result of a resource."""
+class ResourceResponse:
+    """The error code of a resource."""
 
     error_code: ErrorCode
     error_message: str | None
@@ -46,9 +50,9 @@ class ResourceAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterConfigsResponse:
-    """The response to both requests."""
+    """The response to AlterConfigs and IncrementalAlterConfigs."""
 
-    responses: tuple[ResourceAnswer, ...]
+    responses: tuple[ResourceResponse, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
@@ -56,43 +60,51 @@ Named = TypeVar("Named", bound=Resource)
 
 
 def alter_each(
-    resources: Sequence[Named], alter_topic: Callable[[Named], None]
+    auth: AuthHelper, resources: Sequence[Named], alter_topic: Callable[[Named], None]
 ) -> AlterConfigsResponse:
-    """Alter each resource; an ApiError of `alter_topic` is its result."""
+    """Alter each resource and return the results. An ApiError affects only its own resource."""
     named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
-    answers = []
+    responses = []
     for resource in {(r.resource_type, r.resource_name): r for r in resources}.values():
         error_code, message = ErrorCode.none, None
         try:
             if named[resource.resource_type, resource.resource_name] > 1:
-                raise ApiError(ErrorCode.invalid_request, "Duplicate resource.")
+                raise ApiError(
+                    ErrorCode.invalid_request, "The resource occurs more than once in the request."
+                )
+            check_config_operation(
+                auth,
+                AclOperation.ALTER_CONFIGS,
+                resource.resource_type,
+                resource.resource_name,
+            )
             _check_type(resource.resource_type)
             alter_topic(resource)
         except ApiError as error:
             error_code, message = error.error_code, error.message
-        answers.append(
-            ResourceAnswer(
+        responses.append(
+            ResourceResponse(
                 error_code=error_code,
                 error_message=message,
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
             )
         )
-    return AlterConfigsResponse(responses=tuple(answers))
+    return AlterConfigsResponse(responses=tuple(responses))
 
 
 def check_configs(named: Sequence[str], *, without_value: Sequence[str]) -> None:
-    """Check the configs of a resource. Raises: ApiError (INVALID_REQUEST)."""
+    """Check that no config is repeated or without a value. Raises: ApiError (INVALID_REQUEST)."""
     repeated = [name for name, count in Counter(named).items() if count > 1]
     if repeated:
         raise ApiError(
             ErrorCode.invalid_request,
-            f"Error due to duplicate config keys : {','.join(repeated)}",
+            f"Error due to duplicate config keys: {','.join(repeated)}",
         )
     if without_value:
         raise ApiError(
             ErrorCode.invalid_request,
-            f"Null value not supported for : {','.join(without_value)}",
+            f"Null values are not supported for: {','.join(without_value)}",
         )
 
 
@@ -100,8 +112,8 @@ def _check_type(resource_type: int) -> None:
     if resource_type in FIXED_RESOURCES:
         raise ApiError(
             ErrorCode.invalid_request,
-            f"Configs of {FIXED_RESOURCES[resource_type]} cannot be altered here. Change the "
-            "config of the node and restart it.",
+            f"Configs of {FIXED_RESOURCES[resource_type]} cannot be altered with this request. "
+            "Change the config of the node and restart the node.",
         )
     if resource_type != TOPIC:
         raise ApiError(ErrorCode.invalid_request, f"Unknown resource type {resource_type}.")

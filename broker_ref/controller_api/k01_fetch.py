@@ -1,11 +1,11 @@
 """Fetch (1), version 17, of cluster metadata: brokers replicate the controller's log (KIP-595).
 
-Behaviour: the only partition is `__cluster_metadata`-0. The response contains whole batches, one
-per commit, and at least one if there is any from the fetch offset on; otherwise it waits up to
-`max_wait_ms` for a change. If the batches have been removed, the response names a snapshot, which
-FetchSnapshot serves (KIP-630). OFFSET_OUT_OF_RANGE: an offset beyond the end, from another history.
-There are no sessions: each fetch is a full fetch. Source:
-`kafka.server.ControllerApis.handleFetch`.
+The only partition is `__cluster_metadata`-0. Each batch contains one commit. The response contains
+complete batches, and at least one if the log has records at the fetch offset. Otherwise the request
+waits up to `max_wait_ms` for a metadata change. If the requested batches are no longer available,
+the response contains the id of a snapshot, which the broker reads with FetchSnapshot (KIP-630). The
+error is OFFSET_OUT_OF_RANGE if the fetch offset is beyond the log end offset. There are no fetch
+sessions. Source: `kafka.server.ControllerApis.handleFetch`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,24 @@ from broker_ref.controller.metadata_batches import (
     METADATA_PARTITION,
     METADATA_TOPIC_ID,
 )
-from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext, Wait
+from broker_ref.controller_api.contract import (
+    NO_THROTTLE_MS,
+    Api,
+    Call,
+    ControllerContext,
+    Wait,
+    on_cluster,
+)
 from broker_ref.protocol.identifiers import Uuid
+from broker_ref.security.acls import AclOperation
 
 METADATA_CHANGED: Final = "metadata changed"
-"""The key that waiting fetches wait for."""
+"""The purgatory key of fetches that are waiting for a metadata change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPartition:
-    """The fetch offset and the size limit."""
+    """The fetch offset and the size limit of a partition."""
 
     partition: int
     fetch_offset: int
@@ -42,7 +50,7 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchTopic:
-    """The partitions of a topic, by topic id."""
+    """The partitions of a topic, which is identified by its topic id."""
 
     topic_id: Uuid
     partitions: tuple[FetchPartition, ...]
@@ -50,7 +58,7 @@ class FetchTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """The broker that fetches."""
+    """The id and epoch of the broker that fetches."""
 
     replica_id: int = -1
     replica_epoch: int = -1
@@ -58,7 +66,7 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """A fetch request."""
+    """A Fetch request."""
 
     max_wait_ms: int
     topics: tuple[FetchTopic, ...]
@@ -70,7 +78,7 @@ class FetchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotId:
-    """A snapshot of all records below `end_offset`; -1 for none."""
+    """The id of a snapshot with all records below `end_offset`. -1 means no snapshot."""
 
     end_offset: int = -1
     epoch: int = -1
@@ -78,7 +86,7 @@ class SnapshotId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedPartition:
-    """Record batches, a snapshot id, or an error."""
+    """The record batches of a partition, a snapshot id, or an error."""
 
     partition_index: int
     error_code: ErrorCode = ErrorCode.none
@@ -92,7 +100,7 @@ class FetchedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedTopic:
-    """The partitions of a topic."""
+    """The partition responses of a topic."""
 
     topic_id: Uuid
     partitions: tuple[FetchedPartition, ...]
@@ -100,7 +108,7 @@ class FetchedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResponse:
-    """A fetch response."""
+    """A Fetch response."""
 
     error_code: ErrorCode = ErrorCode.none
     session_id: int = 0
@@ -114,9 +122,9 @@ class _WaitingFetch:
     request: FetchRequest
 
     def try_complete(self, now_ms: int) -> FetchResponse | None:
-        """Return the response if there is something new."""
+        """Return the response if a partition has records, a snapshot id or an error."""
         del now_ms
-        response = _answer(self.controller, self.request)
+        response = _response(self.controller, self.request)
         is_news = any(
             fetched.error_code is not ErrorCode.none
             or fetched.records
@@ -127,13 +135,13 @@ class _WaitingFetch:
         return response if is_news else None
 
     def expire(self, now_ms: int) -> FetchResponse:
-        """Return the response as it is."""
+        """Return the response, even if it contains no records."""
         del now_ms
-        return _answer(self.controller, self.request)
+        return _response(self.controller, self.request)
 
 
 def handle(context: ControllerContext, call: Call, request: FetchRequest) -> FetchResponse | Wait:
-    """Return the response if there is something new, otherwise wait."""
+    """Return the response immediately, or a `Wait` if there are no new records."""
     waiting = _WaitingFetch(controller=context.controller, request=request)
     if request.max_wait_ms <= 0 or request.min_bytes <= 0 or not request.topics:
         return waiting.expire(call.now_ms)
@@ -144,14 +152,14 @@ def handle(context: ControllerContext, call: Call, request: FetchRequest) -> Fet
     )
 
 
-def _answer(controller: Controller, request: FetchRequest) -> FetchResponse:
+def _response(controller: Controller, request: FetchRequest) -> FetchResponse:
     return FetchResponse(
         responses=tuple(
             FetchedTopic(
                 topic_id=topic.topic_id,
                 partitions=tuple(
-                    _partition(controller, topic.topic_id, wanted, request.max_bytes)
-                    for wanted in topic.partitions
+                    _partition(controller, topic.topic_id, requested, request.max_bytes)
+                    for requested in topic.partitions
                 ),
             )
             for topic in request.topics
@@ -160,9 +168,9 @@ def _answer(controller: Controller, request: FetchRequest) -> FetchResponse:
 
 
 def _partition(
-    controller: Controller, topic_id: Uuid, wanted: FetchPartition, max_bytes: int
+    controller: Controller, topic_id: Uuid, requested: FetchPartition, max_bytes: int
 ) -> FetchedPartition:
-    index = wanted.partition
+    index = requested.partition
     if topic_id != METADATA_TOPIC_ID:
         return FetchedPartition(partition_index=index, error_code=ErrorCode.unknown_topic_id)
     if index != METADATA_PARTITION:
@@ -170,14 +178,14 @@ def _partition(
             partition_index=index, error_code=ErrorCode.unknown_topic_or_partition
         )
     end_offset = controller.metadata.end_offset
-    if not 0 <= wanted.fetch_offset <= end_offset:
+    if not 0 <= requested.fetch_offset <= end_offset:
         return FetchedPartition(
             partition_index=index,
             error_code=ErrorCode.offset_out_of_range,
             high_watermark=end_offset,
         )
-    limit = min(max_bytes, wanted.partition_max_bytes)
-    records = controller.batches_from(wanted.fetch_offset, limit)
+    limit = min(max_bytes, requested.partition_max_bytes)
+    records = controller.batches_from(requested.fetch_offset, limit)
     snapshot_id = SnapshotId()
     if records is None:
         snapshot_id = SnapshotId(end_offset=controller.snapshot()[0], epoch=CONTROLLER_EPOCH)
@@ -191,4 +199,10 @@ def _partition(
     )
 
 
-API: Final = Api(key=1, versions=range(17, 18), request=FetchRequest, handle=handle)
+API: Final = Api(
+    key=1,
+    versions=range(17, 18),
+    request=FetchRequest,
+    handle=handle,
+    requires=(on_cluster(AclOperation.CLUSTER_ACTION),),
+)

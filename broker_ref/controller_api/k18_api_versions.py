@@ -1,7 +1,7 @@
-"""ApiVersions (18), versions 0 to 4: the APIs and versions that the controller serves.
+"""ApiVersions (18), versions 0 to 4: the APIs and versions that the controller supports.
 
-Behaviour: as at brokers (`broker_ref.api.k18_api_versions`), with the controller's own table.
-Source: `kafka.server.ControllerApis.handleApiVersionsRequest`.
+It works like `broker_ref.api.k18_api_versions`, but returns the APIs of the controller. Source:
+`kafka.server.ControllerApis.handleApiVersionsRequest`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from broker_ref.controller_api.contract import Api, Call, ControllerContext
 def handle(
     context: ControllerContext, call: Call, request: ApiVersionsRequest
 ) -> ApiVersionsResponse:
-    """Return all APIs."""
+    """Return all APIs of the controller."""
     del request
     return api_versions(context.apis(), context.metadata, version=call.version)
 

@@ -1,11 +1,15 @@
 """CreateTopics (19), versions 2 to 7: create topics.
 
-Behaviour: each topic is created or rejected separately, except for repeated names (INVALID_REQUEST)
-and too many partitions in total (POLICY_VIOLATION for all). Counts of -1 use the broker's defaults
-(KIP-464); a manual assignment of replicas excludes counts; configs are validated (INVALID_CONFIG);
-`validate_only` creates nothing. The response implies that the topic is durable in the metadata;
-brokers open the logs when they apply it. Responses contain counts and configs from version 5 on
-(KIP-525), and topic ids from version 7 on. Source:
+Each topic is created or rejected separately, with two exceptions. A topic name that is repeated is
+rejected with INVALID_REQUEST. If the request has too many partitions in total, all topics are
+rejected with POLICY_VIOLATION. A partition count or replication factor of -1 selects the default
+(KIP-464). Both must be -1 if the request assigns the replicas manually. The error for an invalid
+config is INVALID_CONFIG. With `validate_only` no topic is created.
+
+When the response is sent, the topic is durable in the metadata. Brokers create the logs when they
+apply the metadata. Responses contain partition counts, replication factors and configs from version
+5 on (KIP-525), and topic ids from version 7 on. A client that may create a topic, but not describe
+its configs, gets only the id. Source:
 `kafka.server.ControllerApis.handleCreateTopics`.
 """
 
@@ -22,6 +26,7 @@ from broker_ref.controller.topics import CreatedTopic, NewTopic
 from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
+from broker_ref.security.acls import AclOperation, ResourceType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +39,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """A config of a topic."""
+    """The name and value of a topic config."""
 
     name: str
     value: str | None
@@ -60,7 +65,7 @@ class CreateTopicsRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnsweredConfig:
+class ConfigResponse:
     """An effective config of the topic."""
 
     name: str
@@ -71,23 +76,24 @@ class AnsweredConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicAnswer:
-    """The new topic, or an error."""
+class TopicResponse:
+    """The created topic, or an error."""
 
     name: str
     topic_id: Uuid = ZERO_UUID
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
+    topic_config_error_code: ErrorCode = ErrorCode.none
     num_partitions: int = -1
     replication_factor: int = -1
-    configs: tuple[AnsweredConfig, ...] | None = ()
+    configs: tuple[ConfigResponse, ...] | None = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopicsResponse:
     """A CreateTopics response."""
 
-    topics: tuple[TopicAnswer, ...]
+    topics: tuple[TopicResponse, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
@@ -95,33 +101,43 @@ def handle(
     context: ControllerContext, call: Call, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
     """Create each topic."""
-    del call
+    by_name = {topic.name: topic for topic in request.topics}
+    authorized = {name for name in by_name if _may_create(call, name)}
     try:
         context.controller.topics.check_partition_total(
-            _new_topic(topic) for topic in request.topics
+            _new_topic(topic) for topic in request.topics if topic.name in authorized
         )
     except ApiError as error:
-        return CreateTopicsResponse(
-            topics=tuple(_refusal(name, error) for name in {t.name: t for t in request.topics})
-        )
+        return CreateTopicsResponse(topics=tuple(_error_response(name, error) for name in by_name))
     named = Counter(topic.name for topic in request.topics)
-    answers = []
-    for topic in {topic.name: topic for topic in request.topics}.values():
+    responses = []
+    for topic in by_name.values():
         try:
             if named[topic.name] > 1:
-                raise ApiError(ErrorCode.invalid_request, "Duplicate topic name.")
+                raise ApiError(
+                    ErrorCode.invalid_request,
+                    "The topic name occurs more than once in the request.",
+                )
+            if topic.name not in authorized:
+                raise call.auth.denial(AclOperation.CREATE, ResourceType.TOPIC, topic.name)
             created = context.controller.create_topic(
                 _new_topic(topic), validate_only=request.validate_only
             )
         except ApiError as error:
-            answers.append(_refusal(topic.name, error))
+            responses.append(_error_response(topic.name, error))
         else:
-            answers.append(_answer(context, topic.name, created, request.validate_only))
-    return CreateTopicsResponse(topics=tuple(answers))
+            responses.append(_response(context, call, topic.name, created, request.validate_only))
+    return CreateTopicsResponse(topics=tuple(responses))
 
 
-def _refusal(name: str, error: ApiError) -> TopicAnswer:
-    return TopicAnswer(name=name, error_code=error.error_code, error_message=error.message)
+def _may_create(call: Call, name: str) -> bool:
+    return call.auth.allows(AclOperation.CREATE, ResourceType.CLUSTER) or call.auth.allows(
+        AclOperation.CREATE, ResourceType.TOPIC, name
+    )
+
+
+def _error_response(name: str, error: ApiError) -> TopicResponse:
+    return TopicResponse(name=name, error_code=error.error_code, error_message=error.message)
 
 
 def _new_topic(topic: RequestedTopic) -> NewTopic:
@@ -136,16 +152,23 @@ def _new_topic(topic: RequestedTopic) -> NewTopic:
     )
 
 
-def _answer(
-    context: ControllerContext, name: str, created: CreatedTopic, validate_only: bool
-) -> TopicAnswer:
-    return TopicAnswer(
+def _response(
+    context: ControllerContext, call: Call, name: str, created: CreatedTopic, validate_only: bool
+) -> TopicResponse:
+    topic_id = ZERO_UUID if validate_only else created.topic_id
+    if not call.auth.allows(AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, name):
+        return TopicResponse(
+            name=name,
+            topic_id=topic_id,
+            topic_config_error_code=ErrorCode.topic_authorization_failed,
+        )
+    return TopicResponse(
         name=name,
-        topic_id=ZERO_UUID if validate_only else created.topic_id,
+        topic_id=topic_id,
         num_partitions=created.partition_count,
         replication_factor=created.replication_factor,
         configs=tuple(
-            AnsweredConfig(
+            ConfigResponse(
                 name=described.name,
                 value=described.value,
                 read_only=False,

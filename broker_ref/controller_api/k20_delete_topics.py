@@ -1,10 +1,13 @@
-"""DeleteTopics (20), versions 1 to 6: delete topics by name or, from version 6 on, by id (KIP-516).
+"""DeleteTopics (20), versions 1 to 6: delete topics.
 
-Behaviour: the response implies that the topics are removed from the metadata; brokers remove their
-logs and committed offsets when they apply it. INVALID_REQUEST: a topic that is repeated, by name or
-by name and id, or that has both name and id, or neither; it is not deleted. If
-`delete.topic.enable` is false, all topics are TOPIC_DELETION_DISABLED (INVALID_REQUEST before
-version 3). Source: `kafka.server.ControllerApis.handleDeleteTopics`.
+Topics are identified by name or, from version 6 on, by name or topic id (KIP-516). When the
+response is sent, the topics have been removed from the metadata. Brokers remove the logs and
+committed offsets when they apply the metadata. A topic is not deleted and gets INVALID_REQUEST if
+its name or id is repeated in the request, even if the client may not delete it. The same applies if
+it has both a name and an id, or neither. An authorized client also gets INVALID_REQUEST if a name
+and an id are those of the same topic. If
+`delete.topic.enable` is false, all topics get TOPIC_DELETION_DISABLED, or INVALID_REQUEST before
+version 3. Source: `kafka.server.ControllerApis.handleDeleteTopics`.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from broker_ref.controller.metadata import Topic
 from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid, uuid_text
+from broker_ref.security.acls import AclOperation, ResourceType
 
 FIRST_VERSION_BY_TOPIC_ID: Final = 6
 FIRST_VERSION_OF_DELETION_DISABLED: Final = 3
@@ -27,7 +31,7 @@ FIRST_VERSION_OF_DELETION_DISABLED: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedTopic:
-    """A topic by name or by id."""
+    """A topic, identified by name or id."""
 
     name: str | None
     topic_id: Uuid = ZERO_UUID
@@ -35,15 +39,15 @@ class RequestedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopicsRequest:
-    """A DeleteTopics request: `topic_names` up to version 5, then `topics`."""
+    """A DeleteTopics request with `topic_names`, or with `topics` from version 6 on."""
 
     topic_names: tuple[str, ...] = ()
     topics: tuple[RequestedTopic, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicAnswer:
-    """The result of a topic."""
+class TopicResponse:
+    """The error code of a topic."""
 
     name: str | None
     topic_id: Uuid = ZERO_UUID
@@ -55,7 +59,7 @@ class TopicAnswer:
 class DeleteTopicsResponse:
     """A DeleteTopics response."""
 
-    responses: tuple[TopicAnswer, ...]
+    responses: tuple[TopicResponse, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
@@ -66,31 +70,45 @@ def handle(
     requested = request.topics
     if call.version < FIRST_VERSION_BY_TOPIC_ID:
         requested = tuple(RequestedTopic(name=name) for name in request.topic_names)
-    found = [_find(context, topic) for topic in requested]
-    named = Counter(topic.topic_id for topic in found if isinstance(topic, Topic))
-    answers = tuple(
-        _delete(context, call, topic, named, found[index]) for index, topic in enumerate(requested)
+    counts = Counter(requested)
+    found = {topic: _find(context, topic) for topic in counts}
+    # A topic with a repeated id cannot be deleted by name. A repeated name does not affect ids.
+    named = Counter(
+        target.topic_id
+        for topic, target in found.items()
+        if isinstance(target, Topic) and not (counts[topic] > 1 and topic.name is not None)
     )
-    return DeleteTopicsResponse(responses=tuple(dict.fromkeys(answers)))
+    repeated = ApiError(
+        ErrorCode.invalid_request, "The topic occurs more than once in the request."
+    )
+    responses = tuple(
+        _delete(context, call, topic, named, repeated if counts[topic] > 1 else target)
+        for topic, target in found.items()
+    )
+    return DeleteTopicsResponse(responses=tuple(dict.fromkeys(responses)))
 
 
 def _find(context: ControllerContext, requested: RequestedTopic) -> Topic | ApiError:
-    """Return the topic, or the error for a topic that cannot be found."""
+    """Return the topic, or the error if the topic cannot be found."""
     by_id = requested.topic_id != ZERO_UUID
     if by_id and requested.name is not None:
         return ApiError(
-            ErrorCode.invalid_request, "You may not specify both topic name and topic id."
+            ErrorCode.invalid_request,
+            "A topic must be specified by name or by id, not by both.",
         )
     if by_id:
         found = context.metadata.topics_by_id.get(requested.topic_id)
         if found is None:
             return ApiError(
                 ErrorCode.unknown_topic_id,
-                f"There is no topic with id {uuid_text(requested.topic_id)}.",
+                f"There is no topic with the id {uuid_text(requested.topic_id)}.",
             )
         return found
     if requested.name is None:
-        return ApiError(ErrorCode.invalid_request, "Neither topic name nor id were specified.")
+        return ApiError(
+            ErrorCode.invalid_request,
+            "A topic must be specified by name or by id, but both are missing.",
+        )
     return context.metadata.topics.get(requested.name) or ApiError(
         ErrorCode.unknown_topic_or_partition, f"There is no topic {requested.name!r}."
     )
@@ -102,29 +120,52 @@ def _delete(
     requested: RequestedTopic,
     named: Mapping[Uuid, int],
     found: Topic | ApiError,
-) -> TopicAnswer:
-    answered = TopicAnswer(name=requested.name, topic_id=requested.topic_id)
+) -> TopicResponse:
+    response = TopicResponse(name=requested.name, topic_id=requested.topic_id)
     try:
         if not context.config.delete_topic_enable:
             known = call.version >= FIRST_VERSION_OF_DELETION_DISABLED
             raise ApiError(
                 ErrorCode.topic_deletion_disabled if known else ErrorCode.invalid_request,
-                "Topic deletion is disabled: delete.topic.enable is false.",
+                "Topic deletion is disabled, because delete.topic.enable is false.",
             )
+        if not _may_describe(call, requested, found):
+            raise call.auth.denial(AclOperation.DESCRIBE, ResourceType.TOPIC, requested.name or "")
         if isinstance(found, ApiError):
             raise found
-        answered = TopicAnswer(name=found.name, topic_id=found.topic_id)
+        if not _may(call, AclOperation.DELETE, found.name):
+            response = TopicResponse(name=found.name, topic_id=requested.topic_id)
+            raise call.auth.denial(AclOperation.DELETE, ResourceType.TOPIC, found.name)
+        response = TopicResponse(name=found.name, topic_id=found.topic_id)
         if named[found.topic_id] > 1:
-            raise ApiError(ErrorCode.invalid_request, "Duplicate topic name.")
+            raise ApiError(
+                ErrorCode.invalid_request,
+                "The request contains both the name and the id of the topic.",
+            )
         context.controller.delete_topic(found)
     except ApiError as error:
-        return TopicAnswer(
-            name=answered.name,
-            topic_id=answered.topic_id,
+        return TopicResponse(
+            name=response.name,
+            topic_id=response.topic_id,
             error_code=error.error_code,
             error_message=error.message,
         )
-    return answered
+    return response
+
+
+def _may_describe(call: Call, requested: RequestedTopic, found: Topic | ApiError) -> bool:
+    """Return whether the client may know whether a topic exists."""
+    if isinstance(found, Topic):
+        return _may(call, AclOperation.DESCRIBE, found.name)
+    if found.error_code is not ErrorCode.unknown_topic_or_partition:
+        return True
+    return _may(call, AclOperation.DESCRIBE, requested.name or "")
+
+
+def _may(call: Call, operation: AclOperation, topic: str) -> bool:
+    return call.auth.allows(AclOperation.DELETE, ResourceType.CLUSTER) or call.auth.allows(
+        operation, ResourceType.TOPIC, topic
+    )
 
 
 API: Final = Api(key=20, versions=range(1, 7), request=DeleteTopicsRequest, handle=handle)

@@ -1,9 +1,10 @@
 """AlterConfigs (33), versions 0 to 2: replace all configs of topics.
 
-Behaviour: each topic is altered completely or not at all. INVALID_CONFIG: an invalid config;
-UNKNOWN_TOPIC_OR_PARTITION: no such topic; INVALID_REQUEST: a repeated config or a missing value.
-Configs that are not named are reset. `validate_only` alters nothing. Other resources are rejected,
-see `config_resources`. Source: `kafka.server.ControllerApis.handleLegacyAlterConfigs`.
+Configs that are not in the request are reset to their defaults. Either all changes to a topic are
+applied, or none are. With `validate_only` no changes are applied. The error is INVALID_CONFIG for
+an invalid config, UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist, and INVALID_REQUEST
+for a repeated config or a missing value. Other resource types are rejected (see
+`config_resources`). Source: `kafka.server.ControllerApis.handleLegacyAlterConfigs`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from broker_ref.controller_api.contract import Api, Call, ControllerContext
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterableConfig:
-    """A config and its value."""
+    """The name and new value of a config."""
 
     name: str
     value: str | None
@@ -29,7 +30,7 @@ class AlterableConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlteredResource:
-    """A resource and its new configs."""
+    """A resource with its new configs."""
 
     resource_type: int
     resource_name: str
@@ -47,8 +48,7 @@ class AlterConfigsRequest:
 def handle(
     context: ControllerContext, call: Call, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:
-    """Alter each topic."""
-    del call
+    """Replace the configs of each topic."""
 
     def alter(resource: AlteredResource) -> None:
         check_configs(
@@ -61,7 +61,7 @@ def handle(
             validate_only=request.validate_only,
         )
 
-    return alter_each(request.resources, alter)
+    return alter_each(call.auth, request.resources, alter)
 
 
 API: Final = Api(key=33, versions=range(3), request=AlterConfigsRequest, handle=handle)

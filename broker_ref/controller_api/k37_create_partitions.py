@@ -1,8 +1,9 @@
 """CreatePartitions (37), versions 0 to 3: add partitions to topics (KIP-195).
 
-Behaviour: one result per topic; INVALID_REQUEST: a repeated topic; INVALID_PARTITIONS: the count is
-not an increase; INVALID_REPLICA_ASSIGNMENT: a manual assignment does not match the new partitions,
-or names unregistered brokers. Source: `kafka.server.ControllerApis.handleCreatePartitions`.
+Each topic gets its own result. The error is INVALID_REQUEST for a repeated topic,
+INVALID_PARTITIONS if the requested count is not above the current count, and
+INVALID_REPLICA_ASSIGNMENT if a manual assignment does not match the new partitions or contains
+brokers that are not registered. Source: `kafka.server.ControllerApis.handleCreatePartitions`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
 from broker_ref.protocol.errors import ApiError
+from broker_ref.security.acls import AclOperation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +44,8 @@ class CreatePartitionsRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicAnswer:
-    """The result of a topic."""
+class TopicResponse:
+    """The error code of a topic."""
 
     name: str
     error_code: ErrorCode = ErrorCode.none
@@ -54,7 +56,7 @@ class TopicAnswer:
 class CreatePartitionsResponse:
     """A CreatePartitions response."""
 
-    results: tuple[TopicAnswer, ...]
+    results: tuple[TopicResponse, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
@@ -62,26 +64,31 @@ def handle(
     context: ControllerContext, call: Call, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     """Add partitions to each topic."""
-    del call
     named = Counter(topic.name for topic in request.topics)
-    answers = []
+    responses = []
     for topic in {topic.name: topic for topic in request.topics}.values():
         try:
             if named[topic.name] > 1:
-                raise ApiError(ErrorCode.invalid_request, "Duplicate topic name.")
-            _grow(context, topic, validate_only=request.validate_only)
+                raise ApiError(
+                    ErrorCode.invalid_request,
+                    "The topic name occurs more than once in the request.",
+                )
+            call.auth.check_topic(AclOperation.ALTER, topic.name)
+            _create_partitions(context, topic, validate_only=request.validate_only)
         except ApiError as error:
-            answers.append(
-                TopicAnswer(
+            responses.append(
+                TopicResponse(
                     name=topic.name, error_code=error.error_code, error_message=error.message
                 )
             )
         else:
-            answers.append(TopicAnswer(name=topic.name))
-    return CreatePartitionsResponse(results=tuple(answers))
+            responses.append(TopicResponse(name=topic.name))
+    return CreatePartitionsResponse(results=tuple(responses))
 
 
-def _grow(context: ControllerContext, topic: RequestedTopic, *, validate_only: bool) -> None:
+def _create_partitions(
+    context: ControllerContext, topic: RequestedTopic, *, validate_only: bool
+) -> None:
     assignments = None
     if topic.assignments is not None:
         assignments = [assignment.broker_ids for assignment in topic.assignments]

@@ -1,10 +1,11 @@
 """ElectLeaders (43), versions 0 to 2: preferred and unclean leader elections (KIP-183, KIP-460).
 
-Behaviour: election type 0 (the only one in version 0) elects the preferred leader if it is alive
-and in sync, otherwise PREFERRED_LEADER_NOT_AVAILABLE. Type 1 elects any live replica if there is no
-leader, regardless of the topic's config, otherwise ELIGIBLE_LEADERS_NOT_AVAILABLE.
-ELECTION_NOT_NEEDED: nothing to do; omitted if all partitions were requested. INVALID_REQUEST: any
-other type. Source: `kafka.server.ControllerApis.handleElectLeaders`.
+Election type 0 elects the preferred leader if it is active and in the ISR. Otherwise the error is
+PREFERRED_LEADER_NOT_AVAILABLE. Version 0 supports only this type. Election type 1 elects any active
+replica if the partition has no leader, even if the topic's config does not allow it. The error is
+ELIGIBLE_LEADERS_NOT_AVAILABLE if there is no active replica. If no election is needed, the
+partition gets ELECTION_NOT_NEEDED, or is omitted if all partitions are requested. Other election
+types are rejected with INVALID_REQUEST. Source: `kafka.server.ControllerApis.handleElectLeaders`.
 """
 
 from __future__ import annotations
@@ -14,8 +15,15 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
+from broker_ref.controller_api.contract import (
+    NO_THROTTLE_MS,
+    Api,
+    Call,
+    ControllerContext,
+    on_cluster,
+)
 from broker_ref.protocol.errors import ApiError
+from broker_ref.security.acls import AclOperation
 
 PREFERRED: Final = 0
 UNCLEAN: Final = 1
@@ -23,7 +31,7 @@ UNCLEAN: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPartitions:
-    """The partitions of a topic."""
+    """The requested partitions of a topic."""
 
     topic: str
     partitions: tuple[int, ...]
@@ -31,7 +39,7 @@ class TopicPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectLeadersRequest:
-    """An ElectLeaders request; None requests all partitions."""
+    """An ElectLeaders request. If `topic_partitions` is None, all partitions are requested."""
 
     topic_partitions: tuple[TopicPartitions, ...] | None
     election_type: int = PREFERRED
@@ -39,7 +47,7 @@ class ElectLeadersRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResult:
-    """The result of a partition."""
+    """The error code of a partition."""
 
     partition_id: int
     error_code: ErrorCode
@@ -48,7 +56,7 @@ class PartitionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResult:
-    """The results of a topic."""
+    """The partition results of a topic."""
 
     topic: str
     partition_result: tuple[PartitionResult, ...]
@@ -66,32 +74,32 @@ class ElectLeadersResponse:
 def handle(
     context: ControllerContext, call: Call, request: ElectLeadersRequest
 ) -> ElectLeadersResponse:
-    """Run the elections."""
+    """Run the requested elections."""
     del call
     if request.election_type not in {PREFERRED, UNCLEAN}:
         return ElectLeadersResponse(error_code=ErrorCode.invalid_request)
-    asked = request.topic_partitions
-    wanted = {
+    named_partitions = request.topic_partitions
+    requested = {
         (named.topic, partition): None
-        for named in (_all_partitions(context) if asked is None else asked)
+        for named in (_all_partitions(context) if named_partitions is None else named_partitions)
         for partition in named.partitions
     }
     try:
-        answers = context.controller.elect_leaders(
-            tuple(wanted), unclean=request.election_type == UNCLEAN
+        outcomes = context.controller.elect_leaders(
+            tuple(requested), unclean=request.election_type == UNCLEAN
         )
     except ApiError as error:
         return ElectLeadersResponse(error_code=error.error_code)
-    results: dict[str, list[PartitionResult]] = {topic: [] for topic, _ in wanted}
-    for (topic, partition), refusal in zip(wanted, answers, strict=True):
-        code = ErrorCode.none if refusal is None else refusal.error_code
-        if asked is None and code is ErrorCode.election_not_needed:
+    results: dict[str, list[PartitionResult]] = {topic: [] for topic, _ in requested}
+    for (topic, partition), outcome in zip(requested, outcomes, strict=True):
+        code = ErrorCode.none if outcome is None else outcome.error_code
+        if named_partitions is None and code is ErrorCode.election_not_needed:
             continue
         results[topic].append(
             PartitionResult(
                 partition_id=partition,
                 error_code=code,
-                error_message=None if refusal is None else refusal.message,
+                error_message=None if outcome is None else outcome.message,
             )
         )
     return ElectLeadersResponse(
@@ -109,4 +117,10 @@ def _all_partitions(context: ControllerContext) -> list[TopicPartitions]:
     ]
 
 
-API: Final = Api(key=43, versions=range(3), request=ElectLeadersRequest, handle=handle)
+API: Final = Api(
+    key=43,
+    versions=range(3),
+    request=ElectLeadersRequest,
+    handle=handle,
+    requires=(on_cluster(AclOperation.ALTER),),
+)

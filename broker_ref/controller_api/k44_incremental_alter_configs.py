@@ -1,10 +1,11 @@
 """IncrementalAlterConfigs (44), versions 0 and 1: change individual configs of topics (KIP-339).
 
-Behaviour: SET, DELETE, and APPEND and SUBTRACT for lists; other configs do not change. Each topic
-is altered completely or not at all. INVALID_CONFIG: an invalid config, or a list operation on a
-config that is not a list; UNKNOWN_TOPIC_OR_PARTITION: no such topic; INVALID_REQUEST: a repeated
-config, an unknown operation, or a missing value. `validate_only` alters nothing. Other resources
-are rejected, see `config_resources`. Source:
+The operations are SET, DELETE, APPEND and SUBTRACT. The last two require a config of type LIST.
+Configs that are not in the request do not change. Either all changes to a topic are applied, or
+none are. With `validate_only` no changes are applied. The error is INVALID_CONFIG for an invalid
+config or a list operation on a config of another type, UNKNOWN_TOPIC_OR_PARTITION for a topic that
+does not exist, and INVALID_REQUEST for a repeated config, an unknown operation or a missing value.
+Other resource types are rejected (see `config_resources`). Source:
 `kafka.server.ControllerApis.handleIncrementalAlterConfigs`.
 """
 
@@ -27,7 +28,7 @@ from broker_ref.protocol.errors import ApiError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterableConfig:
-    """A config, an operation and its value."""
+    """A config with the operation and its value."""
 
     name: str
     config_operation: int
@@ -36,7 +37,7 @@ class AlterableConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlteredResource:
-    """A resource and its config changes."""
+    """A resource with its config changes."""
 
     resource_type: int
     resource_name: str
@@ -54,19 +55,18 @@ class IncrementalAlterConfigsRequest:
 def handle(
     context: ControllerContext, call: Call, request: IncrementalAlterConfigsRequest
 ) -> AlterConfigsResponse:
-    """Alter each topic."""
-    del call
+    """Apply the config changes of each topic."""
 
     def alter(resource: AlteredResource) -> None:
         context.controller.alter_configs(
             resource.resource_name, _changes(resource), validate_only=request.validate_only
         )
 
-    return alter_each(request.resources, alter)
+    return alter_each(call.auth, request.resources, alter)
 
 
 def _changes(resource: AlteredResource) -> list[ConfigChange]:
-    """Return the config changes of a resource. Raises: ApiError (INVALID_REQUEST)."""
+    """Return the config changes for a resource. Raises: ApiError (INVALID_REQUEST)."""
     check_configs(
         [config.name for config in resource.configs],
         without_value=[

@@ -1,10 +1,11 @@
 """AlterPartitionReassignments (45), versions 0 and 1: move partitions to other brokers (KIP-455).
 
-Behaviour: a partition is reassigned to the given replicas; null replicas cancel its reassignment
-(NO_REASSIGNMENT_IN_PROGRESS if there is none). INVALID_REPLICA_ASSIGNMENT: unknown or repeated
-brokers, or an empty list; INVALID_REPLICATION_FACTOR: another number of replicas, if the request
-does not allow it (version 1, KIP-860). The response implies that the reassignment has started;
-ListPartitionReassignments returns those in progress. Source:
+A partition is reassigned to the replicas in the request. If the replicas are null, the reassignment
+in progress is cancelled (NO_REASSIGNMENT_IN_PROGRESS if there is none). The error is
+INVALID_REPLICA_ASSIGNMENT for an empty list and for unknown or repeated brokers. It is
+INVALID_REPLICATION_FACTOR if the number of replicas changes and the request does not allow this
+(version 1, KIP-860). When the response is sent, the reassignment has started.
+ListPartitionReassignments returns the reassignments in progress. Source:
 `kafka.server.ControllerApis.handleAlterPartitionReassignments`.
 """
 
@@ -15,13 +16,20 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
+from broker_ref.controller_api.contract import (
+    NO_THROTTLE_MS,
+    Api,
+    Call,
+    ControllerContext,
+    on_cluster,
+)
 from broker_ref.protocol.errors import ApiError
+from broker_ref.security.acls import AclOperation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReassignablePartition:
-    """A partition and its new replicas; None cancels the reassignment."""
+    """A partition and its new replicas. None cancels the reassignment."""
 
     partition_index: int
     replicas: tuple[int, ...] | None
@@ -29,7 +37,7 @@ class ReassignablePartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReassignableTopic:
-    """The partitions of a topic."""
+    """The requested partitions of a topic."""
 
     name: str
     partitions: tuple[ReassignablePartition, ...]
@@ -44,8 +52,8 @@ class AlterPartitionReassignmentsRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionAnswer:
-    """The result of a partition."""
+class PartitionResponse:
+    """The error code of a partition."""
 
     partition_index: int
     error_code: ErrorCode
@@ -53,11 +61,11 @@ class PartitionAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicAnswer:
-    """The results of a topic."""
+class TopicResponse:
+    """The partition results of a topic."""
 
     name: str
-    partitions: tuple[PartitionAnswer, ...]
+    partitions: tuple[PartitionResponse, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,45 +74,49 @@ class AlterPartitionReassignmentsResponse:
 
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
-    responses: tuple[TopicAnswer, ...] = ()
+    responses: tuple[TopicResponse, ...] = ()
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
 def handle(
     context: ControllerContext, call: Call, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
-    """Start or cancel the reassignments."""
+    """Start or cancel the requested reassignments."""
     del call
-    wanted = {
+    requested = {
         (topic.name, partition.partition_index): partition.replicas
         for topic in request.topics
         for partition in topic.partitions
     }
     try:
-        refusals = context.controller.alter_reassignments(
-            wanted, may_change_factor=request.allow_replication_factor_change
+        outcomes = context.controller.alter_reassignments(
+            requested, may_change_factor=request.allow_replication_factor_change
         )
     except ApiError as error:
         return AlterPartitionReassignmentsResponse(
             error_code=error.error_code, error_message=error.message
         )
-    answers: dict[str, list[PartitionAnswer]] = {}
-    for (topic, partition), refusal in zip(wanted, refusals, strict=True):
-        answers.setdefault(topic, []).append(
-            PartitionAnswer(
+    responses: dict[str, list[PartitionResponse]] = {}
+    for (topic, partition), outcome in zip(requested, outcomes, strict=True):
+        responses.setdefault(topic, []).append(
+            PartitionResponse(
                 partition_index=partition,
-                error_code=ErrorCode.none if refusal is None else refusal.error_code,
-                error_message=None if refusal is None else refusal.message,
+                error_code=ErrorCode.none if outcome is None else outcome.error_code,
+                error_message=None if outcome is None else outcome.message,
             )
         )
     return AlterPartitionReassignmentsResponse(
         responses=tuple(
-            TopicAnswer(name=name, partitions=tuple(partitions))
-            for name, partitions in answers.items()
+            TopicResponse(name=name, partitions=tuple(partitions))
+            for name, partitions in responses.items()
         )
     )
 
 
 API: Final = Api(
-    key=45, versions=range(2), request=AlterPartitionReassignmentsRequest, handle=handle
+    key=45,
+    versions=range(2),
+    request=AlterPartitionReassignmentsRequest,
+    handle=handle,
+    requires=(on_cluster(AclOperation.ALTER),),
 )

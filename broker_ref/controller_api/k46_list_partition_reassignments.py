@@ -1,7 +1,7 @@
 """ListPartitionReassignments (46), version 0: reassignments in progress (KIP-455).
 
-Behaviour: returns those of the named partitions, or of all, that are being reassigned; other
-partitions are omitted. Source: `kafka.server.ControllerApis.handleListPartitionReassignments`.
+If `topics` is null, all partitions are requested. Partitions that are not being reassigned are
+omitted. Source: `kafka.server.ControllerApis.handleListPartitionReassignments`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,19 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
+from broker_ref.controller_api.contract import (
+    NO_THROTTLE_MS,
+    Api,
+    Call,
+    ControllerContext,
+    on_cluster,
+)
+from broker_ref.security.acls import AclOperation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedTopic:
-    """The partitions of a topic."""
+    """The requested partitions of a topic."""
 
     name: str
     partition_indexes: tuple[int, ...]
@@ -24,14 +31,14 @@ class NamedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPartitionReassignmentsRequest:
-    """A ListPartitionReassignments request; None requests all partitions."""
+    """A ListPartitionReassignments request. If `topics` is None, all partitions are requested."""
 
     topics: tuple[NamedTopic, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OngoingPartition:
-    """A partition whose reassignment is in progress."""
+    """A partition with a reassignment in progress."""
 
     partition_index: int
     replicas: tuple[int, ...]
@@ -41,7 +48,7 @@ class OngoingPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OngoingTopic:
-    """The reassignments of a topic."""
+    """The partitions of a topic with a reassignment in progress."""
 
     name: str
     partitions: tuple[OngoingPartition, ...]
@@ -89,5 +96,9 @@ def _ongoing(context: ControllerContext, topic: NamedTopic) -> tuple[OngoingPart
 
 
 API: Final = Api(
-    key=46, versions=range(1), request=ListPartitionReassignmentsRequest, handle=handle
+    key=46,
+    versions=range(1),
+    request=ListPartitionReassignmentsRequest,
+    handle=handle,
+    requires=(on_cluster(AclOperation.DESCRIBE),),
 )

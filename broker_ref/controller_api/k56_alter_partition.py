@@ -1,8 +1,9 @@
-"""AlterPartition (56), versions 2 and 3: a leader proposes in-sync replicas (KIP-497, KIP-903).
+"""AlterPartition (56), versions 2 and 3: a leader proposes a new ISR (KIP-497, KIP-903).
 
-Behaviour: STALE_BROKER_EPOCH for the whole request if the broker's registration is not current.
-Each partition is checked by `broker_ref.controller.alter_partition` and answered with its new
-state. From version 3 on replicas have broker epochs, which must match their registrations. Source:
+If the leader's broker epoch is not the registered one, the whole request fails with
+STALE_BROKER_EPOCH. `broker_ref.controller.alter_partition` checks each partition. The response
+contains the new state of each partition. From version 3 on, each ISR member has a broker epoch,
+which must match its registration. Source:
 `kafka.server.ControllerApis.handleAlterPartitionRequest`.
 """
 
@@ -15,14 +16,21 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.alter_partition import SKIP_EPOCH_CHECK, IsrProposal
 from broker_ref.controller.metadata import RECOVERED, PartitionMetadata
-from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
+from broker_ref.controller_api.contract import (
+    NO_THROTTLE_MS,
+    Api,
+    Call,
+    ControllerContext,
+    on_cluster,
+)
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
+from broker_ref.security.acls import AclOperation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerState:
-    """A replica and its broker epoch at the leader; -1 if unknown."""
+    """An ISR member and its broker epoch according to the leader, or -1 if the epoch is unknown."""
 
     broker_id: int
     broker_epoch: int = SKIP_EPOCH_CHECK
@@ -30,7 +38,7 @@ class BrokerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposedPartition:
-    """A proposal: `new_isr` up to version 2, then `new_isr_with_epochs`."""
+    """A proposed ISR: `new_isr` up to version 2, `new_isr_with_epochs` from version 3 on."""
 
     partition_index: int
     leader_epoch: int
@@ -42,7 +50,7 @@ class ProposedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposedTopic:
-    """The partitions of a topic."""
+    """The proposals for the partitions of a topic."""
 
     topic_id: Uuid
     partitions: tuple[ProposedPartition, ...]
@@ -58,8 +66,8 @@ class AlterPartitionRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnsweredPartition:
-    """The state of the partition, or an error."""
+class PartitionResponse:
+    """The new state of a partition, or an error."""
 
     partition_index: int
     error_code: ErrorCode = ErrorCode.none
@@ -71,11 +79,11 @@ class AnsweredPartition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnsweredTopic:
-    """The partitions of a topic."""
+class TopicResponse:
+    """The partition responses of a topic."""
 
     topic_id: Uuid
-    partitions: tuple[AnsweredPartition, ...]
+    partitions: tuple[PartitionResponse, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +91,14 @@ class AlterPartitionResponse:
     """An AlterPartition response."""
 
     error_code: ErrorCode = ErrorCode.none
-    topics: tuple[AnsweredTopic, ...] = ()
+    topics: tuple[TopicResponse, ...] = ()
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
 def handle(
     context: ControllerContext, call: Call, request: AlterPartitionRequest
 ) -> AlterPartitionResponse:
-    """Apply the proposals."""
+    """Apply the proposals and return the new state of each partition."""
     del call
     proposals = [
         _proposal(request.broker_id, topic.topic_id, partition)
@@ -104,10 +112,10 @@ def handle(
         return AlterPartitionResponse(error_code=error.error_code)
     return AlterPartitionResponse(
         topics=tuple(
-            AnsweredTopic(
+            TopicResponse(
                 topic_id=topic.topic_id,
                 partitions=tuple(
-                    _answer(partition.partition_index, next(outcomes))
+                    _response(partition.partition_index, next(outcomes))
                     for partition in topic.partitions
                 ),
             )
@@ -131,10 +139,10 @@ def _proposal(broker_id: int, topic_id: Uuid, partition: ProposedPartition) -> I
     )
 
 
-def _answer(index: int, outcome: PartitionMetadata | ApiError) -> AnsweredPartition:
+def _response(index: int, outcome: PartitionMetadata | ApiError) -> PartitionResponse:
     if isinstance(outcome, ApiError):
-        return AnsweredPartition(partition_index=index, error_code=outcome.error_code)
-    return AnsweredPartition(
+        return PartitionResponse(partition_index=index, error_code=outcome.error_code)
+    return PartitionResponse(
         partition_index=index,
         leader_id=outcome.leader,
         leader_epoch=outcome.leader_epoch,
@@ -144,4 +152,10 @@ def _answer(index: int, outcome: PartitionMetadata | ApiError) -> AnsweredPartit
     )
 
 
-API: Final = Api(key=56, versions=range(2, 4), request=AlterPartitionRequest, handle=handle)
+API: Final = Api(
+    key=56,
+    versions=range(2, 4),
+    request=AlterPartitionRequest,
+    handle=handle,
+    requires=(on_cluster(AclOperation.CLUSTER_ACTION),),
+)

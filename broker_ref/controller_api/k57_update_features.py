@@ -1,9 +1,10 @@
 """UpdateFeatures (57), versions 0 to 2: finalize feature versions (KIP-584).
 
-Behaviour: all updates are applied or none; INVALID_UPDATE_VERSION rejects the whole request. If a
-feature is repeated, the last update wins. `allow_downgrade` of version 0 has no effect, as in
-KRaft. Before version 2 a successful response names each feature. `validate_only` changes nothing.
-Source: `kafka.server.ControllerApis.handleUpdateFeatures`.
+Either all updates are applied, or none are. If one update is invalid, the whole request fails with
+INVALID_UPDATE_VERSION. If a feature is repeated, the last update is used. As in KRaft, the
+`allow_downgrade` field of version 0 has no effect. Before version 2, a successful response contains
+a result for each feature. With `validate_only` no update is applied. Source:
+`kafka.server.ControllerApis.handleUpdateFeatures`.
 """
 
 from __future__ import annotations
@@ -14,13 +15,20 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.features import FeatureUpdate, UpgradeType
-from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
+from broker_ref.controller_api.contract import (
+    NO_THROTTLE_MS,
+    Api,
+    Call,
+    ControllerContext,
+    on_cluster,
+)
 from broker_ref.protocol.errors import ApiError
+from broker_ref.security.acls import AclOperation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdatedFeature:
-    """A feature and its new version; 0 removes it."""
+    """A feature and its new version. Version 0 removes the feature."""
 
     feature: str
     max_version_level: int
@@ -39,7 +47,7 @@ class UpdateFeaturesRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureResult:
-    """The result of a successful update; the message is Kafka's."""
+    """The result of a successful update, with the same message as in Kafka."""
 
     feature: str
     error_code: ErrorCode = ErrorCode.none
@@ -59,7 +67,7 @@ class UpdateFeaturesResponse:
 def handle(
     context: ControllerContext, call: Call, request: UpdateFeaturesRequest
 ) -> UpdateFeaturesResponse:
-    """Apply all updates or none."""
+    """Apply either all updates or none."""
     del call
     updates = {
         update.feature: FeatureUpdate(
@@ -82,4 +90,10 @@ def handle(
     )
 
 
-API: Final = Api(key=57, versions=range(3), request=UpdateFeaturesRequest, handle=handle)
+API: Final = Api(
+    key=57,
+    versions=range(3),
+    request=UpdateFeaturesRequest,
+    handle=handle,
+    requires=(on_cluster(AclOperation.ALTER),),
+)

@@ -1,9 +1,10 @@
-"""FetchSnapshot (59), versions 0 and 1: the metadata snapshot, in chunks (KIP-630).
+"""FetchSnapshot (59), versions 0 and 1: parts of the metadata snapshot (KIP-630).
 
-Behaviour: returns the snapshot that a Fetch of the metadata named, from `position` on.
-SNAPSHOT_NOT_FOUND: another snapshot, so that the broker fetches the metadata again;
-POSITION_OUT_OF_RANGE: beyond the end; INCONSISTENT_CLUSTER_ID: another cluster's id. Source:
-`kafka.server.ControllerApis.handleFetchSnapshot`.
+The request contains a snapshot id from an earlier Fetch response. The response contains the bytes
+of this snapshot, starting at `position`. If the controller has a different snapshot, the error is
+SNAPSHOT_NOT_FOUND, and the broker fetches the metadata again. The error is POSITION_OUT_OF_RANGE if
+the position is beyond the end, and INCONSISTENT_CLUSTER_ID if the request contains the id of
+another cluster. Source: `kafka.server.ControllerApis.handleFetchSnapshot`.
 """
 
 from __future__ import annotations
@@ -19,13 +20,20 @@ from broker_ref.controller.metadata_batches import (
     METADATA_PARTITION,
     METADATA_TOPIC,
 )
-from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
+from broker_ref.controller_api.contract import (
+    NO_THROTTLE_MS,
+    Api,
+    Call,
+    ControllerContext,
+    on_cluster,
+)
 from broker_ref.controller_api.k01_fetch import SnapshotId
+from broker_ref.security.acls import AclOperation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WantedSnapshot:
-    """A snapshot and the position to read from."""
+class RequestedSnapshot:
+    """The id of a snapshot, and the position of the first byte to return."""
 
     partition: int
     snapshot_id: SnapshotId
@@ -34,18 +42,18 @@ class WantedSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WantedTopic:
-    """The partitions of a topic."""
+class RequestedTopic:
+    """The requested snapshots of a topic."""
 
     name: str
-    partitions: tuple[WantedSnapshot, ...]
+    partitions: tuple[RequestedSnapshot, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshotRequest:
     """A FetchSnapshot request."""
 
-    topics: tuple[WantedTopic, ...]
+    topics: tuple[RequestedTopic, ...]
     cluster_id: str | None = None
     replica_id: int = -1
     max_bytes: int = 2**31 - 1
@@ -53,7 +61,7 @@ class FetchSnapshotRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderIdAndEpoch:
-    """The controller that serves the snapshot."""
+    """The controller, which is the leader of the metadata partition."""
 
     leader_id: int = CONTROLLER_ID
     leader_epoch: int = CONTROLLER_EPOCH
@@ -61,7 +69,10 @@ class LeaderIdAndEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotPart:
-    """Bytes of a snapshot of `size` bytes, from `position` on, or an error."""
+    """The bytes of a snapshot starting at `position`, or an error.
+
+    `size` is the size of the snapshot.
+    """
 
     index: int
     snapshot_id: SnapshotId
@@ -73,8 +84,8 @@ class SnapshotPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnsweredTopic:
-    """The partitions of a topic."""
+class TopicResponse:
+    """The snapshot parts of a topic."""
 
     name: str
     partitions: tuple[SnapshotPart, ...]
@@ -85,24 +96,24 @@ class FetchSnapshotResponse:
     """A FetchSnapshot response."""
 
     error_code: ErrorCode = ErrorCode.none
-    topics: tuple[AnsweredTopic, ...] = ()
+    topics: tuple[TopicResponse, ...] = ()
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
 def handle(
     context: ControllerContext, call: Call, request: FetchSnapshotRequest
 ) -> FetchSnapshotResponse:
-    """Return chunks of the snapshot."""
+    """Return a part of each requested snapshot."""
     del call
     if request.cluster_id not in {None, context.cluster_id}:
         return FetchSnapshotResponse(error_code=ErrorCode.inconsistent_cluster_id)
     return FetchSnapshotResponse(
         topics=tuple(
-            AnsweredTopic(
+            TopicResponse(
                 name=topic.name,
                 partitions=tuple(
-                    _part(context, topic.name, wanted, request.max_bytes)
-                    for wanted in topic.partitions
+                    _part(context, topic.name, requested, request.max_bytes)
+                    for requested in topic.partitions
                 ),
             )
             for topic in request.topics
@@ -111,27 +122,33 @@ def handle(
 
 
 def _part(
-    context: ControllerContext, topic: str, wanted: WantedSnapshot, max_bytes: int
+    context: ControllerContext, topic: str, requested: RequestedSnapshot, max_bytes: int
 ) -> SnapshotPart:
     end_offset, data = context.controller.snapshot()
     error = ErrorCode.none
-    if (topic, wanted.partition) != (METADATA_TOPIC, METADATA_PARTITION):
+    if (topic, requested.partition) != (METADATA_TOPIC, METADATA_PARTITION):
         error = ErrorCode.unknown_topic_or_partition
-    elif wanted.snapshot_id != SnapshotId(end_offset=end_offset, epoch=CONTROLLER_EPOCH):
+    elif requested.snapshot_id != SnapshotId(end_offset=end_offset, epoch=CONTROLLER_EPOCH):
         error = ErrorCode.snapshot_not_found
-    elif not 0 <= wanted.position < len(data):
+    elif not 0 <= requested.position < len(data):
         error = ErrorCode.position_out_of_range
     if error is not ErrorCode.none:
         return SnapshotPart(
-            index=wanted.partition, snapshot_id=wanted.snapshot_id, error_code=error
+            index=requested.partition, snapshot_id=requested.snapshot_id, error_code=error
         )
     return SnapshotPart(
-        index=wanted.partition,
-        snapshot_id=wanted.snapshot_id,
+        index=requested.partition,
+        snapshot_id=requested.snapshot_id,
         size=len(data),
-        position=wanted.position,
-        unaligned_records=data[wanted.position : wanted.position + max(max_bytes, 1)],
+        position=requested.position,
+        unaligned_records=data[requested.position : requested.position + max(max_bytes, 1)],
     )
 
 
-API: Final = Api(key=59, versions=range(2), request=FetchSnapshotRequest, handle=handle)
+API: Final = Api(
+    key=59,
+    versions=range(2),
+    request=FetchSnapshotRequest,
+    handle=handle,
+    requires=(on_cluster(AclOperation.CLUSTER_ACTION),),
+)

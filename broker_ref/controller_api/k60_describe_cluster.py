@@ -1,9 +1,10 @@
-"""DescribeCluster (60), versions 1 and 2, at the controller: the cluster id.
+"""DescribeCluster (60), versions 1 and 2, on the controller: the cluster id.
 
-Behaviour: MISMATCHED_ENDPOINT_TYPE: the request is for a broker (KIP-919);
-UNSUPPORTED_ENDPOINT_TYPE: another type. The list of controllers is empty, because there is one and
-the client is connected to it. Brokers request the cluster id before they register. Source:
-`kafka.server.ControllerApis.handleDescribeCluster`.
+The error is MISMATCHED_ENDPOINT_TYPE if the request is meant for a broker (KIP-919), and
+UNSUPPORTED_ENDPOINT_TYPE for an unknown endpoint type. The list of controllers is empty, because
+the client is connected to the only controller. As in Kafka, ALTER on the cluster is required.
+CLUSTER_ACTION is also sufficient, because brokers request the cluster id before they register.
+Source: `kafka.server.ControllerApis.handleDescribeCluster`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from broker_ref.api.k60_describe_cluster import (
     DescribeClusterResponse,
 )
 from broker_ref.controller.client import CONTROLLER_ID
-from broker_ref.controller_api.contract import Api, Call, ControllerContext
+from broker_ref.controller_api.contract import Api, Call, ControllerContext, on_cluster
+from broker_ref.security.acls import AclOperation
 
 
 def handle(
@@ -30,14 +32,14 @@ def handle(
     if request.endpoint_type == BROKERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.mismatched_endpoint_type,
-            error_message="The request was sent to an endpoint of type CONTROLLER, but it is "
-            "meant for one of type BROKER",
+            error_message="The request was sent to an endpoint of type CONTROLLER, but requires "
+            "an endpoint of type BROKER.",
             endpoint_type=CONTROLLERS,
         )
     if request.endpoint_type != CONTROLLERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.unsupported_endpoint_type,
-            error_message=f"Unsupported endpoint type {request.endpoint_type}",
+            error_message=f"Unsupported endpoint type {request.endpoint_type}.",
             endpoint_type=CONTROLLERS,
         )
     return DescribeClusterResponse(
@@ -45,4 +47,10 @@ def handle(
     )
 
 
-API: Final = Api(key=60, versions=range(1, 3), request=DescribeClusterRequest, handle=handle)
+API: Final = Api(
+    key=60,
+    versions=range(1, 3),
+    request=DescribeClusterRequest,
+    handle=handle,
+    requires=(on_cluster(AclOperation.ALTER, alternative=AclOperation.CLUSTER_ACTION),),
+)

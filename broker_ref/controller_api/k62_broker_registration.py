@@ -1,10 +1,12 @@
-"""BrokerRegistration (62), versions 0 to 4: register a broker that has started (KIP-631).
+"""BrokerRegistration (62), versions 0 to 4: register a broker when it starts (KIP-631).
 
-Behaviour: the broker gets a broker epoch and is fenced until its heartbeats show that it has
-applied its registration. INCONSISTENT_CLUSTER_ID: another cluster; DUPLICATE_BROKER_REGISTRATION:
-another incarnation may be alive; the broker retries until its session has expired;
-INVALID_REGISTRATION: no listener, or the controller's id. Clients get the first listener. Features
-and directories are ignored: all nodes have the same version and one directory. Source:
+The broker receives a broker epoch. It is fenced until a heartbeat shows that it has applied its
+registration record. The error is INCONSISTENT_CLUSTER_ID if the broker belongs to another cluster,
+and INVALID_REGISTRATION if the broker has no listener, an unknown security protocol or the
+controller's id. While another incarnation of the broker has a valid session, the error is
+DUPLICATE_BROKER_REGISTRATION, and the broker retries until this session has expired. Other brokers
+connect to the first listener. Features and log directories in the request are ignored, because all
+nodes have the same version and one directory. Source:
 `kafka.server.ControllerApis.handleBrokerRegistration`.
 """
 
@@ -17,14 +19,22 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.broker_heartbeats import Registration
 from broker_ref.controller.client import CONTROLLER_ID
-from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
+from broker_ref.controller_api.contract import (
+    NO_THROTTLE_MS,
+    Api,
+    Call,
+    ControllerContext,
+    on_cluster,
+)
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
+from broker_ref.security.acls import AclOperation
+from broker_ref.security.listeners import Endpoint, SecurityProtocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """An address of the broker."""
+    """An address on which the broker accepts connections."""
 
     name: str
     host: str
@@ -34,7 +44,7 @@ class Listener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """A feature and the versions that the broker supports."""
+    """A feature and the range of versions that the broker supports."""
 
     name: str
     min_supported_version: int
@@ -57,7 +67,7 @@ class BrokerRegistrationRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistrationResponse:
-    """The broker epoch."""
+    """A BrokerRegistration response with the broker epoch."""
 
     error_code: ErrorCode = ErrorCode.none
     broker_epoch: int = -1
@@ -70,16 +80,20 @@ def handle(
     """Register the broker."""
     if not request.listeners or not 0 <= request.broker_id != CONTROLLER_ID:
         return BrokerRegistrationResponse(error_code=ErrorCode.invalid_registration)
-    listener = request.listeners[0]
+    try:
+        endpoints = tuple(_endpoint(listener) for listener in request.listeners)
+    except ValueError:
+        return BrokerRegistrationResponse(error_code=ErrorCode.invalid_registration)
     try:
         broker_epoch = context.controller.register_broker(
             Registration(
                 broker_id=request.broker_id,
                 cluster_id=request.cluster_id,
                 incarnation_id=request.incarnation_id,
-                host=listener.host,
-                port=listener.port,
+                host=endpoints[0].host,
+                port=endpoints[0].port,
                 rack=request.rack,
+                listeners=endpoints,
             ),
             call.now_ms,
         )
@@ -88,4 +102,19 @@ def handle(
     return BrokerRegistrationResponse(broker_epoch=broker_epoch)
 
 
-API: Final = Api(key=62, versions=range(5), request=BrokerRegistrationRequest, handle=handle)
+def _endpoint(listener: Listener) -> Endpoint:
+    return Endpoint(
+        listener=listener.name,
+        host=listener.host,
+        port=listener.port,
+        protocol=SecurityProtocol(listener.security_protocol),
+    )
+
+
+API: Final = Api(
+    key=62,
+    versions=range(5),
+    request=BrokerRegistrationRequest,
+    handle=handle,
+    requires=(on_cluster(AclOperation.CLUSTER_ACTION),),
+)

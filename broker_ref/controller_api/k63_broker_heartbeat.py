@@ -1,7 +1,7 @@
 """BrokerHeartbeat (63), versions 0 and 1: renew a broker's session or begin its shutdown (KIP-631).
 
-Behaviour: see `broker_ref.controller.broker_heartbeats.TRANSITIONS`. STALE_BROKER_EPOCH: the broker
-or this incarnation is not registered and has to register again. Source:
+`broker_ref.controller.broker_heartbeats.TRANSITIONS` defines the state changes. The error is
+STALE_BROKER_EPOCH if this incarnation of the broker is not registered. Source:
 `kafka.server.ControllerApis.handleBrokerHeartBeatRequest`.
 """
 
@@ -13,13 +13,23 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.broker_heartbeats import Heartbeat
-from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
+from broker_ref.controller_api.contract import (
+    NO_THROTTLE_MS,
+    Api,
+    Call,
+    ControllerContext,
+    on_cluster,
+)
 from broker_ref.protocol.errors import ApiError
+from broker_ref.security.acls import AclOperation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerHeartbeatRequest:
-    """The broker's state, with the offset of the last metadata record that it has applied."""
+    """A BrokerHeartbeat request.
+
+    `current_metadata_offset` is the offset of the last metadata record that the broker has applied.
+    """
 
     broker_id: int
     broker_epoch: int
@@ -30,7 +40,7 @@ class BrokerHeartbeatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerHeartbeatResponse:
-    """Whether the broker is caught up and fenced, and should shut down."""
+    """A BrokerHeartbeat response with the state of the broker in the controller."""
 
     error_code: ErrorCode = ErrorCode.none
     is_caught_up: bool = False
@@ -42,7 +52,7 @@ class BrokerHeartbeatResponse:
 def handle(
     context: ControllerContext, call: Call, request: BrokerHeartbeatRequest
 ) -> BrokerHeartbeatResponse:
-    """Handle the heartbeat."""
+    """Process the heartbeat."""
     try:
         reply = context.controller.heartbeat(
             Heartbeat(
@@ -63,4 +73,10 @@ def handle(
     )
 
 
-API: Final = Api(key=63, versions=range(2), request=BrokerHeartbeatRequest, handle=handle)
+API: Final = Api(
+    key=63,
+    versions=range(2),
+    request=BrokerHeartbeatRequest,
+    handle=handle,
+    requires=(on_cluster(AclOperation.CLUSTER_ACTION),),
+)

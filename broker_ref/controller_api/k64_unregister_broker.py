@@ -1,8 +1,8 @@
 """UnregisterBroker (64), version 0: remove the registration of a broker (KIP-631).
 
-Behaviour: the broker is removed from all ISRs and loses its leaderships. BROKER_ID_NOT_REGISTERED:
-no such broker. If it is alive, its heartbeats get STALE_BROKER_EPOCH. Source:
-`kafka.server.ControllerApis.handleUnregisterBroker`.
+The broker is removed from all ISRs and no longer leads partitions. If the broker is running, its
+heartbeats fail with STALE_BROKER_EPOCH. The error is BROKER_ID_NOT_REGISTERED if the broker is not
+registered. Source: `kafka.server.ControllerApis.handleUnregisterBroker`.
 """
 
 from __future__ import annotations
@@ -12,20 +12,27 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
+from broker_ref.controller_api.contract import (
+    NO_THROTTLE_MS,
+    Api,
+    Call,
+    ControllerContext,
+    on_cluster,
+)
 from broker_ref.protocol.errors import ApiError
+from broker_ref.security.acls import AclOperation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnregisterBrokerRequest:
-    """The broker to unregister."""
+    """An UnregisterBroker request."""
 
     broker_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnregisterBrokerResponse:
-    """The result."""
+    """An UnregisterBroker response."""
 
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
@@ -35,7 +42,7 @@ class UnregisterBrokerResponse:
 def handle(
     context: ControllerContext, call: Call, request: UnregisterBrokerRequest
 ) -> UnregisterBrokerResponse:
-    """Unregister the broker."""
+    """Remove the registration of the broker."""
     del call
     try:
         context.controller.unregister_broker(request.broker_id)
@@ -44,4 +51,10 @@ def handle(
     return UnregisterBrokerResponse()
 
 
-API: Final = Api(key=64, versions=range(1), request=UnregisterBrokerRequest, handle=handle)
+API: Final = Api(
+    key=64,
+    versions=range(1),
+    request=UnregisterBrokerRequest,
+    handle=handle,
+    requires=(on_cluster(AclOperation.ALTER),),
+)

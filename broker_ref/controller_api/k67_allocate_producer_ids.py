@@ -1,7 +1,7 @@
-"""AllocateProducerIds (67), version 0: a block of unused producer ids for a broker (KIP-730).
+"""AllocateProducerIds (67), version 0: allocate a block of producer ids to a broker (KIP-730).
 
-Behaviour: STALE_BROKER_EPOCH if the broker's registration is not current. Source:
-`kafka.server.ControllerApis.handleAllocateProducerIdsRequest`.
+The error is STALE_BROKER_EPOCH if the broker epoch in the request is not the registered one.
+Source: `kafka.server.ControllerApis.handleAllocateProducerIdsRequest`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,20 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
+from broker_ref.controller_api.contract import (
+    NO_THROTTLE_MS,
+    Api,
+    Call,
+    ControllerContext,
+    on_cluster,
+)
 from broker_ref.protocol.errors import ApiError
+from broker_ref.security.acls import AclOperation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducerIdsRequest:
-    """The broker that needs ids."""
+    """An AllocateProducerIds request from a broker."""
 
     broker_id: int
     broker_epoch: int
@@ -25,7 +32,7 @@ class AllocateProducerIdsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducerIdsResponse:
-    """The first id of the block and its length."""
+    """The first producer id of the block, and the number of ids in the block."""
 
     error_code: ErrorCode = ErrorCode.none
     producer_id_start: int = -1
@@ -36,7 +43,7 @@ class AllocateProducerIdsResponse:
 def handle(
     context: ControllerContext, call: Call, request: AllocateProducerIdsRequest
 ) -> AllocateProducerIdsResponse:
-    """Allocate a block."""
+    """Allocate a block of producer ids."""
     del call
     try:
         context.controller.check_broker_epoch(request.broker_id, request.broker_epoch)
@@ -46,4 +53,10 @@ def handle(
     return AllocateProducerIdsResponse(producer_id_start=block.start, producer_id_len=len(block))
 
 
-API: Final = Api(key=67, versions=range(1), request=AllocateProducerIdsRequest, handle=handle)
+API: Final = Api(
+    key=67,
+    versions=range(1),
+    request=AllocateProducerIdsRequest,
+    handle=handle,
+    requires=(on_cluster(AclOperation.CLUSTER_ACTION),),
+)

@@ -1,1 +1,1 @@
-"""The common parts of the group and the transaction coordinator: log writes, loading, replies."""
+"""The common parts of the group coordinator and the transaction coordinator."""

@@ -1,9 +1,9 @@
-"""Loading of a coordinator's partition in bounded steps.
+"""Load a coordinator's partition in bounded steps.
 
-Purpose: pass every batch of the log to a callback, in steps, so that a broker that loads a large
-partition keeps serving others. Invariant: batches are passed in order, once, up to the log end
-offset at the start. Must not know: the meaning of the records.
-Source: Kafka's `CoordinatorLoaderImpl`.
+The loader passes all batches of the log to a callback. It reads a limited number of bytes in each
+step, so that a broker that loads a large partition can serve other requests between the steps.
+Invariant: each batch below the initial log end offset is passed once, in order. Source: Kafka's
+`CoordinatorLoaderImpl`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from broker_ref.log.batch import BatchHeader, parse_batches
 from broker_ref.replication.partition import Partition
 
 STEP_BYTES: Final = 1 << 20
-"""The number of bytes that one step reads."""
+"""Approximate number of bytes that one step reads."""
 
 
 class CoordinatorLoader:
-    """Replays a coordinator's partition up to the log end offset at which loading began."""
+    """Reads a coordinator's partition up to the log end offset that it had when loading began."""
 
     def __init__(self, partition: Partition) -> None:
         self.offset = partition.log.log_start_offset
@@ -27,7 +27,10 @@ class CoordinatorLoader:
         self._end_offset = partition.log.log_end_offset
 
     def step(self, take: Callable[[BatchHeader, bytes], None]) -> bool:
-        """Pass the next whole batches on; return whether there are no more. Raise LogError."""
+        """Pass the next batches to `take`; return whether all batches have been passed.
+
+        Raises: LogError.
+        """
         read_bytes = 0
         while self.offset < self._end_offset and read_bytes < STEP_BYTES:
             read_bytes += self._read(take)
@@ -46,5 +49,5 @@ class CoordinatorLoader:
             position += header.size_bytes
             self.offset = header.next_offset
         if not data:
-            self.offset = self._end_offset  # The rest has been compacted away.
+            self.offset = self._end_offset  # Compaction has removed all later batches.
         return len(data)

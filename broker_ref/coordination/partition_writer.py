@@ -1,9 +1,8 @@
 """A coordinator's writes to its partition.
 
-Purpose: append records as leader, and report when they are replicated or time out. Invariant: a
-write is in the leader's log at once; writes complete in log order; each reports one outcome. Must
-not know: the meaning of the records.
-Source: Kafka's `CoordinatorRuntime`.
+The writer appends records as leader, and reports when they have been replicated or have timed out.
+Invariants: records are appended to the leader's log immediately. Writes complete in log order. Each
+write has exactly one outcome. Source: Kafka's `CoordinatorRuntime`.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ APPEND_ERRORS: Final = MappingProxyType(
         ErrorCode.record_list_too_large: ErrorCode.unknown_server_error,
     }
 )
-"""The error codes for clients by the error codes of the log."""
+"""The error code that clients receive for each error code of the log."""
 
 OnAppend = Callable[[int], None]
-"""Called with the offset after the appended batch."""
+"""A callback that receives the offset after the appended batch."""
 
 Done = Callable[[ErrorCode, int], None]
-"""Called with a write's outcome (an error code) and the time."""
+"""A callback that receives the error code of a completed write and the current time."""
 
 
 class PendingWrite:
-    """A batch in the leader's log that waits for replication."""
+    """A batch in the leader's log that is waiting to be replicated."""
 
     def __init__(self, appended: PendingReplication | None) -> None:
         self.appended = appended
@@ -53,14 +52,14 @@ class PendingWrite:
         self._done: list[Done] = []
 
     def when_done(self, done: Done, now_ms: int) -> None:
-        """Call `done` with the outcome, at once if it is known."""
+        """Call `done` with the outcome when it is known, or immediately if it is already known."""
         if self._outcome is not None:
             done(self._outcome, now_ms)
         else:
             self._done.append(done)
 
     def finish(self, outcome: ErrorCode, now_ms: int) -> None:
-        """Set the outcome, unless it is set already."""
+        """Set the outcome, unless it has already been set."""
         if self._outcome is not None:
             return
         self._outcome = outcome
@@ -72,11 +71,11 @@ class PendingWrite:
 
 
 NOTHING_WRITTEN: Final = PendingWrite(None)
-"""A completed write without records."""
+"""A write without records, which is already complete."""
 
 
 class CoordinatorPartitionWriter:
-    """The writes to one partition that this broker leads."""
+    """The writes to one partition. This broker must be its leader."""
 
     def __init__(
         self,
@@ -101,7 +100,7 @@ class CoordinatorPartitionWriter:
         on_replicated: Callable[[], None] | None = None,
         timeout_ms: int | None = None,
     ) -> PendingWrite:
-        """Append records as one batch, all or none, as `append_with`."""
+        """Append records as one batch. See `append_with`."""
         batch = encode_batch(list(records))
         return self.append_with(
             lambda: self._partition.append(batch, all_replicas=True, now_ms=now_ms),
@@ -121,11 +120,12 @@ class CoordinatorPartitionWriter:
         timeout_ms: int | None = None,
         errors: Mapping[ErrorCode, ErrorCode] = APPEND_ERRORS,
     ) -> PendingWrite:
-        """Append with the function `append`; raise ApiError where that fails.
+        """Append a batch by calling `append`. Raises: ApiError.
 
-        `on_append` is called at once with the offset after the batch. `on_replicated` is called
-        when the batch is replicated, possibly after the write has timed out. `timeout_ms` overrides
-        the timeout of all writes. `errors` maps the log's error codes to those for clients.
+        `on_append` is called immediately with the offset after the batch. `on_replicated` is called
+        when the batch has been replicated, even if the write has already timed out. `timeout_ms`
+        overrides the default timeout. `errors` contains the error code for clients for each error
+        code of the log.
         """
         try:
             result = append()
@@ -149,7 +149,7 @@ class CoordinatorPartitionWriter:
         return write
 
     def replicated(self, now_ms: int) -> None:
-        """Complete the writes that are replicated."""
+        """Complete all writes that have been replicated."""
         while self._pending:
             write = self._pending[0]
             if write.appended is None or not write.appended.is_replicated:
@@ -160,6 +160,9 @@ class CoordinatorPartitionWriter:
             write.finish(ErrorCode.none, now_ms)
 
     def abandon(self, now_ms: int) -> None:
-        """Fail the pending writes with NOT_COORDINATOR; the new coordinator knows their outcome."""
+        """Fail all pending writes with NOT_COORDINATOR.
+
+        The new coordinator determines whether they were replicated.
+        """
         while self._pending:
             self._pending.popleft().finish(ErrorCode.not_coordinator, now_ms)

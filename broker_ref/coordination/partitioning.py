@@ -1,8 +1,7 @@
-"""The partition of a coordinator's topic that stores a group id or transactional id.
+"""Determine which partition of a coordinator's topic stores a group id or a transactional id.
 
-Purpose: Java's hash, which all Kafka clients and brokers use. Must not know: existing ids.
-Source: `Utils.abs(name.hashCode) % partitionCount` in `GroupMetadataManager` and
-`TransactionStateManager`.
+The partition depends on Java's string hash, which all Kafka brokers use. Source:
+`Utils.abs(name.hashCode) % partitionCount` in `GroupMetadataManager` and `TransactionStateManager`.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ _LEAST_HASH: Final = -(1 << 31)
 
 
 def partition_of(name: str, partition_count: int) -> int:
-    """Return the partition of a group id or transactional id."""
+    """Return the partition for a group id or a transactional id."""
     value = java_hash(name)
-    # Java's absolute value of Integer.MIN_VALUE is negative; Kafka's Utils.abs returns 0.
+    # Kafka's Utils.abs returns 0 for Integer.MIN_VALUE, whose absolute value is not an int32.
     return 0 if value == _LEAST_HASH else abs(value) % partition_count
 
 
 def java_hash(text: str) -> int:
-    """Return Java's String.hashCode over UTF-16 code units, a signed 32-bit number."""
+    """Return Java's String.hashCode, a signed 32-bit integer computed from UTF-16 code units."""
     value = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for position in range(0, len(units), 2):

@@ -1,8 +1,9 @@
-"""A result that is available now or later.
+"""The result of a request that may complete later.
 
-Purpose: the coordinator's result for a request that may wait for other members or for replication.
-Invariant: only the first completion counts, and it wakes the waiting request. A reply is its own
-purgatory key, so that no other request is checked. Must not know: requests, connections.
+A coordinator returns a `Reply` for a request that may have to wait for other members or for
+replication. Invariants: only the first completion has an effect; it wakes the waiting request. Each
+reply is its own purgatory key, so that its completion does not trigger checks of other delayed
+operations.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Generic, TypeVar
 Result = TypeVar("Result")
 
 Wake = Callable[[Hashable], None]
-"""Checks the delayed operations of a key."""
+"""A callback that checks the delayed operations of a key."""
 
 
 class Reply(Generic[Result]):
-    """A future result."""
+    """The result of a request, which may become available later."""
 
     __slots__ = ("_wake", "result")
 
@@ -27,11 +28,11 @@ class Reply(Generic[Result]):
 
     @property
     def is_done(self) -> bool:
-        """Whether the result is available."""
+        """Return whether the result is available."""
         return self.result is not None
 
     def complete(self, result: Result) -> None:
-        """Set the result, unless it is set already."""
+        """Set the result, unless it has already been set."""
         if self.result is None:
             self.result = result
             self._wake(self)

@@ -1,1 +1,1 @@
-"""Groups on their coordinator: members, rebalances and committed offsets."""
+"""The group coordinator: groups, their members, rebalances and committed offsets."""

@@ -1,9 +1,9 @@
 """A classic group: its members, generation, protocol and leader.
 
-Purpose: the membership rules: protocol selection, the leader, static members, members that have not
-joined yet. Invariant: the state changes only along the table in `states`; the generation never
-decreases; the leader is a member while there are members; counts are maintained incrementally, so
-that a request of one member does not iterate over all. Must not know: timers, the log, requests.
+Purpose: implement the rules of membership: the selection of the protocol and the leader, static
+members, and pending members. Invariants: the state changes only as the table in `states` allows,
+the generation never decreases, and a group with members has a leader among them. Counts are
+maintained incrementally, so that a request from one member does not iterate over all members.
 Source: Kafka's `ClassicGroup`.
 """
 
@@ -34,10 +34,10 @@ _INT32: Final = struct.Struct(">i")
 
 
 class ClassicGroup:
-    """A group, initially Empty and in generation 0.
+    """A group, initially in state Empty with generation 0.
 
-    `protocol_type` is None for a simple group, whose offsets were committed without membership.
-    `subscribed_topics` is None where the members do not report them.
+    `protocol_type` is None for a simple group, which has committed offsets but never had members.
+    `subscribed_topics` is None if the members do not report their topics.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ClassicGroup:
         self._awaiting_join = 0
 
     def transition_to(self, state: GroupState, now_ms: int) -> None:
-        """Change the state; a transition outside the table is a bug."""
+        """Change the state. The table in `states` must allow the transition."""
         assert state in TARGETS[self.state], f"{self.group_id}: {self.state} to {state}"
         self.previous_state, self.state = self.state, state
         self.state_timestamp_ms = now_ms
@@ -79,7 +79,7 @@ class ClassicGroup:
     # Members
 
     def add(self, member: Member, join: Reply[JoinResult] | None = None) -> None:
-        """Add a member that waits for `join`; the first one becomes leader."""
+        """Add a member that is waiting for `join`. The first member becomes the leader."""
         assert member.group_instance_id not in self.static_members
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
@@ -92,9 +92,10 @@ class ClassicGroup:
         self.await_join(member, join)
 
     def remove(self, member_id: str) -> None:
-        """Remove a member or a pending member; the oldest other one becomes leader.
+        """Remove a member or a pending member.
 
-        The member's waiting requests complete with UNKNOWN_MEMBER_ID.
+        If the leader is removed, the oldest remaining member becomes the leader. Waiting requests
+        of the member complete with UNKNOWN_MEMBER_ID.
         """
         member = self.members.pop(member_id, None)
         if member is not None:
@@ -108,10 +109,10 @@ class ClassicGroup:
                 member.session_timer.cancel()
         if self.is_leader(member_id):
             self.leader_id = next(iter(self.members), None)
-        self.forget_pending(member_id)
+        self.remove_pending_member(member_id)
         self.pending_syncs.discard(member_id)
 
-    def forget_pending(self, member_id: str) -> None:
+    def remove_pending_member(self, member_id: str) -> None:
         """Remove a pending member, which has a member id but has not joined with it."""
         timer = self.pending_members.pop(member_id, None)
         if timer is not None:
@@ -125,7 +126,7 @@ class ClassicGroup:
         self._supporters.update(member.protocol_names)
 
     def replace_static(self, old: Member, new_id: str) -> Member:
-        """Give a static member its new id; waiting requests of the old id are fenced."""
+        """Replace the member id of a static member. Waiting requests with the old id are fenced."""
         assert old.group_instance_id is not None
         fenced = ErrorCode.fenced_instance_id
         self.complete_join(old, JoinResult(member_id=old.member_id, error_code=fenced))
@@ -151,14 +152,17 @@ class ClassicGroup:
         return member
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> Member:
-        """Return the member; raise UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if replaced."""
+        """Return the member, or raise UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID.
+
+        FENCED_INSTANCE_ID means that another member id has replaced this member.
+        """
         if group_instance_id is not None:
             current = self.static_members.get(group_instance_id)
             if current is not None and current != member_id:
                 raise ApiError(
                     ErrorCode.fenced_instance_id,
-                    f"Instance {group_instance_id!r} of group {self.group_id!r} is now member "
-                    f"{current!r}, not {member_id!r}.",
+                    f"Group {self.group_id!r}: instance id {group_instance_id!r} belongs to "
+                    f"member {current!r}, not to {member_id!r}.",
                 )
         if member_id not in self.members or (
             group_instance_id is not None and group_instance_id not in self.static_members
@@ -171,18 +175,18 @@ class ClassicGroup:
         return self.members[member_id]
 
     def is_leader(self, member_id: str) -> bool:
-        """Return whether this member is the leader, which assigns the partitions."""
+        """Return whether the member is the leader, which computes the assignments."""
         return self.leader_id == member_id
 
     # Joining
 
     def await_join(self, member: Member, join: Reply[JoinResult] | None) -> None:
-        """Set or clear the JoinGroup request with which a member waits."""
+        """Set or clear the JoinGroup request of a member that is waiting for its response."""
         self._awaiting_join += (join is not None) - (member.join is not None)
         member.join = join
 
     def complete_join(self, member: Member, result: JoinResult) -> None:
-        """Complete a member's waiting JoinGroup request, if any."""
+        """Complete the waiting JoinGroup request of a member, if any."""
         reply = member.join
         if reply is not None:
             self.await_join(member, None)
@@ -190,7 +194,7 @@ class ClassicGroup:
 
     @property
     def awaiting_join(self) -> int:
-        """The number of members that wait in JoinGroup."""
+        """The number of members with a waiting JoinGroup request."""
         return self._awaiting_join
 
     @property
@@ -200,11 +204,11 @@ class ClassicGroup:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The rebalance timeout: the longest one of the members."""
+        """The longest rebalance timeout of the members, in milliseconds."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def elect_joined_leader(self) -> bool:
-        """Replace a leader that has not joined; return False where no member has joined."""
+        """Replace a leader that has not joined. Return False if no member has joined."""
         if self.leader_id is None:
             return False
         if self.members[self.leader_id].join is not None:
@@ -213,14 +217,14 @@ class ClassicGroup:
         leader = next(joined, None)
         if leader is not None:
             logger.info(
-                "Group %r: the leader %r did not join in time; the new leader is %r",
+                "Group %r: leader %r did not join in time; the new leader is %r",
                 self.group_id, self.leader_id, leader.member_id,
             )  # fmt: skip
             self.leader_id = leader.member_id
         return leader is not None
 
     def next_generation(self, now_ms: int) -> None:
-        """Start the next generation of the current members and select its protocol."""
+        """Start the next generation with the current members and select its protocol."""
         self.generation_id += 1
         self.protocol_name = self.select_protocol() if self.members else None
         self.subscribed_topics = self._subscriptions()
@@ -230,7 +234,7 @@ class ClassicGroup:
         self.pending_syncs.clear()
 
     def current_members(self) -> tuple[JoinedMember, ...]:
-        """Return the members for the leader's JoinGroup response."""
+        """Return the members for the JoinGroup response of the leader."""
         assert self.protocol_name is not None
         return tuple(
             JoinedMember(
@@ -252,7 +256,7 @@ class ClassicGroup:
         )
 
     def select_protocol(self) -> str:
-        """Return the protocol with the most votes among those that all members support."""
+        """Return the protocol with the most votes among the protocols that all members support."""
         size = len(self.members)
         candidates = {name for name, count in self._supporters.items() if count == size}
         votes = Counter(member.vote(candidates) for member in self.members.values())
@@ -266,17 +270,17 @@ class ClassicGroup:
 
     @property
     def uses_consumer_protocol(self) -> bool:
-        """Whether members report their subscribed topics."""
+        """Whether the members report their subscribed topics."""
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Return whether a member subscribes to a topic, or may, as its subscription is unknown."""
+        """Return whether a member subscribes to the topic or may subscribe to it."""
         if self.subscribed_topics is None:
             return self.uses_consumer_protocol
         return topic in self.subscribed_topics
 
     def refresh_subscriptions(self) -> None:
-        """Read the subscribed topics from the members, after the group was loaded."""
+        """Read the subscribed topics of all members after the group has been loaded."""
         self.subscribed_topics = self._subscriptions()
 
     def _subscriptions(self) -> frozenset[str] | None:
@@ -292,8 +296,8 @@ class ClassicGroup:
                 topics.update(_topics_of(member.metadata(self.protocol_name)))
         except MalformedRequestError as error:
             logger.warning(
-                "Group %r: the subscription of a member under protocol %r is invalid; offsets do "
-                "not expire while the group has members: %s",
+                "Group %r: the subscription of a member with protocol %r is invalid, and offsets "
+                "do not expire while the group has members: %s",
                 self.group_id, self.protocol_name, error,
             )  # fmt: skip
             return None
@@ -305,14 +309,17 @@ class ClassicGroup:
             if member.session_timer is not None:
                 member.session_timer.cancel()
         for member_id in list(self.pending_members):
-            self.forget_pending(member_id)
+            self.remove_pending_member(member_id)
         for timer in (self.join_timer, self.sync_timer):
             if timer is not None:
                 timer.cancel()
 
 
 def _topics_of(subscription: bytes) -> list[str]:
-    """Return the topics of a ConsumerProtocolSubscription; all versions start like version 0."""
+    """Return the topics of a ConsumerProtocolSubscription.
+
+    All versions of the format start with the fields of version 0.
+    """
     cursor = Cursor(subscription)
     cursor.fixed(_INT16, "the version")
     count = cursor.fixed(_INT32, "the number of topics")

@@ -1,11 +1,10 @@
 """The group coordinator of a broker.
 
-Purpose: find the shard of a group, refuse requests where this broker is not the coordinator or is
-still loading, and delegate the rest; load and unload partitions of `__consumer_offsets` as
-leadership changes. Invariant: the partition of a group is its id's Java hash modulo the partition
-count; a shard exists while this broker leads its partition. Must not know: bytes and versions of
-requests, who waits for a reply.
-Source: Kafka's `GroupCoordinatorService`, `GroupCoordinatorShard`.
+Purpose: find the shard of a group and pass requests to it. Load and unload partitions of
+`__consumer_offsets` when the leadership changes. Requests are rejected if this broker is not the
+coordinator or is loading the partition. Invariants: the partition of a group is the Java hash of
+its id modulo the number of partitions, and a shard exists while this broker leads its partition.
+Source: Kafka's `GroupCoordinatorService` and `GroupCoordinatorShard`.
 """
 
 from __future__ import annotations
@@ -40,24 +39,28 @@ from broker_ref.group.offset_metadata_manager import (
     group_id_not_found,
 )
 from broker_ref.group.offsets import TopicPartition
-from broker_ref.group.records import STRING_BYTES_MAX, OffsetCommitValue
+from broker_ref.group.records import OffsetCommitValue
 from broker_ref.group.shard import Shard, ShardState, TransactionalProducer
 from broker_ref.group.states import GroupState
 from broker_ref.log.control import EndTransactionMarker
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid, random_uuid
+from broker_ref.protocol.reader import STRING_BYTES_MAX
 from broker_ref.replication.partition import NO_EPOCH, Partition, PartitionKey
 from broker_ref.replication.replica_manager import ReplicaManager
 from broker_ref.schedule import Schedule
 
 CLASSIC: Final = "classic"
-"""The type of every group here in ListGroups."""
+"""The type of all groups in ListGroups responses."""
 
 Result = TypeVar("Result")
 
 _MINUTE_MS: Final = 60_000
 _MEMBER_ID_BYTES_MAX: Final = 40
-"""The suffix that follows the client id or instance id in a member id: a dash and a UUID."""
+"""The maximum length of the member id suffix, which consists of a dash and a UUID.
+
+The suffix follows the client id or the instance id.
+"""
 
 _MARKER_OUTCOMES: Final = MappingProxyType(
     {
@@ -65,12 +68,12 @@ _MARKER_OUTCOMES: Final = MappingProxyType(
         ErrorCode.coordinator_not_available: ErrorCode.request_timed_out,
     }
 )
-"""The error codes for a transaction coordinator by the error codes of a marker's append."""
+"""Maps errors of marker appends to the error codes that transaction coordinators expect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedMember:
-    """A member in DescribeGroups."""
+    """A member in a DescribeGroups response."""
 
     member_id: str
     group_instance_id: str | None
@@ -82,7 +85,7 @@ class DescribedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedGroup:
-    """A group in DescribeGroups."""
+    """A group in a DescribeGroups response."""
 
     group_id: str
     group_state: str
@@ -92,7 +95,7 @@ class DescribedGroup:
 
 
 @dataclass(slots=True, kw_only=True)
-class _LedShard:
+class _OwnedShard:
     """A shard with its members and committed offsets."""
 
     shard: Shard
@@ -101,7 +104,7 @@ class _LedShard:
 
 
 class GroupCoordinator:
-    """The groups whose partition of the offsets topic this broker leads."""
+    """The groups whose partition of `__consumer_offsets` this broker leads."""
 
     def __init__(
         self,
@@ -114,14 +117,17 @@ class GroupCoordinator:
         now_ms: int,
         wake: Wake | None = None,
     ) -> None:
-        """Load the partitions that this broker leads; `wake` checks the operations of a key."""
+        """Load the partitions that this broker leads.
+
+        `wake` checks the delayed operations of a key.
+        """
         self._config = config
         self._metadata = metadata
         self._replicas = replicas
         self._schedule = schedule
         self._random_bytes = random_bytes
         self._wake = wake if wake is not None else replicas.mark_changed
-        self._led: dict[int, _LedShard] = {}
+        self._owned: dict[int, _OwnedShard] = {}
         self._topics: dict[Uuid, str] = {}
         schedule.every(config.offsets_retention_check_interval_ms, self.run_retention)
         self.on_metadata_update(now_ms)
@@ -129,9 +135,12 @@ class GroupCoordinator:
     # Leadership
 
     def on_metadata_update(self, now_ms: int) -> None:
-        """Load and unload partitions by the metadata; delete offsets of deleted topics."""
+        """Load and unload partitions after a metadata change.
+
+        The offsets of deleted topics are deleted.
+        """
         count = self._partition_count()
-        for index in (*self._led, *(i for i in range(count) if i not in self._led)):
+        for index in (*self._owned, *(i for i in range(count) if i not in self._owned)):
             self._update_leadership(index, now_ms)
         gone = {
             topic_id: name
@@ -145,9 +154,9 @@ class GroupCoordinator:
             self.delete_topic_offsets(name, now_ms)
 
     def on_election(self, partition: Partition, now_ms: int) -> None:
-        """Load the groups of a partition of the offsets topic, unless they are loaded."""
+        """Load the groups of a partition of `__consumer_offsets` if they are not loaded."""
         index = partition.key.partition
-        if partition.key.topic != OFFSETS_TOPIC or index in self._led:
+        if partition.key.topic != OFFSETS_TOPIC or index in self._owned:
             return
         shard = Shard(
             partition,
@@ -163,17 +172,19 @@ class GroupCoordinator:
             new_id=lambda: str(random_uuid(self._random_bytes)),
         )
         commits = OffsetMetadataManager(shard, membership)
-        led = self._led[index] = _LedShard(shard=shard, membership=membership, commits=commits)
-        self._load(led, Loading(shard, metadata=self._metadata), now_ms)
+        owned = self._owned[index] = _OwnedShard(
+            shard=shard, membership=membership, commits=commits
+        )
+        self._load(owned, Loading(shard, metadata=self._metadata), now_ms)
 
     def on_resignation(self, partition: Partition, now_ms: int) -> None:
-        """Unload the groups of a partition; waiting requests fail with NOT_COORDINATOR."""
+        """Unload the groups of a partition. Waiting requests fail with NOT_COORDINATOR."""
         if partition.key.topic != OFFSETS_TOPIC:
             return
-        led = self._led.pop(partition.key.partition, None)
-        if led is None:
+        owned = self._owned.pop(partition.key.partition, None)
+        if owned is None:
             return
-        shard = led.shard
+        shard = owned.shard
         for group in tuple(shard.groups.values()):
             for member in group.members.values():
                 error = ErrorCode.not_coordinator
@@ -186,76 +197,74 @@ class GroupCoordinator:
         shard.writes.abandon(now_ms)
 
     def partitions_changed(self, keys: Iterable[Hashable], now_ms: int) -> None:
-        """Complete the writes that are replicated in these partitions."""
+        """Complete the replicated writes to these partitions."""
         for key in keys:
             if isinstance(key, PartitionKey) and key.topic == OFFSETS_TOPIC:
-                led = self._led.get(key.partition)
-                if led is not None:
-                    led.shard.writes.replicated(now_ms)
+                owned = self._owned.get(key.partition)
+                if owned is not None:
+                    owned.shard.writes.replicated(now_ms)
 
     def _update_leadership(self, index: int, now_ms: int) -> None:
-        led = self._led.get(index)
+        owned = self._owned.get(index)
         try:
             partition = self._replicas.partition(OFFSETS_TOPIC, index)
             partition.check_leader(NO_EPOCH)
         except ApiError:
-            if led is not None:
-                self.on_resignation(led.shard.partition, now_ms)
+            if owned is not None:
+                self.on_resignation(owned.shard.partition, now_ms)
             return
-        if led is not None and led.shard.partition is not partition:
-            self.on_resignation(led.shard.partition, now_ms)
+        if owned is not None and owned.shard.partition is not partition:
+            self.on_resignation(owned.shard.partition, now_ms)
         self.on_election(partition, now_ms)
 
-    def _load(self, led: _LedShard, loading: Loading, now_ms: int) -> None:
-        if self._led.get(led.shard.partition.key.partition) is not led:
+    def _load(self, owned: _OwnedShard, loading: Loading, now_ms: int) -> None:
+        if self._owned.get(owned.shard.partition.key.partition) is not owned:
             return
         if not loading.step(now_ms):
-            self._schedule.at(now_ms, lambda time_ms: self._load(led, loading, time_ms))
+            self._schedule.at(now_ms, lambda time_ms: self._load(owned, loading, time_ms))
             return
-        for group in tuple(led.shard.groups.values()):
-            led.membership.loaded(group, now_ms)
+        for group in tuple(owned.shard.groups.values()):
+            owned.membership.loaded(group, now_ms)
 
     # Finding the coordinator
 
     def coordinator(self, group_id: str) -> int | None:
-        """Return the coordinator of a group; None while the offsets topic does not exist."""
+        """Return the coordinator of a group, or None if `__consumer_offsets` does not exist."""
         found = self._metadata.partition(OFFSETS_TOPIC, self.partition_for(group_id))
         return found.leader if found is not None else None
 
     def partition_for(self, group_id: str) -> int:
-        """Return the partition of the offsets topic that stores a group."""
+        """Return the partition of `__consumer_offsets` that stores the group."""
         return partition_of(group_id, self._partition_count())
 
     def check_coordinator(self, group_id: str) -> Partition:
-        """Return the group's partition of the offsets topic.
+        """Return the partition of `__consumer_offsets` that stores the group.
 
-        Raise NOT_COORDINATOR where this broker does not lead it, COORDINATOR_LOAD_IN_PROGRESS while
-        it is loaded, and INVALID_GROUP_ID for an id that is too long for a record.
+        Raises: ApiError (NOT_COORDINATOR if this broker is not the leader,
+        COORDINATOR_LOAD_IN_PROGRESS while the partition is being loaded).
         """
         return self._shard(group_id).shard.partition
 
-    def _shard(self, group_id: str) -> _LedShard:
-        if len(group_id.encode()) > STRING_BYTES_MAX:
-            raise ApiError(
-                ErrorCode.invalid_group_id,
-                f"A group id must have at most {STRING_BYTES_MAX} bytes, not "
-                f"{len(group_id.encode())}.",
-            )
-        led = self._led.get(self.partition_for(group_id))
-        if led is None or led.shard.state is ShardState.FAILED:
+    def _shard(self, group_id: str) -> _OwnedShard:
+        owned = self._owned.get(self.partition_for(group_id))
+        if owned is None or owned.shard.state is ShardState.FAILED:
             raise ApiError(
                 ErrorCode.not_coordinator,
                 f"This broker is not the coordinator of group {group_id!r}.",
             )
-        if led.shard.state is ShardState.LOADING:
+        if owned.shard.state is ShardState.LOADING:
             raise ApiError(
                 ErrorCode.coordinator_load_in_progress,
-                f"This broker is still loading the partition of group {group_id!r}.",
+                f"This broker is loading the partition of group {group_id!r}. Retry later.",
             )
-        return led
+        return owned
 
-    def _named_shard(self, group_id: str) -> _LedShard:
-        """Return the shard as `_shard`, for requests that need a group id that is not empty."""
+    def _named_shard(self, group_id: str) -> _OwnedShard:
+        """Return the shard of a group.
+
+        Raises: ApiError (INVALID_GROUP_ID if the group id is empty). Other errors are those of
+        `_shard`.
+        """
         if not group_id:
             raise ApiError(ErrorCode.invalid_group_id, "The group id must not be empty.")
         return self._shard(group_id)
@@ -269,22 +278,25 @@ class GroupCoordinator:
     # Members
 
     def join(self, request: JoinRequest, now_ms: int) -> Reply[JoinResult]:
-        """Handle JoinGroup; the reply completes when the next generation begins."""
+        """Handle a JoinGroup request. The reply completes when the next generation starts."""
         try:
-            led = self._named_shard(request.group_id)
+            owned = self._named_shard(request.group_id)
             self._check_join(request)
         except ApiError as error:
             refused = JoinResult(member_id=request.member_id, error_code=error.error_code)
             return self._done(refused)
-        return led.membership.join(request, now_ms)
+        return owned.membership.join(request, now_ms)
 
     def sync(self, request: SyncRequest, now_ms: int) -> Reply[SyncResult]:
-        """Handle SyncGroup; the reply completes when the leader's assignment is replicated."""
+        """Handle a SyncGroup request.
+
+        The reply completes when the assignments of the leader are replicated.
+        """
         try:
-            led = self._named_shard(request.group_id)
+            owned = self._named_shard(request.group_id)
         except ApiError as error:
             return self._done(SyncResult(error_code=error.error_code))
-        return led.membership.sync(request, now_ms)
+        return owned.membership.sync(request, now_ms)
 
     def heartbeat(
         self,
@@ -295,7 +307,7 @@ class GroupCoordinator:
         generation_id: int,
         now_ms: int,
     ) -> ErrorCode:
-        """Handle Heartbeat; it succeeds for any member while the group is loaded."""
+        """Handle a Heartbeat request. It always succeeds while the group is being loaded."""
         try:
             return self._named_shard(group_id).membership.heartbeat(
                 group_id,
@@ -311,12 +323,12 @@ class GroupCoordinator:
     def leave(
         self, group_id: str, members: Sequence[MemberIdentity], now_ms: int
     ) -> Reply[LeaveResult]:
-        """Handle LeaveGroup; the result has one error code per member."""
+        """Handle a LeaveGroup request. The result contains an error code for each member."""
         try:
-            led = self._named_shard(group_id)
+            owned = self._named_shard(group_id)
         except ApiError as error:
             return self._done(LeaveResult(error_code=error.error_code))
-        result, write = led.membership.leave(group_id, members, now_ms)
+        result, write = owned.membership.leave(group_id, members, now_ms)
         reply: Reply[LeaveResult] = Reply(self._wake)
 
         def stored(outcome: ErrorCode, time_ms: int) -> None:
@@ -333,8 +345,8 @@ class GroupCoordinator:
         if not lowest <= request.session_timeout_ms <= highest:
             raise ApiError(
                 ErrorCode.invalid_session_timeout,
-                f"The session timeout of {request.session_timeout_ms} ms is not from "
-                f"group.min.session.timeout.ms={lowest} to "
+                f"The session timeout of {request.session_timeout_ms} ms is not between "
+                f"group.min.session.timeout.ms={lowest} and "
                 f"group.max.session.timeout.ms={highest}.",
             )
         names = [request.client_id, request.group_instance_id or "", request.protocol_type]
@@ -343,7 +355,8 @@ class GroupCoordinator:
         if longest + _MEMBER_ID_BYTES_MAX > STRING_BYTES_MAX:
             raise ApiError(
                 ErrorCode.invalid_request,
-                f"A name of {longest} bytes is too long for a record of {OFFSETS_TOPIC}.",
+                f"A client id, instance id or protocol of {longest} bytes is too long for a "
+                f"record of {OFFSETS_TOPIC}.",
             )
 
     # Offsets
@@ -355,10 +368,10 @@ class GroupCoordinator:
         offsets: Offsets,
         now_ms: int,
     ) -> Reply[ErrorCode]:
-        """Commit offsets, all or none.
+        """Commit all offsets or none.
 
-        The reply completes when they are replicated. GROUP_ID_NOT_FOUND for a member of an unknown
-        group.
+        The reply completes when the offsets are replicated. The error is GROUP_ID_NOT_FOUND if the
+        request is from a member and the group does not exist.
         """
         try:
             write = self._shard(group_id).commits.commit(group_id, committer, offsets, now_ms)
@@ -374,10 +387,11 @@ class GroupCoordinator:
         transaction: TransactionalProducer,
         now_ms: int,
     ) -> Reply[ErrorCode]:
-        """Commit offsets, all or none, as pending offsets of a transaction.
+        """Commit all offsets or none, as pending offsets of a transaction.
 
-        The reply completes when they are replicated. ILLEGAL_GENERATION for a member of an unknown
-        group, INVALID_PRODUCER_EPOCH for a fenced producer.
+        The reply completes when the offsets are replicated. The error is ILLEGAL_GENERATION if the
+        request is from a member and the group does not exist, and INVALID_PRODUCER_EPOCH for a
+        fenced producer.
         """
         try:
             commits = self._named_shard(group_id).commits
@@ -396,16 +410,17 @@ class GroupCoordinator:
         transaction_version: int,
         now_ms: int,
     ) -> Reply[ErrorCode]:
-        """Write a marker to a partition of the offsets topic, and commit or drop its offsets.
+        """Write a transaction marker to a partition, and commit or remove its pending offsets.
 
-        The reply completes when it is replicated, with an error code for the transaction
-        coordinator: NOT_LEADER_OR_FOLLOWER where this broker has not loaded the partition.
+        The reply completes when the marker is replicated. It contains an error code for the
+        transaction coordinator, which is NOT_LEADER_OR_FOLLOWER if this broker has not loaded the
+        partition.
         """
-        led = self._led.get(partition_index)
-        if led is None or led.shard.state is not ShardState.ACTIVE:
+        owned = self._owned.get(partition_index)
+        if owned is None or owned.shard.state is not ShardState.ACTIVE:
             return self._done(ErrorCode.not_leader_or_follower)
         try:
-            write = led.shard.end_transaction(
+            write = owned.shard.end_transaction(
                 marker,
                 producer_id=producer_id,
                 producer_epoch=producer_epoch,
@@ -421,54 +436,54 @@ class GroupCoordinator:
         return reply
 
     def committed(self, group_id: str, topic_partition: TopicPartition) -> OffsetCommitValue | None:
-        """Return a group's replicated offset of one partition."""
+        """Return the replicated offset of a group for one partition, or None."""
         shard = self._shard(group_id).shard
         return shard.offsets.committed(group_id, topic_partition, shard.high_watermark)
 
     def all_committed(self, group_id: str) -> Mapping[TopicPartition, OffsetCommitValue]:
-        """Return a group's replicated offsets."""
+        """Return all replicated offsets of a group."""
         shard = self._shard(group_id).shard
         return shard.offsets.all_committed(group_id, shard.high_watermark)
 
     def is_stable(self, group_id: str) -> bool:
-        """Return whether all commits and markers of a group are replicated."""
+        """Return whether all commits and transaction markers of the group are replicated."""
         shard = self._shard(group_id).shard
-        return shard.offsets.stable_from(group_id) <= shard.high_watermark
+        return shard.offsets.required_high_watermark(group_id) <= shard.high_watermark
 
     def has_pending(self, group_id: str, topic_partition: TopicPartition) -> bool:
-        """Return whether an open transaction has committed this offset of the group."""
+        """Return whether an open transaction has a pending offset for this partition."""
         return self._shard(group_id).shard.pending.has(group_id, topic_partition)
 
     def delete_offsets(
         self, group_id: str, offsets: Iterable[TopicPartition], now_ms: int
     ) -> tuple[Mapping[TopicPartition, ErrorCode], Reply[ErrorCode]]:
-        """Delete offsets of topics that no member subscribes to; return a code per partition.
+        """Delete offsets of topics without subscribers. Return an error code for each partition.
 
-        Raise GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP where the members' subscriptions are unknown.
+        Raises: ApiError (GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP if the subscriptions are unknown).
         """
         codes, write = self._named_shard(group_id).commits.delete(group_id, offsets, now_ms)
         return codes, self._outcome(write, now_ms)
 
     def delete_topic_offsets(self, topic: str, now_ms: int) -> None:
-        """Delete every group's offsets of a deleted topic.
+        """Delete the offsets of all groups for a deleted topic.
 
-        They are removed from memory even if the log cannot be written: loading drops offsets of
-        topics that do not exist.
+        The offsets are removed from memory even if the tombstones cannot be written, because
+        loading ignores offsets of topics that do not exist.
         """
-        for led in self._led.values():
-            led.commits.delete_topic_offsets(topic, now_ms)
+        for owned in self._owned.values():
+            owned.commits.delete_topic_offsets(topic, now_ms)
 
     def run_retention(self, now_ms: int) -> None:
-        """Delete offsets and groups that have expired."""
+        """Delete expired offsets and groups."""
         retention_ms = self._config.offsets_retention_minutes * _MINUTE_MS
-        for led in self._led.values():
-            if led.shard.state is ShardState.ACTIVE:
-                led.commits.expire(retention_ms=retention_ms, now_ms=now_ms)
+        for owned in self._owned.values():
+            if owned.shard.state is ShardState.ACTIVE:
+                owned.commits.expire(retention_ms=retention_ms, now_ms=now_ms)
 
     # Administration
 
     def describe(self, group_id: str) -> DescribedGroup:
-        """Return a group and its members; raise GROUP_ID_NOT_FOUND."""
+        """Return the group and its members. Raises: ApiError (GROUP_ID_NOT_FOUND)."""
         group = self._shard(group_id).shard.groups.get(group_id)
         if group is None:
             raise group_id_not_found(group_id)
@@ -492,21 +507,23 @@ class GroupCoordinator:
         )
 
     def groups(self) -> list[ClassicGroup]:
-        """Return all groups coordinated here; raise COORDINATOR_LOAD_IN_PROGRESS while loading."""
+        """Return all groups that this broker coordinates.
+
+        Raises: ApiError (COORDINATOR_LOAD_IN_PROGRESS) while a partition is being loaded.
+        """
         found: list[ClassicGroup] = []
-        for led in self._led.values():
-            if led.shard.state is ShardState.LOADING:
+        for owned in self._owned.values():
+            if owned.shard.state is ShardState.LOADING:
                 raise ApiError(
                     ErrorCode.coordinator_load_in_progress,
-                    "This broker is still loading partition "
-                    f"{led.shard.partition.key.partition} of "
-                    f"{OFFSETS_TOPIC}.",
+                    f"This broker is loading partition {owned.shard.partition.key.partition} of "
+                    f"{OFFSETS_TOPIC}. Retry later.",
                 )
-            found += led.shard.groups.values()
+            found += owned.shard.groups.values()
         return found
 
     def delete(self, group_id: str, now_ms: int) -> Reply[ErrorCode]:
-        """Delete a group without members and its offsets, including pending ones."""
+        """Delete a group without members, and its committed and pending offsets."""
         try:
             write = self._shard(group_id).commits.delete_group(group_id, now_ms)
         except ApiError as error:

@@ -1,9 +1,8 @@
-"""Conversion between a group and its record.
+"""Converts a group to its record and back.
 
-Purpose: create the record of a generation, and the group from it. Invariant: a Stable or Empty
-group is restored unchanged, except that its members support only the selected protocol. Must not
-know: when it is written or loaded.
-Source: Kafka's `GroupCoordinatorRecordHelpers`, `GroupMetadataManager.replay`.
+Purpose: create the record of a generation, and restore a group from the record. Invariant: a group
+in state Stable or Empty is restored unchanged, except that its members support only the selected
+protocol. Source: Kafka's `GroupCoordinatorRecordHelpers` and `GroupMetadataManager.replay`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from broker_ref.group.states import GroupState
 
 
 def group_record(group: ClassicGroup, assignments: Mapping[str, bytes]) -> Change:
-    """Return the record of the current generation, with the assignments by member id."""
+    """Return the record of the current generation. `assignments` is keyed by member id."""
     value = GroupMetadataValue(
         protocol_type=group.protocol_type or "",
         generation=group.generation_id,
@@ -48,7 +47,7 @@ def group_tombstone(group_id: str) -> Change:
 
 
 def group_from_record(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
-    """Return the group of a record, without timers."""
+    """Return the group that a record describes, without timers."""
     group = ClassicGroup(
         group_id,
         state=GroupState.STABLE if value.members else GroupState.EMPTY,

@@ -1,9 +1,9 @@
-"""Loading of a shard from its partition of `__consumer_offsets`.
+"""Loads a shard from its partition of `__consumer_offsets`.
 
-Purpose: replay the log in steps, so that a broker that loads a large partition keeps serving
-others; meanwhile the shard is LOADING. Invariant: the last record of a key counts; after the last
-step the shard is ACTIVE, or FAILED with the reason in the log. Must not know: requests, leadership.
-Source: Kafka's `CoordinatorLoaderImpl`.
+Purpose: replay the log in steps, so that the broker can serve other requests while it loads a large
+partition. The shard is LOADING during the replay. Invariants: the last record of each key is used.
+After the last step, the shard is ACTIVE or FAILED. If it is FAILED, the reason is logged. Source:
+Kafka's `CoordinatorLoaderImpl`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class Loading:
-    """The replay of one shard's log up to its end offset at the start."""
+    """The replay of a shard's log up to the log end offset at the start of the replay."""
 
     def __init__(self, shard: Shard, *, metadata: ClusterMetadata) -> None:
         self._shard = shard
@@ -43,7 +43,7 @@ class Loading:
         self._simple_groups: dict[str, None] = {}
 
     def step(self, now_ms: int) -> bool:
-        """Read the next part; return whether it was the last."""
+        """Replay the next part of the log. Return whether it was the last part."""
         partition = self._shard.partition
         try:
             if not self._log.step(self._take):
@@ -52,7 +52,7 @@ class Loading:
             self._shard.state = ShardState.ACTIVE
         except LogError as error:
             logger.error(
-                "Loading groups from %s-%d failed: the log cannot be read at offset %d: %s",
+                "Failed to load groups from %s-%d, because the log cannot be read at offset %d: %s",
                 partition.key.topic, partition.key.partition, self._log.offset, error,
             )  # fmt: skip
             self._shard.groups.clear()
@@ -63,12 +63,12 @@ class Loading:
         if header.is_control:
             marker = decode_marker(batch)
             if marker is not None:
-                decided = self._shard.replay_marker(
+                ended = self._shard.replay_marker(
                     marker.marker,
                     producer_id=header.producer_id,
                     required_offset=header.next_offset,
                 )
-                self._shard.settle(*decided)
+                self._shard.remove_obsolete_offsets(*ended)
             return
         for record in decode_records(batch):
             self._replay(record, header)
@@ -98,10 +98,10 @@ class Loading:
             record_offset=record.offset,
             required_offset=header.next_offset,
         )
-        self._shard.settle(key)
+        self._shard.remove_obsolete_offsets(key)
 
     def _is_of_present_topic(self, name: str, value: OffsetCommitValue) -> bool:
-        """Return whether the offset's topic still exists with the same topic id."""
+        """Return whether the topic of the offset still exists with the same topic id."""
         topic = self._metadata.topics.get(name)
         return topic is not None and value.topic_id in (ZERO_UUID, topic.topic_id)
 

@@ -1,8 +1,8 @@
-"""A member of a classic group, with the requests and results of members.
+"""Members of a classic group, their requests and the results.
 
-Purpose: the values shared by the group, its rebalances and the handlers. Invariant: the id of a
-member never changes; a static member that rejoins is another `Member`. Must not know: states, the
-effects of timers, bytes of requests. Source: Kafka's `ClassicGroupMember`.
+Purpose: define the values that groups, rebalances and request handlers exchange. Invariant: the id
+of a member never changes. A static member that rejoins becomes a new `Member`. Source: Kafka's
+`ClassicGroupMember`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from broker_ref.schedule import Timer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberProtocol:
-    """An assignor that a member supports, with the member's metadata for it."""
+    """A protocol (assignor) that a member supports, and the member's metadata for it."""
 
     name: str
     metadata: bytes
@@ -26,7 +26,7 @@ class MemberProtocol:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedMember:
-    """A member in the leader's JoinGroup response."""
+    """A member in the JoinGroup response of the leader."""
 
     member_id: str
     group_instance_id: str | None
@@ -35,9 +35,9 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
-    """A JoinGroup request; `member_id` is empty for a new member.
+    """A JoinGroup request. `member_id` is empty for a new member.
 
-    The version implies `requires_known_member_id` (KIP-394) and `can_skip_assignment` (KIP-814).
+    `requires_known_member_id` (KIP-394) and `can_skip_assignment` (KIP-814) depend on the version.
     """
 
     group_id: str
@@ -55,7 +55,7 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinResult:
-    """The result of JoinGroup; only the leader receives the members."""
+    """The result of JoinGroup. Only the leader receives the members."""
 
     member_id: str
     error_code: ErrorCode = ErrorCode.none
@@ -69,7 +69,7 @@ class JoinResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRequest:
-    """A SyncGroup request; the leader sends the assignments by member id."""
+    """A SyncGroup request. In the leader's request, `assignments` is keyed by member id."""
 
     group_id: str
     generation_id: int
@@ -92,7 +92,7 @@ class SyncResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberIdentity:
-    """A leaving member: its id, or only its instance id in requests of administrators."""
+    """A member that leaves. Administrators can omit the member id of a static member."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -100,7 +100,7 @@ class MemberIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveResult:
-    """The result of LeaveGroup: one error code per member, in order."""
+    """The result of LeaveGroup. `members` contains an error code for each member, in order."""
 
     error_code: ErrorCode = ErrorCode.none
     members: tuple[ErrorCode, ...] = ()
@@ -108,10 +108,11 @@ class LeaveResult:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Member:
-    """A member with its settings, assignment and waiting requests.
+    """A member with its settings, its assignment and its waiting requests.
 
-    `is_new` until its first rebalance completes: it cannot send heartbeats before, so waiting does
-    not keep it alive. Every heartbeat moves `session_deadline_ms`; the timer follows it.
+    `is_new` is True until the first rebalance of the member completes. Until then the member cannot
+    send heartbeats, and a waiting request does not keep it alive. Each heartbeat changes
+    `session_deadline_ms`. If the timer elapses before this deadline, it is set again.
     """
 
     member_id: str
@@ -135,30 +136,33 @@ class Member:
 
     @property
     def is_static(self) -> bool:
-        """Whether it has a `group.instance.id` (KIP-345)."""
+        """Whether the member has a `group.instance.id` (KIP-345)."""
         return self.group_instance_id is not None
 
     @property
     def has_satisfied_heartbeat(self) -> bool:
-        """Whether it is alive without heartbeats, because one of its requests waits."""
+        """Whether the member needs no heartbeats, because one of its requests is waiting."""
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def metadata(self, protocol_name: str) -> bytes:
-        """Return its metadata for one of its protocols."""
+        """Return the metadata of the member for one of its protocols."""
         for protocol in self.protocols:
             if protocol.name == protocol_name:
                 return protocol.metadata
-        raise LookupError(f"member {self.member_id!r} has no protocol {protocol_name!r}")
+        raise LookupError(f"Member {self.member_id!r} has no protocol {protocol_name!r}.")
 
     def vote(self, candidates: Iterable[str]) -> str:
-        """Return its preferred protocol among the candidates; it must support one of them."""
+        """Return the first protocol of the member that is a candidate.
+
+        The member must support a candidate.
+        """
         for protocol in self.protocols:
             if protocol.name in candidates:
                 return protocol.name
-        raise LookupError(f"member {self.member_id!r} supports no candidate")
+        raise LookupError(f"Member {self.member_id!r} supports none of the candidate protocols.")
 
     def complete_sync(self, result: SyncResult) -> bool:
-        """Complete its waiting SyncGroup request; return whether there was one."""
+        """Complete the waiting SyncGroup request of the member. Return whether there was one."""
         reply, self.sync = self.sync, None
         if reply is None:
             return False

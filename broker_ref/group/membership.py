@@ -1,9 +1,8 @@
-"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup of a shard's groups.
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup for the groups of a shard.
 
-Purpose: validate the requests of members, change the group, and start what follows in `Rebalance`.
-Invariant: every refusal is one of Kafka's error codes, in Kafka's order of checks; a reply
-completes once. Must not know: versions of requests, other coordinators. Source: the classic part of
-Kafka's `GroupMetadataManager`.
+Purpose: validate the requests of members, change the group, and start rebalances with `Rebalance`.
+Invariants: rejected requests get Kafka's error codes, checks run in Kafka's order, and each reply
+completes once. Source: the part of Kafka's `GroupMetadataManager` for classic groups.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ Sync = Reply[SyncResult]
 
 
 class Membership:
-    """The members of the groups of one shard; `new_id` returns a unique member id suffix."""
+    """The members of the groups in a shard. `new_id` returns a unique suffix for a member id."""
 
     def __init__(
         self,
@@ -73,7 +72,7 @@ class Membership:
     # Join
 
     def join(self, request: JoinRequest, now_ms: int) -> Join:
-        """Add or rejoin a member; the reply completes when the next generation begins."""
+        """Add a member or let it rejoin. The reply completes when the next generation starts."""
         reply: Join = Reply(self._wake)
         group = self._shard.groups.get(request.group_id)
         is_new_group = group is None
@@ -86,8 +85,8 @@ class Membership:
         try:
             self._join(group, request, reply, now_ms)
         except ApiError as error:
-            answers_id = error.error_code not in _WITHOUT_MEMBER_ID
-            _refuse(reply, request.member_id if answers_id else "", error.error_code)
+            includes_member_id = error.error_code not in _WITHOUT_MEMBER_ID
+            _refuse(reply, request.member_id if includes_member_id else "", error.error_code)
         if is_new_group:
             self._store_new(group, reply, now_ms)
         return reply
@@ -98,7 +97,7 @@ class Membership:
             group.remove(member_id)
             raise ApiError(
                 ErrorCode.group_max_size_reached,
-                f"Group {group.group_id!r} is full: group.max.size is "
+                f"Group {group.group_id!r} is full, because group.max.size is "
                 f"{self._config.group_max_size}.",
             )
         names = [protocol.name for protocol in request.protocols]
@@ -106,7 +105,7 @@ class Membership:
             raise ApiError(
                 ErrorCode.inconsistent_group_protocol,
                 f"Group {group.group_id!r} with protocol type {group.protocol_type!r} does not "
-                f"support {names} with protocol type {request.protocol_type!r}.",
+                f"support the protocols {names} with protocol type {request.protocol_type!r}.",
             )
         if not member_id:
             self._join_new(group, request, reply, now_ms)
@@ -114,15 +113,18 @@ class Membership:
             if request.group_instance_id is not None:
                 raise ApiError(
                     ErrorCode.unknown_server_error,
-                    f"Member {member_id!r} got its id as a dynamic member and rejoins as instance "
-                    f"{request.group_instance_id!r}.",
+                    f"Member {member_id!r} received its id as a dynamic member and cannot rejoin "
+                    f"as instance {request.group_instance_id!r}.",
                 )
             self._add(group, member_id, request, reply, now_ms)
         else:
             self._join_again(group, request, reply, now_ms)
 
     def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
-        """Return whether the group has room; while members rejoin, the last ones may not fit."""
+        """Return whether the member can join without exceeding `group.max.size`.
+
+        While members rejoin, the limit applies to the members that have rejoined.
+        """
         size_max = self._config.group_max_size
         member = group.members.get(member_id)
         if group.state is GroupState.PREPARING_REBALANCE:
@@ -144,7 +146,7 @@ class Membership:
         if instance_id is not None:
             self._add(group, member_id, request, reply, now_ms)
         elif request.requires_known_member_id:
-            self._rebalance.expect(group, member_id, request.session_timeout_ms, now_ms)
+            self._rebalance.add_pending_member(group, member_id, request.session_timeout_ms, now_ms)
             _refuse(reply, member_id, ErrorCode.member_id_required)
         else:
             self._add(group, member_id, request, reply, now_ms)
@@ -156,7 +158,8 @@ class Membership:
         if group.state in STATES_OF_A_GENERATION and member.protocols == request.protocols:
             leads = group.is_leader(member.member_id)
             if group.state is GroupState.COMPLETING_REBALANCE or not leads:
-                # The response may be lost. The leader of a stable group triggers a rebalance.
+                # The previous response may be lost. The leader of a stable group triggers a
+                # rebalance.
                 reply.complete(self._rebalance.joined(group, member))
                 return
         self._update(group, member, request, reply)
@@ -183,7 +186,7 @@ class Membership:
             and group.previous_state is GroupState.EMPTY
         ):
             group.new_member_added = True
-        group.forget_pending(member_id)
+        group.remove_pending_member(member_id)
         group.add(member, reply)
         self._rebalance.reschedule_heartbeat(group, member, now_ms, NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance.maybe_prepare_rebalance_or_complete_join(
@@ -196,7 +199,7 @@ class Membership:
         group.update(member, request.protocols)
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.session_timeout_ms = request.session_timeout_ms
-        # As in Kafka, a request that is replaced by this one never completes.
+        # As in Kafka, a waiting request that this request replaces never completes.
         group.await_join(member, reply)
 
     # Static members
@@ -221,7 +224,7 @@ class Membership:
             else:
                 self._rebalance.maybe_prepare_rebalance_or_complete_join(group, now_ms, reason)
         elif group.state is GroupState.COMPLETING_REBALANCE:
-            # The leader may assign to the old member id, which no member has.
+            # The leader may have assigned partitions to the old member id, which no longer exists.
             self._rebalance.prepare_rebalance(group, now_ms, reason)
         else:
             self._rebalance.maybe_complete_join_phase(group, now_ms)
@@ -229,7 +232,7 @@ class Membership:
     def _store_replaced(
         self, group: ClassicGroup, old: Member, member: Member, request: JoinRequest, now_ms: int
     ) -> None:
-        """Keep the generation, and complete the join once the new member id is replicated."""
+        """Keep the generation. Complete the join when the new member id is replicated."""
         leads = group.is_leader(member.member_id)
         leader_before = old.member_id if leads else group.leader_id or ""
 
@@ -253,7 +256,8 @@ class Membership:
                 result = replace(result, leader=group.leader_id or "", skip_assignment=leads)
                 group.complete_join(member, result)
             else:
-                # The response has the former member id as leader, so that it does not assign.
+                # The response contains the old member id as leader, so that the client computes no
+                # assignments.
                 group.complete_join(member, replace(result, members=()))
 
         self._write_group(group, now_ms, stored)
@@ -265,7 +269,7 @@ class Membership:
         try:
             write = self._shard.write([group_record(group, assignments)], now_ms)
         except ApiError as error:
-            logger.warning("Writing group %r failed: %s", group.group_id, error)
+            logger.warning("Failed to write group %r: %s", group.group_id, error)
             done(error.error_code, now_ms)
         else:
             write.when_done(done, now_ms)
@@ -282,7 +286,7 @@ class Membership:
         try:
             write = self._shard.write([group_record(empty, {})], now_ms)
         except ApiError as error:
-            logger.warning("Writing group %r failed: %s", group.group_id, error)
+            logger.warning("Failed to write group %r: %s", group.group_id, error)
             _refuse(reply, "", error.error_code)
             self._shard.remove(group, now_ms)
         else:
@@ -291,7 +295,7 @@ class Membership:
     # Sync
 
     def sync(self, request: SyncRequest, now_ms: int) -> Sync:
-        """Return a member's assignment; the leader sends the assignments of all."""
+        """Return the assignment of a member. The request of the leader contains all assignments."""
         reply: Sync = Reply(self._wake)
         try:
             self._sync(request, reply, now_ms)
@@ -320,24 +324,24 @@ class Membership:
         group = self._existing_group(request.group_id)
         member = group.check_member(request.member_id, request.group_instance_id)
         _check_generation(group, request.generation_id)
-        for asked, current in (
+        for requested, current in (
             (request.protocol_type, group.protocol_type),
             (request.protocol_name, group.protocol_name),
         ):
-            if asked is not None and current is not None and asked != current:
+            if requested is not None and current is not None and requested != current:
                 raise ApiError(
                     ErrorCode.inconsistent_group_protocol,
-                    f"Group {group.group_id!r} uses protocol {current!r}, not {asked!r}.",
+                    f"Group {group.group_id!r} uses protocol {current!r}, not {requested!r}.",
                 )
         if group.state is GroupState.PREPARING_REBALANCE:
             raise ApiError(
                 ErrorCode.rebalance_in_progress,
-                f"Group {group.group_id!r} is rebalancing. Join it again.",
+                f"Group {group.group_id!r} is rebalancing. Rejoin the group.",
             )
         return group, member
 
     def _store_assignment(self, group: ClassicGroup, request: SyncRequest, now_ms: int) -> None:
-        """Write the assignment; members receive it when it is replicated."""
+        """Write the assignments. Members receive them when they are replicated."""
         assignments = request.assignments
         generation_id = group.generation_id
 
@@ -353,13 +357,13 @@ class Membership:
                 return
             self._rebalance.assign(group, {}, outcome, time_ms)
             self._rebalance.maybe_prepare_rebalance_or_complete_join(
-                group, time_ms, f"writing its assignment failed: {outcome.name}"
+                group, time_ms, f"its assignments could not be written: {outcome.name}"
             )
 
         try:
             write = self._shard.write([group_record(group, assignments)], now_ms)
         except ApiError as error:
-            logger.warning("Writing the assignment of %r failed: %s", group.group_id, error)
+            logger.warning("Failed to write the assignments of group %r: %s", group.group_id, error)
             stored(error.error_code, now_ms)
         else:
             write.when_done(stored, now_ms)
@@ -375,7 +379,11 @@ class Membership:
         generation_id: int,
         now_ms: int,
     ) -> ErrorCode:
-        """Extend a member's session; raise ApiError where it must rejoin or is unknown."""
+        """Renew the session of a member.
+
+        Return REBALANCE_IN_PROGRESS if the member must rejoin. Raises: ApiError if the member or
+        its generation is unknown.
+        """
         group = self._existing_group(group_id)
         member = group.check_member(member_id, group_instance_id)
         _check_generation(group, generation_id)
@@ -391,23 +399,23 @@ class Membership:
         generation_id: int,
         now_ms: int,
     ) -> None:
-        """Refuse commits that are not from the current generation; extend the member's session.
+        """Reject commits that are not from the current generation, and renew the member's session.
 
-        Consumers without membership, and administrators, may commit while the group is Empty.
+        Clients that are not members can commit while the group is Empty.
         """
         if generation_id < 0 and group.state is GroupState.EMPTY:
             return
         if generation_id < 0 and not member_id and group_instance_id is None:
             raise ApiError(
                 ErrorCode.unknown_member_id,
-                f"Group {group.group_id!r} has members. Only they can commit offsets.",
+                f"Group {group.group_id!r} has members, and only members can commit offsets.",
             )
         member = group.check_member(member_id, group_instance_id)
         _check_generation(group, generation_id)
         if group.state is GroupState.COMPLETING_REBALANCE:
             raise ApiError(
                 ErrorCode.rebalance_in_progress,
-                f"Group {group.group_id!r} is rebalancing. Send SyncGroup first.",
+                f"Group {group.group_id!r} is rebalancing. Send SyncGroup before the commit.",
             )
         if group.state in STATES_KEPT_ALIVE_BY_COMMITS:
             self._rebalance.reschedule_heartbeat(group, member, now_ms)
@@ -420,9 +428,9 @@ class Membership:
         group_instance_id: str | None,
         generation_id: int,
     ) -> None:
-        """Refuse a member that is not in the current generation (KIP-447).
+        """Reject members that are not in the current generation (KIP-447).
 
-        Producers that send no member id, as before that KIP, may commit in any state of the group.
+        Producers that send no member id (as before KIP-447) can commit in any group state.
         """
         if generation_id < 0 and group.state is GroupState.EMPTY:
             return
@@ -433,7 +441,10 @@ class Membership:
     def leave(
         self, group_id: str, members: Sequence[MemberIdentity], now_ms: int
     ) -> tuple[LeaveResult, PendingWrite]:
-        """Remove members; return the write that must be replicated before the reply."""
+        """Remove members.
+
+        Return the results and the write that must be replicated before the reply.
+        """
         try:
             group = self._existing_group(group_id)
         except ApiError as error:
@@ -458,7 +469,7 @@ class Membership:
             if not member_id:
                 return ErrorCode.unknown_member_id
         elif member_id in group.pending_members:
-            group.forget_pending(member_id)
+            group.remove_pending_member(member_id)
             return ErrorCode.none
         else:
             try:
@@ -471,12 +482,12 @@ class Membership:
     def _existing_group(self, group_id: str) -> ClassicGroup:
         group = self._shard.groups.get(group_id)
         if group is None:
-            raise ApiError(ErrorCode.unknown_member_id, f"The group {group_id!r} does not exist.")
+            raise ApiError(ErrorCode.unknown_member_id, f"There is no group {group_id!r}.")
         return group
 
 
 _WITHOUT_MEMBER_ID = frozenset({ErrorCode.group_max_size_reached})
-"""Errors whose response contains no member id."""
+"""Error codes for which the response contains no member id."""
 
 
 def _refuse(reply: Join, member_id: str, error_code: ErrorCode) -> None:

@@ -1,11 +1,10 @@
-"""Commits, deletion and expiration of offsets.
+"""Commits, deletes and expires offsets.
 
-Purpose: the rules of OffsetCommit, TxnOffsetCommit and OffsetDelete for the groups of one shard,
-and the deletion of offsets with their group, with their topic or by retention. Invariant: a refusal
-writes nothing; the first commit creates a group without members; pending offsets of a transaction
-keep their group, and are removed when the offset is deleted. Must not know: requests, other
-coordinators, who waits.
-Source: Kafka's `OffsetMetadataManager`, `GroupMetadataManager.maybeDeleteGroup`.
+Purpose: apply the rules of OffsetCommit, TxnOffsetCommit and OffsetDelete to the groups of a shard.
+Delete offsets when their group or topic is deleted or their retention time has passed. Invariants:
+a rejected request writes no records. The first commit creates a group without members. A group with
+pending offsets does not expire. Deleting an offset also removes the pending offsets of its
+partition. Source: Kafka's `OffsetMetadataManager` and `GroupMetadataManager.maybeDeleteGroup`.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _MEMBERS_STATES: Final = STATES_OF_A_GENERATION | {GroupState.PREPARING_REBALANC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committer:
-    """The member that commits, or no member (generation -1)."""
+    """The client that commits. The generation is -1 if the client is not a member."""
 
     member_id: str = ""
     group_instance_id: str | None = None
@@ -45,7 +44,7 @@ class Committer:
 
 
 class OffsetMetadataManager:
-    """The offsets of the groups of one shard."""
+    """The committed offsets of the groups in a shard."""
 
     def __init__(self, shard: Shard, membership: Membership) -> None:
         self._shard = shard
@@ -54,7 +53,7 @@ class OffsetMetadataManager:
     def commit(
         self, group_id: str, committer: Committer, offsets: Offsets, now_ms: int
     ) -> PendingWrite:
-        """Commit offsets; raise GROUP_ID_NOT_FOUND for a member of an unknown group."""
+        """Commit offsets. Raises: ApiError, as in `GroupCoordinator.commit`."""
         group = self._shard.groups.get(group_id)
         if group is not None:
             self._membership.check_committer(
@@ -76,9 +75,10 @@ class OffsetMetadataManager:
         transaction: TransactionalProducer,
         now_ms: int,
     ) -> PendingWrite:
-        """Write pending offsets; raise ILLEGAL_GENERATION for a member of an unknown group.
+        """Write pending offsets. Raises: ApiError, as in `GroupCoordinator.commit_transactional`.
 
-        As in Kafka, this does not extend the member's session or depend on the group's state.
+        As in Kafka, the commit does not renew the session of the member or depend on the state of
+        the group.
         """
         group = self._shard.groups.get(group_id)
         if group is not None:
@@ -91,7 +91,7 @@ class OffsetMetadataManager:
         elif committer.generation_id >= 0:
             raise ApiError(
                 ErrorCode.illegal_generation,
-                f"Group {group_id!r} does not exist, so it has no generation "
+                f"Group {group_id!r} does not exist and therefore has no generation "
                 f"{committer.generation_id}.",
             )
         return self._write(group_id, offsets, now_ms, transaction)
@@ -99,9 +99,9 @@ class OffsetMetadataManager:
     def delete(
         self, group_id: str, offsets: Iterable[TopicPartition], now_ms: int
     ) -> tuple[Mapping[TopicPartition, ErrorCode], PendingWrite]:
-        """Delete offsets of topics that no member subscribes to; return a code per partition.
+        """Delete offsets of topics without subscribers. Return an error code for each partition.
 
-        Raise GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP where the members' subscriptions are unknown.
+        Raises: ApiError (GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP if the subscriptions are unknown).
         """
         group = self._shard.groups.get(group_id)
         if group is None:
@@ -117,7 +117,10 @@ class OffsetMetadataManager:
         return codes, self._shard.delete(offset_tombstones(group_id, gone), now_ms)
 
     def delete_group(self, group_id: str, now_ms: int) -> PendingWrite:
-        """Delete a group and its offsets; raise GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP."""
+        """Delete a group and its offsets.
+
+        Raises: ApiError (GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP).
+        """
         group = self._shard.groups.get(group_id)
         if group is None:
             raise group_id_not_found(group_id)
@@ -128,7 +131,10 @@ class OffsetMetadataManager:
         return self._delete(group, changes, now_ms)
 
     def delete_topic_offsets(self, topic: str, now_ms: int) -> None:
-        """Remove the offsets of a deleted topic from memory, even if the log write fails."""
+        """Delete the offsets of a deleted topic.
+
+        If the log cannot be written, the offsets are removed only from memory.
+        """
         shard = self._shard
         for group_id in dict.fromkeys((*shard.offsets.groups(), *shard.pending.groups())):
             gone = [one for one in self._partitions_with_offsets(group_id) if one.topic == topic]
@@ -136,18 +142,20 @@ class OffsetMetadataManager:
                 shard.delete(offset_tombstones(group_id, gone), now_ms)
             except ApiError as error:
                 logger.warning(
-                    "Writing tombstones of group %.100r for the deleted topic %r failed: %s",
+                    "Failed to write tombstones of group %.100r for the deleted topic %r: %s",
                     group_id, topic, error,
                 )  # fmt: skip
-                shard.forget(group_id, gone)
+                shard.remove_offsets(group_id, gone)
 
     def expire(self, *, retention_ms: int, now_ms: int) -> None:
-        """Delete offsets and groups that have expired."""
+        """Delete expired offsets and groups."""
         for group, changes in expired(self._shard, retention_ms=retention_ms, now_ms=now_ms):
             try:
                 self._delete(group, changes, now_ms)
             except ApiError as error:
-                logger.warning("Expiring offsets of group %r failed: %s", group.group_id, error)
+                logger.warning(
+                    "Failed to delete expired offsets of group %r: %s", group.group_id, error
+                )
 
     def _write(
         self,
@@ -172,7 +180,7 @@ class OffsetMetadataManager:
         return write
 
     def _partitions_with_offsets(self, group_id: str) -> dict[TopicPartition, None]:
-        """Return the partitions with a committed or pending offset of the group."""
+        """Return the partitions for which the group has a committed or pending offset."""
         latest = self._shard.offsets.latest(group_id)
         return dict.fromkeys((*latest, *self._shard.pending.of_group(group_id)))
 
@@ -185,5 +193,5 @@ def group_id_not_found(group_id: str) -> ApiError:
 def _non_empty(group: ClassicGroup) -> ApiError:
     return ApiError(
         ErrorCode.non_empty_group,
-        f"Group {group.group_id!r} has {len(group.members)} members. Stop them first.",
+        f"Group {group.group_id!r} has {len(group.members)} members. Stop the members first.",
     )

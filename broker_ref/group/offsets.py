@@ -1,10 +1,10 @@
 """Committed offsets in memory, and the topic that stores them.
 
-Purpose: the offsets of the groups of one partition of `__consumer_offsets`. Readers see only
-replicated offsets, writers see all. Invariant: an offset is kept as the list of values that may
-still be read, each with the high watermark at which it is replicated; `settle` drops obsolete
-values. Must not know: the states of groups, requests, the log.
-Source: Kafka's `OffsetMetadataManager`.
+Purpose: store the offsets of the groups in one partition of `__consumer_offsets`. OffsetFetch
+returns only replicated offsets, while changes are based on all offsets in the leader's log.
+Invariant: the store keeps all values of an offset that may still be read, each with the high
+watermark at which it is replicated. `remove_obsolete` removes obsolete values. Source: Kafka's
+`OffsetMetadataManager`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from broker_ref.group.records import OffsetCommitValue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPartition:
-    """A topic partition with a committed offset."""
+    """A topic partition for which a group commits offsets."""
 
     topic: str
     partition: int
@@ -30,7 +30,7 @@ class TopicPartition:
 class _Version:
     """A value (None if deleted) and the high watermark at which it is replicated.
 
-    `record_offset` is the offset of the record, which in a transaction precedes the marker.
+    `record_offset` is the offset of the record. In a transaction, the record precedes the marker.
     """
 
     required_offset: int
@@ -42,11 +42,11 @@ _Versions = tuple[_Version, ...]
 
 
 class OffsetStore:
-    """The offsets by group and partition."""
+    """The committed offsets by group and partition."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[TopicPartition, _Versions]] = {}
-        self._decided: dict[str, int] = {}
+        self._transaction_ends: dict[str, int] = {}
 
     def put(
         self,
@@ -57,7 +57,7 @@ class OffsetStore:
         record_offset: int,
         required_offset: int,
     ) -> None:
-        """Add a value of the log; None where the offset is deleted."""
+        """Add a value from the log. None means that the offset is deleted."""
         versions = self._groups.setdefault(group, {})
         version = _Version(required_offset, record_offset, value)
         versions[topic_partition] = (*versions.get(topic_partition, ()), version)
@@ -71,10 +71,10 @@ class OffsetStore:
         record_offset: int,
         required_offset: int,
     ) -> None:
-        """Add a value that a transaction committed, unless the log has a later record.
+        """Add a value that a transaction committed, unless the log contains a later record.
 
-        The order of the records decides, not the order of the markers, because compaction keeps the
-        last record of a key, whatever its transaction.
+        The order of the records counts, not that of the markers, because compaction keeps the last
+        record of each key.
         """
         versions = self._groups.get(group, {}).get(topic_partition, ())
         last = versions[-1] if versions else None
@@ -87,17 +87,19 @@ class OffsetStore:
                 required_offset=required_offset,
             )
 
-    def note_decision(self, group: str, *, required_offset: int) -> None:
-        """Record that a transaction of the group ended, visible from this high watermark on."""
-        self._decided[group] = required_offset
+    def record_transaction_end(self, group: str, *, required_offset: int) -> None:
+        """Store the high watermark at which the end of a transaction of the group is replicated."""
+        self._transaction_ends[group] = required_offset
 
-    def settle_decision(self, group: str, high_watermark: int) -> None:
-        """Drop the record of the group's last transaction end once it is replicated."""
-        if self._decided.get(group, high_watermark + 1) <= high_watermark:
-            del self._decided[group]
+    def remove_replicated_transaction_end(self, group: str, high_watermark: int) -> None:
+        """Remove the end of the group's last transaction if it is replicated."""
+        if self._transaction_ends.get(group, high_watermark + 1) <= high_watermark:
+            del self._transaction_ends[group]
 
-    def settle(self, group: str, topic_partition: TopicPartition, high_watermark: int) -> None:
-        """Drop the values before the last replicated one."""
+    def remove_obsolete(
+        self, group: str, topic_partition: TopicPartition, high_watermark: int
+    ) -> None:
+        """Remove the values before the last replicated value."""
         offsets = self._groups.get(group, {})
         versions = offsets.get(topic_partition)
         if versions is None:
@@ -117,7 +119,7 @@ class OffsetStore:
     def committed(
         self, group: str, topic_partition: TopicPartition, high_watermark: int
     ) -> OffsetCommitValue | None:
-        """Return the replicated value of one offset."""
+        """Return the replicated value for one partition, or None."""
         for version in reversed(self._groups.get(group, {}).get(topic_partition, ())):
             if version.required_offset <= high_watermark:
                 return version.value
@@ -135,26 +137,26 @@ class OffsetStore:
         return found
 
     def latest(self, group: str) -> Mapping[TopicPartition, OffsetCommitValue]:
-        """Return a group's offsets in the leader's log, replicated or not."""
+        """Return all offsets of a group in the leader's log, whether or not they are replicated."""
         return {
             topic_partition: versions[-1].value
             for topic_partition, versions in self._groups.get(group, {}).items()
             if versions[-1].value is not None
         }
 
-    def stable_from(self, group: str) -> int:
-        """Return the high watermark from which all writes of a group are replicated."""
+    def required_high_watermark(self, group: str) -> int:
+        """Return the high watermark at which all writes of a group are replicated."""
         versions = self._groups.get(group, {}).values()
         last = max((one[-1].required_offset for one in versions), default=0)
-        return max(last, self._decided.get(group, 0))
+        return max(last, self._transaction_ends.get(group, 0))
 
     def groups(self) -> Iterator[str]:
-        """Return the groups with offsets."""
+        """Return the groups that have offsets."""
         return iter(tuple(self._groups))
 
 
 def offsets_topic(config: BrokerConfig) -> NewTopic:
-    """Return the offsets topic, which a broker creates for the first group."""
+    """Return the topic `__consumer_offsets`, which a broker creates for the first group."""
     return NewTopic(
         name=OFFSETS_TOPIC,
         partition_count=config.offsets_topic_num_partitions,

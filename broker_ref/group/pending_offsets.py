@@ -1,10 +1,10 @@
-"""Offsets committed by open transactions.
+"""Offsets of open transactions.
 
-Purpose: the offsets that TxnOffsetCommit has written to one partition of `__consumer_offsets`, by
-producer id. Invariant: an offset is pending from its append until its transaction's marker or a
-deletion of the offset; only the last one of a producer, group and partition counts. Must not know:
-the log, the type of a marker, readers.
-Source: `OffsetMetadataManager.pendingTransactionalOffsets` and its `OpenTransactions` in Kafka.
+Purpose: store the offsets that TxnOffsetCommit has written to one partition of
+`__consumer_offsets`, by producer id. Invariants: an offset is pending from its append until the
+marker of its transaction is written or the offset is deleted. Only the last offset of each
+producer, group and partition is kept. Source: Kafka's
+`OffsetMetadataManager.pendingTransactionalOffsets` and its `OpenTransactions`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from broker_ref.group.records import OffsetCommitValue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingOffset:
-    """An offset of an open transaction, with the offset of its record."""
+    """An offset of an open transaction, and the log offset of its record."""
 
     value: OffsetCommitValue
     record_offset: int
@@ -37,14 +37,20 @@ class PendingOffsets:
     def put(
         self, producer_id: int, group: str, topic_partition: TopicPartition, pending: PendingOffset
     ) -> None:
-        """Add an offset of an open transaction, which replaces the producer's earlier one."""
+        """Add an offset of an open transaction.
+
+        It replaces an earlier offset of the same producer.
+        """
         of_producer = self._producers.setdefault(producer_id, {})
         of_producer.setdefault(group, {})[topic_partition] = pending
         producers = self._open.setdefault(group, {}).setdefault(topic_partition, set())
         producers.add(producer_id)
 
     def remove(self, group: str, topic_partition: TopicPartition) -> None:
-        """Remove an offset from all transactions, because it was deleted later in the log."""
+        """Remove the pending offsets of all transactions for a partition.
+
+        This is called when the offset of the partition is deleted.
+        """
         for producer_id in self._open.get(group, {}).get(topic_partition, set()).copy():
             self._close(producer_id, group, topic_partition)
             of_producer = self._producers[producer_id]
@@ -55,7 +61,7 @@ class PendingOffsets:
                 del self._producers[producer_id]
 
     def end(self, producer_id: int) -> Mapping[str, PendingOfGroup]:
-        """Remove and return the offsets of the producer's transaction, by group."""
+        """Remove and return the pending offsets of the producer's transaction, by group."""
         ended = self._producers.pop(producer_id, {})
         for group, offsets in ended.items():
             for topic_partition in offsets:
@@ -63,15 +69,15 @@ class PendingOffsets:
         return ended
 
     def has(self, group: str, topic_partition: TopicPartition) -> bool:
-        """Return whether an open transaction has committed this offset."""
+        """Return whether an open transaction has a pending offset for this partition."""
         return topic_partition in self._open.get(group, {})
 
     def of_group(self, group: str) -> tuple[TopicPartition, ...]:
-        """Return the partitions of a group with pending offsets."""
+        """Return the partitions for which a group has pending offsets."""
         return tuple(self._open.get(group, ()))
 
     def groups(self) -> Iterator[str]:
-        """Return the groups with pending offsets."""
+        """Return the groups that have pending offsets."""
         return iter(tuple(self._open))
 
     def _close(self, producer_id: int, group: str, topic_partition: TopicPartition) -> None:

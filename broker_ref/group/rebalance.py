@@ -1,9 +1,9 @@
-"""Rebalances, which lead a group to its next generation.
+"""Rebalances, in which a group moves to its next generation.
 
-Purpose: make all members rejoin within the rebalance timeout, start the generation with those that
-did, and remove members whose session expires. Invariant: every waiting request completes when its
-phase ends; a Dead group never changes. Must not know: requests of members, the contents of the log.
-Source: the classic part of Kafka's `GroupMetadataManager`.
+Purpose: wait until all members have rejoined or the rebalance timeout has passed, start the
+generation with the members that have rejoined, and remove members whose session expires.
+Invariants: each waiting request completes when its phase ends, and a Dead group never changes.
+Source: the part of Kafka's `GroupMetadataManager` for classic groups.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from broker_ref.schedule import Schedule
 logger = logging.getLogger(__name__)
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
-"""How long a new member is kept that waits in JoinGroup and cannot send heartbeats."""
+"""The timeout of a new member, which waits for JoinGroup and cannot send heartbeats."""
 
 
 class Rebalance:
-    """The rebalances of the groups of one shard."""
+    """The rebalances of the groups in a shard."""
 
     def __init__(self, shard: Shard, *, config: BrokerConfig, schedule: Schedule) -> None:
         self._shard = shard
@@ -43,13 +43,13 @@ class Rebalance:
     def maybe_prepare_rebalance_or_complete_join(
         self, group: ClassicGroup, now_ms: int, reason: str
     ) -> PendingWrite:
-        """Start a rebalance, or complete the join phase if it has started and all have joined."""
+        """Start a rebalance, or complete the join phase if all members have joined."""
         if GroupState.PREPARING_REBALANCE in TARGETS[group.state]:
             return self.prepare_rebalance(group, now_ms, reason)
         return self.maybe_complete_join_phase(group, now_ms)
 
     def prepare_rebalance(self, group: ClassicGroup, now_ms: int, reason: str) -> PendingWrite:
-        """Start the join phase; an Empty group waits for more members first."""
+        """Start the join phase. An Empty group first waits for more members."""
         if group.state is GroupState.COMPLETING_REBALANCE:
             self.assign(group, {}, ErrorCode.rebalance_in_progress, now_ms)
         self._stop_waiting_for_syncs(group)
@@ -71,7 +71,7 @@ class Rebalance:
         return NOTHING_WRITTEN
 
     def maybe_complete_join_phase(self, group: ClassicGroup, now_ms: int) -> PendingWrite:
-        """Complete the join phase, unless it is the initial delay or a member is missing."""
+        """Complete the join phase if all members have joined and the initial delay is over."""
         if (
             group.state is GroupState.PREPARING_REBALANCE
             and group.previous_state is not GroupState.EMPTY
@@ -81,7 +81,10 @@ class Rebalance:
         return NOTHING_WRITTEN
 
     def complete_join_phase(self, group: ClassicGroup, now_ms: int) -> PendingWrite:
-        """Start the next generation with the joined members; static members may be late."""
+        """Start the next generation with the members that have joined.
+
+        Static members that have not joined stay in the group.
+        """
         if group.join_timer is not None:
             group.join_timer.cancel()
         if group.state is not GroupState.PREPARING_REBALANCE:
@@ -95,7 +98,7 @@ class Rebalance:
                 group.group_id, len(late),
             )  # fmt: skip
         if not group.elect_joined_leader() and group.members:
-            # Only static members that have not joined: wait until their sessions expire.
+            # Only static members are left, and none has joined. Wait until their sessions expire.
             self._wait_for_joins(group, now_ms)
             return NOTHING_WRITTEN
         group.next_generation(now_ms)
@@ -114,7 +117,7 @@ class Rebalance:
         return NOTHING_WRITTEN
 
     def joined(self, group: ClassicGroup, member: Member) -> JoinResult:
-        """Return the JoinGroup result of a member of the current generation."""
+        """Return the JoinGroup result for a member of the current generation."""
         leads = group.is_leader(member.member_id)
         return JoinResult(
             member_id=member.member_id,
@@ -152,7 +155,7 @@ class Rebalance:
             return self._shard.write([group_record(group, {})], now_ms)
         except ApiError as error:
             logger.warning(
-                "Writing the empty group %r failed; after a restart its former members may "
+                "Failed to write the empty group %r. After a restart, its former members may "
                 "reappear until their sessions expire: %s", group.group_id, error,
             )  # fmt: skip
             return NOTHING_WRITTEN
@@ -214,9 +217,9 @@ class Rebalance:
     def reschedule_heartbeat(
         self, group: ClassicGroup, member: Member, now_ms: int, timeout_ms: int | None = None
     ) -> None:
-        """Extend a member's session.
+        """Renew the session of a member.
 
-        A pending timer is not moved: a heartbeat only changes the deadline.
+        A pending timer is rescheduled only if its deadline is too late.
         """
         if timeout_ms is None:
             timeout_ms = member.session_timeout_ms
@@ -241,7 +244,8 @@ class Rebalance:
 
     def _expire(self, group: ClassicGroup, member: Member, now_ms: int) -> None:
         logger.info(
-            "Member %r of group %r sent no heartbeat for its session timeout and is removed",
+            "Removed member %r of group %r, because it sent no heartbeat within its session "
+            "timeout",
             member.member_id, group.group_id,
         )  # fmt: skip
         group.remove(member.member_id)
@@ -252,8 +256,10 @@ class Rebalance:
         elif group.state is GroupState.PREPARING_REBALANCE and group.has_all_members_joined:
             self.complete_join_phase(group, now_ms)
 
-    def expect(self, group: ClassicGroup, member_id: str, timeout_ms: int, now_ms: int) -> None:
-        """Wait for a member to join with the member id that it received (KIP-394)."""
+    def add_pending_member(
+        self, group: ClassicGroup, member_id: str, timeout_ms: int, now_ms: int
+    ) -> None:
+        """Wait until a member joins with the member id that it has received (KIP-394)."""
 
         def elapsed(time_ms: int) -> None:
             group.pending_members.pop(member_id, None)

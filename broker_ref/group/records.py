@@ -1,10 +1,10 @@
-"""The records of `__consumer_offsets`, byte for byte as Apache Kafka 4.3 writes them.
+"""The records of `__consumer_offsets`, in the exact format of Apache Kafka 4.3.
 
     key     OffsetCommitKey v1     int16 1, string group, string topic, int32 partition
     value   OffsetCommitValue v4   int16 4, int64 offset, int32 leader_epoch, compact string
                                    metadata, int64 commit_timestamp (ms), tagged fields:
                                    0 uuid topic_id; a tombstone deletes the offset
-            OffsetCommitValue v1   with an expire timestamp of its own: int16 1, int64
+            OffsetCommitValue v1   for an offset with its own expire timestamp: int16 1, int64
                                    offset, string metadata, int64 commit_timestamp, int64
                                    expire_timestamp
     key     GroupMetadataKey v2    int16 2, string group
@@ -15,11 +15,11 @@
                                    rebalance_timeout (ms), int32 session_timeout (ms), bytes
                                    subscription, bytes assignment; a tombstone deletes the group
 
-Purpose: encode and decode them, and decode values of all versions from 0 to 4; version 4 has
-compact strings and tagged fields, the others plain strings. A plain string is its length in bytes
-as int16, then UTF-8; a compact one has its length plus one as a varint. Numbers are big-endian.
-Invariant: `decode_*` is the inverse of `encode_*`. Must not know: where the records are stored.
-Source: Kafka's OffsetCommitKey.json, OffsetCommitValue.json, GroupMetadataKey.json and
+Purpose: encode and decode these records. Values of versions 0 to 4 can be decoded. Version 4 has
+compact strings and tagged fields, and lower versions have plain strings. A plain string consists of
+its length in bytes (int16) and its UTF-8 bytes. A compact string starts with its length plus one,
+as a varint. Numbers are big-endian. Invariant: `decode_*` is the inverse of `encode_*`. Source:
+Kafka's OffsetCommitKey.json, OffsetCommitValue.json, GroupMetadataKey.json and
 GroupMetadataValue.json.
 """
 
@@ -43,16 +43,14 @@ OFFSET_VALUE_VERSION: Final = 4
 OFFSET_VALUE_VERSION_OF_EXPIRY: Final = 1
 GROUP_VALUE_VERSION: Final = 3
 VALUE_VERSIONS: Final = range(5)
-"""The lowest version of both kinds of values."""
+"""The versions of OffsetCommitValue and GroupMetadataValue that can be decoded."""
 FIRST_FLEXIBLE_VALUE_VERSION: Final = 4
-"""The highest version of both kinds of values."""
+"""The first version with compact strings and tagged fields."""
 FIRST_OFFSET_VALUE_VERSION_OF_LEADER_EPOCH: Final = 3
 FIRST_GROUP_VALUE_VERSION_OF_REBALANCE_TIMEOUT: Final = 1
 FIRST_GROUP_VALUE_VERSION_OF_STATE_TIMESTAMP: Final = 2
 FIRST_GROUP_VALUE_VERSION_OF_INSTANCE_ID: Final = 3
 TOPIC_ID_TAG: Final = 0
-STRING_BYTES_MAX: Final = 2**15 - 1
-"""The maximum length of a plain string."""
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
@@ -70,7 +68,7 @@ class UnreadableOffsetError(LogError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitKey:
-    """The key of a group's offset of a partition."""
+    """The key of a committed offset."""
 
     group: str
     topic: str
@@ -91,8 +89,8 @@ RecordKey = OffsetCommitKey | GroupMetadataKey
 class OffsetCommitValue:
     """A committed offset.
 
-    `leader_epoch` is -1 if the consumer did not send it, `topic_id` is zero in old records, and
-    `expire_timestamp_ms` is -1 where the broker's retention applies.
+    `leader_epoch` is -1 if the consumer did not send it. `topic_id` is zero in old records.
+    `expire_timestamp_ms` is -1 if the retention of the broker applies.
     """
 
     offset: int
@@ -105,7 +103,7 @@ class OffsetCommitValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberMetadata:
-    """A member in the log; `rebalance_timeout_ms` is -1 in version 0."""
+    """A member in a group record. `rebalance_timeout_ms` is -1 in version 0."""
 
     member_id: str
     group_instance_id: str | None
@@ -119,7 +117,7 @@ class MemberMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadataValue:
-    """A generation of a group; `state_timestamp_ms` is -1 before version 2."""
+    """A generation of a group. `state_timestamp_ms` is -1 before version 2."""
 
     protocol_type: str
     generation: int
@@ -130,7 +128,7 @@ class GroupMetadataValue:
 
 
 def encode_key(key: RecordKey) -> bytes:
-    """Encode a key."""
+    """Encode the key of an offset or a group."""
     if isinstance(key, GroupMetadataKey):
         return _INT16.pack(GROUP_KEY_VERSION) + _string(key.group)
     return (
@@ -142,7 +140,7 @@ def encode_key(key: RecordKey) -> bytes:
 
 
 def encode_value(value: OffsetCommitValue) -> bytes:
-    """Encode an offset."""
+    """Encode a committed offset."""
     metadata = value.metadata.encode()
     if value.expire_timestamp_ms >= 0:
         return (
@@ -168,7 +166,7 @@ def encode_value(value: OffsetCommitValue) -> bytes:
 
 
 def encode_group_value(value: GroupMetadataValue) -> bytes:
-    """Encode a group."""
+    """Encode a generation of a group."""
     parts = [
         _INT16.pack(GROUP_VALUE_VERSION),
         _string(value.protocol_type),
@@ -193,7 +191,7 @@ def encode_group_value(value: GroupMetadataValue) -> bytes:
 
 
 def decode_key(data: bytes) -> RecordKey | None:
-    """Decode a key; return None for records of other types."""
+    """Decode a key. Return None if the record has another type."""
 
     def read(cursor: Cursor) -> RecordKey | None:
         version = cursor.fixed(_INT16, "the version")
@@ -211,7 +209,7 @@ def decode_key(data: bytes) -> RecordKey | None:
 
 
 def decode_value(data: bytes) -> OffsetCommitValue:
-    """Decode an offset; raise UnreadableOffsetError for a version outside 0 to 4."""
+    """Decode a committed offset. Raises: UnreadableOffsetError."""
 
     def read(cursor: Cursor) -> OffsetCommitValue:
         version = _read_version(cursor, "OffsetCommitValue")
@@ -236,7 +234,7 @@ def decode_value(data: bytes) -> OffsetCommitValue:
 
 
 def decode_group_value(data: bytes) -> GroupMetadataValue:
-    """Decode a group; raise UnreadableOffsetError for a version outside 0 to 4."""
+    """Decode a generation of a group. Raises: UnreadableOffsetError."""
 
     def read(cursor: Cursor) -> GroupMetadataValue:
         version = _read_version(cursor, "GroupMetadataValue")

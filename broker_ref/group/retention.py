@@ -1,9 +1,9 @@
-"""Expiration of committed offsets and groups.
+"""Determines which committed offsets and groups have expired.
 
-Purpose: the rules of `offsets.retention.minutes`. Invariant: an offset never expires while a member
-subscribes to its topic or an open transaction has a pending offset of the partition; a group
-expires when it is Empty and has neither committed nor pending offsets. Must not know: how they are
-deleted. Source: KIP-211, Kafka's `ClassicGroup`, `OffsetExpirationConditionImpl` and
+Purpose: apply the rules of `offsets.retention.minutes`. Invariants: an offset does not expire while
+a member subscribes to its topic or an open transaction has a pending offset for its partition. A
+group expires when it is Empty and has neither committed nor pending offsets. Source: KIP-211,
+Kafka's `ClassicGroup`, `OffsetExpirationConditionImpl` and
 `OffsetMetadataManager.cleanupExpiredOffsets`.
 """
 
@@ -24,7 +24,10 @@ BaseTimestamp = Callable[[OffsetCommitValue], int]
 def expired(
     shard: Shard, *, retention_ms: int, now_ms: int
 ) -> list[tuple[ClassicGroup, list[Change]]]:
-    """Return the tombstones of expired offsets and groups, by group; the group's own is last."""
+    """Return the tombstones of expired offsets and groups, by group.
+
+    The tombstone of the group itself is the last one.
+    """
     due = []
     for group in shard.groups.values():
         offsets = shard.offsets.latest(group.group_id)
@@ -46,7 +49,7 @@ def expired_offsets(
     retention_ms: int,
     now_ms: int,
 ) -> list[TopicPartition]:
-    """Return the expired offsets."""
+    """Return the partitions whose committed offset has expired."""
     base_timestamp = _base_timestamp(group)
     if base_timestamp is None:
         return []
@@ -64,11 +67,14 @@ def expired_offsets(
 
 
 def _base_timestamp(group: ClassicGroup) -> BaseTimestamp | None:
-    """Return the start time of the retention; None where nothing of the group can expire."""
+    """Return a function that returns the start of an offset's retention time.
+
+    Return None if no offset can expire.
+    """
     if group.protocol_type is None:
         return _committed_at
     if group.state is GroupState.EMPTY:
-        # The time at which the last member left; old records do not contain it.
+        # The retention starts when the last member left. Old records do not contain this time.
         if group.state_timestamp_ms < 0:
             return _committed_at
         return lambda _: group.state_timestamp_ms

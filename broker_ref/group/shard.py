@@ -1,9 +1,9 @@
-"""One partition of `__consumer_offsets` on its coordinator.
+"""A partition of `__consumer_offsets` on its coordinator.
 
-Purpose: the groups and offsets of the partition, and the writes to it, which complete when they are
-replicated. Invariant: memory changes after the append, and writing and loading a record have the
-same effect; writes complete in log order. Must not know: the meaning of member metadata, requests.
-Source: Kafka's `CoordinatorRuntime`, `OffsetMetadataManager.replay`.
+Purpose: store the groups and offsets of the partition, and write to it. Writes complete when they
+are replicated. Invariants: memory changes only after the append. A record has the same effect when
+it is written and when it is loaded. Writes complete in log order. Source: Kafka's
+`CoordinatorRuntime` and `OffsetMetadataManager.replay`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Change = (
     tuple[OffsetCommitKey, OffsetCommitValue | None]
     | tuple[GroupMetadataKey, GroupMetadataValue | None]
 )
-"""A record; the value None is a tombstone."""
+"""The key and value of a record. The value None is a tombstone."""
 
 
 _AS_THE_LOG_SAYS: Final = MappingProxyType[ErrorCode, ErrorCode]({})
@@ -58,7 +58,7 @@ _AS_THE_LOG_SAYS: Final = MappingProxyType[ErrorCode, ErrorCode]({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionalProducer:
-    """The producer of a transactional write, and the guard that lets it begin its transaction."""
+    """The producer of a transactional write, and the guard that allows its first append."""
 
     producer_id: int
     producer_epoch: int
@@ -66,7 +66,7 @@ class TransactionalProducer:
 
 
 class ShardState(Enum):
-    """Whether the partition is loaded."""
+    """The loading state of the partition."""
 
     LOADING = 0
     ACTIVE = 1
@@ -74,7 +74,7 @@ class ShardState(Enum):
 
 
 class Shard:
-    """The groups of one partition, initially empty and LOADING."""
+    """The groups of one partition, initially empty and in state LOADING."""
 
     def __init__(
         self,
@@ -104,10 +104,12 @@ class Shard:
         now_ms: int,
         transaction: TransactionalProducer | None = None,
     ) -> PendingWrite:
-        """Append changes as one batch, all or none; raise ApiError where that fails.
+        """Append all changes as one batch.
 
-        Offsets change in memory at once, or are pending in a transaction. The caller applies
-        changes of groups.
+        Offsets change in memory immediately, or become pending offsets of a transaction. The caller
+        applies changes of groups.
+
+        Raises: ApiError if the append fails.
         """
         if not changes:
             return NOTHING_WRITTEN
@@ -116,7 +118,8 @@ class Shard:
         except struct.error as error:
             raise ApiError(
                 ErrorCode.unknown_server_error,
-                "A name in a record of __consumer_offsets exceeds 32767 bytes.",
+                "A group id, client id or other name in a record of __consumer_offsets exceeds "
+                "32767 bytes.",
             ) from error
         return self._append(records, changes, now_ms, transaction)
 
@@ -129,11 +132,11 @@ class Shard:
         transaction_version: int,
         now_ms: int,
     ) -> PendingWrite:
-        """Append the marker that ends a producer's transaction, and apply it to pending offsets.
+        """Append the marker that ends a transaction, and commit or remove its pending offsets.
 
-        Raise ApiError where the append fails.
+        Raises: ApiError if the append fails.
         """
-        settled: list[OffsetCommitKey] = []
+        obsolete: list[OffsetCommitKey] = []
 
         def append() -> AppendResult:
             return self.partition.append_end_marker(
@@ -145,7 +148,7 @@ class Shard:
             )
 
         def appended(required_offset: int) -> None:
-            settled.extend(
+            obsolete.extend(
                 self.replay_marker(
                     marker.marker, producer_id=producer_id, required_offset=required_offset
                 )
@@ -155,12 +158,12 @@ class Shard:
             append,
             now_ms,
             on_append=appended,
-            on_replicated=lambda: self.settle(*settled),
+            on_replicated=lambda: self.remove_obsolete_offsets(*obsolete),
             errors=_AS_THE_LOG_SAYS,
         )
 
     def delete(self, changes: Sequence[Change], now_ms: int) -> PendingWrite:
-        """Append tombstones in batches of the largest possible size; return the last write."""
+        """Append tombstones in batches of the largest possible size. Return the last write."""
         config = self.partition.log.config
         room_bytes = min(config.max_message_bytes, config.segment_bytes) - HEADER_BYTES
         write = NOTHING_WRITTEN
@@ -168,12 +171,12 @@ class Shard:
             write = self.write(batch, now_ms)
         return write
 
-    def forget(self, group: str, offsets: Iterable[TopicPartition]) -> None:
+    def remove_offsets(self, group: str, offsets: Iterable[TopicPartition]) -> None:
         """Remove offsets from memory whose tombstones could not be written."""
         for one in offsets:
             self.pending.remove(group, one)
             self.offsets.put(group, one, None, record_offset=0, required_offset=0)
-            self.offsets.settle(group, one, self.high_watermark)
+            self.offsets.remove_obsolete(group, one, self.high_watermark)
 
     def remove(self, group: ClassicGroup, now_ms: int) -> None:
         """Remove a group whose tombstone is written."""
@@ -182,7 +185,7 @@ class Shard:
             group.transition_to(GroupState.DEAD, now_ms)
         self.groups.pop(group.group_id, None)
 
-    # CoordinatorLoader of records that were written or loaded
+    # Replay of records that were written or loaded
 
     def replay(
         self,
@@ -193,7 +196,7 @@ class Shard:
         record_offset: int,
         required_offset: int,
     ) -> None:
-        """Apply a record, which is replicated at the high watermark `required_offset`."""
+        """Apply a record. It is replicated when the high watermark reaches `required_offset`."""
         topic_partition = _topic_partition(key)
         if value is not None and producer_id != NO_PRODUCER_ID:
             pending = PendingOffset(value=value, record_offset=record_offset)
@@ -212,10 +215,10 @@ class Shard:
     def replay_marker(
         self, marker: Marker, *, producer_id: int, required_offset: int
     ) -> list[OffsetCommitKey]:
-        """Commit or drop a producer's pending offsets; return their keys."""
+        """Commit or remove the pending offsets of a producer. Return their keys."""
         keys = []
         for group, offsets in self.pending.end(producer_id).items():
-            self.offsets.note_decision(group, required_offset=required_offset)
+            self.offsets.record_transaction_end(group, required_offset=required_offset)
             for one, pending in offsets.items():
                 keys.append(OffsetCommitKey(group=group, topic=one.topic, partition=one.partition))
                 if marker is Marker.COMMIT:
@@ -228,11 +231,11 @@ class Shard:
                     )
         return keys
 
-    def settle(self, *keys: OffsetCommitKey) -> None:
-        """Drop values that are obsolete, because later ones are replicated."""
+    def remove_obsolete_offsets(self, *keys: OffsetCommitKey) -> None:
+        """Remove values of these offsets that have been replaced by later, replicated values."""
         for key in keys:
-            self.offsets.settle(key.group, _topic_partition(key), self.high_watermark)
-            self.offsets.settle_decision(key.group, self.high_watermark)
+            self.offsets.remove_obsolete(key.group, _topic_partition(key), self.high_watermark)
+            self.offsets.remove_replicated_transaction_end(key.group, self.high_watermark)
 
     def _append(
         self,
@@ -261,7 +264,7 @@ class Shard:
                 )
 
         def replicated() -> None:
-            self.settle(*(key for _, key, _ in offsets))
+            self.remove_obsolete_offsets(*(key for _, key, _ in offsets))
 
         if transaction is None:
             return self.writes.append(records, now_ms, on_append=appended, on_replicated=replicated)
@@ -279,7 +282,7 @@ class Shard:
             records,
             producer_id=transaction.producer_id,
             producer_epoch=transaction.producer_epoch,
-            base_sequence=0,  # As in Kafka; appends of a coordinator do not check sequences.
+            base_sequence=0,  # As in Kafka. The log does not check the sequences of a coordinator.
             is_transactional=True,
         )
         return self.partition.append(
@@ -292,7 +295,7 @@ class Shard:
 
 
 def offset_tombstones(group: str, offsets: Iterable[TopicPartition]) -> list[Change]:
-    """Return the tombstones of a group's offsets."""
+    """Return the tombstones of the offsets of a group."""
     return [
         (OffsetCommitKey(group=group, topic=one.topic, partition=one.partition), None)
         for one in offsets

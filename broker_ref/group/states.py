@@ -1,15 +1,14 @@
 """The states of a classic group and their valid transitions.
 
-    Empty                no members; there may be offsets; the generation is kept
+    Empty                the group has no members; it keeps its generation and may have offsets
     PreparingRebalance   members must rejoin; their JoinGroup requests wait
-    CompletingRebalance  members know the new generation; their SyncGroup requests wait for the
-                         leader's assignment
+    CompletingRebalance  members have joined the new generation; their SyncGroup requests wait
+                         for the assignments of the leader
     Stable               each member has its assignment
-    Dead                 the group is deleted, or unloaded with its partition
+    Dead                 the group is deleted, or its partition is unloaded
 
-Purpose: the table that validates every transition, and the error codes of requests in each state.
-Invariant: Dead is final. Must not know: members, time, reasons of transitions.
-Source: Kafka's `ClassicGroupState`.
+Purpose: define the valid transitions, and the error codes of requests in each state. Invariant:
+Dead is final. Source: Kafka's `ClassicGroupState`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class GroupState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One row of the table: source state, target state and reason."""
+    """A row of the table: source state, target state and reason."""
 
     source: GroupState
     target: GroupState
@@ -77,10 +76,10 @@ HEARTBEAT_ANSWERS: Final = MappingProxyType(
         _DEAD: ErrorCode.coordinator_not_available,
     }
 )
-"""The error code for a member of the current generation, by state."""
+"""The Heartbeat error code for a member of the current generation, by state."""
 
 STATES_KEPT_ALIVE_BY_COMMITS: Final = frozenset({_PREPARING, _STABLE})
-"""The states in which a commit extends the member's session."""
+"""The states in which a commit renews the session of the member."""
 
 STATES_OF_A_GENERATION: Final = frozenset({_COMPLETING, _STABLE})
 """The states in which a joining or leaving member starts a rebalance."""

@@ -1,16 +1,19 @@
 """Admin requests over a socket, without a Kafka client.
 
-Purpose: `Cluster.create_topic` and other operations for tests, with the requests that a client
-would send. Invariant: one connection per call, closed at its end; every wait has a timeout. Must
-not know: anything inside the broker.
+`Cluster.create_topic` and other operations for tests use these functions. They send the same
+requests as an admin client. Each call uses its own connection, and all waits have a timeout. On a
+secured listener they log in as a broker does.
 """
 
 from __future__ import annotations
 
 import io
 import socket
+import ssl
 import struct
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -27,11 +30,24 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i16, i32, i32Timedelta
 from kio.static.protocol import RequestPayload
 
+from broker_ref.security.sasl_client_authenticator import LoginError, SaslClientAuthenticator
+
 _CLIENT_ID = "broker_ref.Cluster"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """How to connect to a secured listener. Fields that do not apply are None."""
+
+    tls: ssl.SSLContext | None = None
+    login: SaslClientAuthenticator | None = None
+
+
 class CreateTopicError(Exception):
-    """The broker rejected the creation of a topic, or did not respond (`error_code` None)."""
+    """The broker rejected the request to create a topic, or did not respond.
+
+    `error_code` is None if there was no response.
+    """
 
     def __init__(self, topic: str, reason: str, *, error_code: ErrorCode | None = None) -> None:
         super().__init__(f"Cannot create topic '{topic}': {reason}")
@@ -47,6 +63,7 @@ def create_topic(
     replication_factor: int = -1,
     configs: Mapping[str, str] | None = None,
     timeout_seconds: float = 30.0,
+    credentials: Credentials | None = None,
 ) -> None:
     """Create a topic through the broker at `address` (`host:port`), and wait for its leaders.
 
@@ -68,10 +85,12 @@ def create_topic(
         timeout=i32Timedelta.parse(timedelta(seconds=timeout_seconds)),
     )
     try:
-        response: CreateTopicsResponse = ask(address, request, timeout_seconds=timeout_seconds)
+        response: CreateTopicsResponse = send_request(
+            address, request, timeout_seconds=timeout_seconds, credentials=credentials
+        )
     except OSError as error:
         raise CreateTopicError(
-            name, f"no response from the broker at {address}: {error}."
+            name, f"the broker at {address} did not respond: {error}."
         ) from error
     for topic in response.topics:
         if topic.error_code is not ErrorCode.none:
@@ -82,10 +101,17 @@ def create_topic(
             )
 
 
-def ask(address: str, request: RequestPayload, *, timeout_seconds: float = 30.0) -> Any:
-    """Send a request entity to the broker at `address` (`host:port`); return its response.
+def send_request(
+    address: str,
+    request: RequestPayload,
+    *,
+    timeout_seconds: float = 30.0,
+    credentials: Credentials | None = None,
+) -> Any:
+    """Send a request entity to the broker at `address` (`host:port`) and return the response.
 
-    Raises: OSError if the broker is unreachable, closes the connection or does not respond in time.
+    Raises: OSError if the broker is unreachable, closes the connection, rejects the credentials or
+    does not respond in time.
     """
     body = io.BytesIO()
     header = request.__header_schema__(
@@ -96,15 +122,38 @@ def ask(address: str, request: RequestPayload, *, timeout_seconds: float = 30.0)
     )
     entity_writer(type(header))(body, header)
     entity_writer(type(request))(body, request)
-    host, _, port = address.rpartition(":")
-    with socket.create_connection((host.strip("[]"), int(port)), timeout_seconds) as connection:
-        connection.sendall(struct.pack(">i", body.tell()) + body.getvalue())
-        (length,) = struct.unpack(">i", _receive(connection, 4))
-        frame = _receive(connection, length)
+    with _connect(address, credentials or Credentials(), timeout_seconds) as connection:
+        frame = _exchange(connection, body.getvalue())
     schema = load_response_from_request(request)
     _, header_bytes = entity_reader(schema.__header_schema__)(frame, 0)
     response, _ = entity_reader(schema)(frame, header_bytes)
     return response
+
+
+def _connect(address: str, credentials: Credentials, timeout_seconds: float) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    connection = socket.create_connection((host, int(port)), timeout_seconds)
+    try:
+        if credentials.tls is not None:
+            connection = credentials.tls.wrap_socket(connection, server_hostname=host)
+        if credentials.login is not None:
+            request = credentials.login.begin()
+            while request is not None:
+                response = _exchange(connection, request)
+                request = credentials.login.receive(response, time.time_ns() // 1_000_000)
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, LoginError):
+            raise ConnectionError(str(error)) from error
+        raise
+    return connection
+
+
+def _exchange(connection: socket.socket, request: bytes) -> bytes:
+    connection.sendall(struct.pack(">i", len(request)) + request)
+    (length,) = struct.unpack(">i", _receive(connection, 4))
+    return _receive(connection, length)
 
 
 def _receive(connection: socket.socket, length: int) -> bytes:

@@ -1,9 +1,8 @@
 """A running broker: configuration, storage on disk, node, clock and server.
 
-Purpose: start and stop these in the right order, and report any startup error as one line.
-Invariant: a failed start leaves nothing open, and `stop` closes everything even if a part fails; a
-node that cannot continue is stopped immediately. Must not know: whether it runs in a separate
-process.
+Starts and stops these parts in the right order, and reports each startup error on one line.
+Invariants: after a failed start, no files or sockets remain open. `stop` closes everything, even if
+one part fails. A node that cannot continue is stopped immediately.
 """
 
 from __future__ import annotations
@@ -14,23 +13,41 @@ import logging
 import os
 import shutil
 import socket
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from broker_ref.config import BrokerConfig
+from broker_ref.config import BrokerConfig, InvalidBrokerConfigError
+from broker_ref.controller.client import CONTROLLER_ID
+from broker_ref.events import Channel
 from broker_ref.faults import Faults
+from broker_ref.io.admin import Credentials
 from broker_ref.io.clock import SystemClock
 from broker_ref.io.disk import DiskStorage
 from broker_ref.io.running import RunningNode, starting
+from broker_ref.io.server import ServerListener
 from broker_ref.io.settings import (
     BrokerSettings,
     BrokerStartError,
     address_text,
     server_limits,
 )
+from broker_ref.io.signed_tokens import SignedTokens
+from broker_ref.io.tls import TlsSettingsError, client_context, server_context
 from broker_ref.log.log_dir import DiskSpace, LogDir
 from broker_ref.node.broker import BrokerNode
 from broker_ref.node.registration import BrokerState
+from broker_ref.security.listeners import Listeners, controller_listener
+from broker_ref.security.sasl_client_authenticator import SaslClientAuthenticator, sasl_client
+from broker_ref.security.settings import (
+    CONTROLLER_MECHANISM,
+    INTER_BROKER_MECHANISM,
+    ListenerSettings,
+    listener_settings,
+    node_settings,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +58,7 @@ CONTROLLED_SHUTDOWN_TIMEOUT_SECONDS: Final = 10.0
 
 
 def log_dir(path: Path) -> LogDir:
-    """Return the directory for DescribeLogDirs."""
+    """Return the log directory for DescribeLogDirs."""
 
     def space() -> DiskSpace:
         try:
@@ -53,8 +70,90 @@ def log_dir(path: Path) -> LogDir:
     return LogDir(path=str(path.absolute()), space=space)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConnections:
+    """How a broker connects to other nodes.
+
+    `tls` is None if they do not use TLS. `new_login` returns the authenticator of a connection, or
+    None if they do not use SASL.
+    """
+
+    tls: ssl.SSLContext | None
+    new_login: Callable[[], SaslClientAuthenticator | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSecurity:
+    """The listeners of a broker, their settings, and their TLS contexts by listener name.
+
+    `brokers` and `controller` are for connections to other brokers and to the controller.
+    """
+
+    listeners: Listeners
+    settings: Mapping[str, ListenerSettings]
+    server_contexts: Mapping[str, ssl.SSLContext]
+    brokers: NodeConnections
+    controller: NodeConnections
+
+
+def broker_security(
+    config: BrokerConfig, listeners: Listeners, controller: tuple[str, int]
+) -> BrokerSecurity:
+    """Validate the settings of the listeners and read their keys. Raises: BrokerStartError."""
+    configs = config.security
+    try:
+        settings = {
+            endpoint.listener: listener_settings(configs, endpoint) for endpoint in listeners.bound
+        }
+        contexts = {
+            name: server_context(each.tls, listener=name)
+            for name, each in settings.items()
+            if each.tls is not None
+        }
+        host, port = controller
+        of_controller = listener_settings(
+            configs, controller_listener(configs, host=host, port=port)
+        )
+        return BrokerSecurity(
+            listeners=listeners,
+            settings=settings,
+            server_contexts=contexts,
+            brokers=_connections(config, settings[listeners.inter_broker], INTER_BROKER_MECHANISM),
+            controller=_connections(config, of_controller, CONTROLLER_MECHANISM),
+        )
+    except (InvalidBrokerConfigError, TlsSettingsError) as error:
+        raise BrokerStartError(str(error)) from error
+
+
+def _connections(
+    config: BrokerConfig, listener: ListenerSettings, mechanism_config: str
+) -> NodeConnections:
+    """Return how to connect to this listener of other nodes.
+
+    Raises: InvalidBrokerConfigError, TlsSettingsError.
+    """
+    settings = node_settings(config.security, listener, mechanism_config)
+
+    def new_login() -> SaslClientAuthenticator | None:
+        if settings.mechanism is None or settings.jaas is None:
+            return None
+        return SaslClientAuthenticator(
+            sasl_client(
+                settings.mechanism,
+                settings.jaas,
+                random_bytes=os.urandom,
+                now_ms=SystemClock().now_ms,
+            ),
+            client_id=f"broker-{config.node_id}",
+        )
+
+    name = listener.endpoint.listener
+    tls = None if settings.tls is None else client_context(settings.tls, listener=name)
+    return NodeConnections(tls=tls, new_login=new_login)
+
+
 class Broker(RunningNode):
-    """A running broker; created by `Broker.start`, within one event loop."""
+    """A running broker, created by `Broker.start` and bound to one event loop."""
 
     def __init__(
         self,
@@ -62,15 +161,33 @@ class Broker(RunningNode):
         config: BrokerConfig,
         *,
         storage: DiskStorage,
-        listener: socket.socket,
+        sockets: Sequence[socket.socket],
+        security: BrokerSecurity,
+        tokens: SignedTokens,
         faults: Faults,
     ) -> None:
-        """Create a broker that has not joined its cluster. Raises: ApiError, LogError."""
+        """Create a broker that has not yet joined its cluster. Raises: ApiError, LogError."""
         clock = SystemClock()
         self.node_id = settings.node_id
-        self.host = settings.advertised_host or settings.host
-        self.port: int = settings.advertised_port or listener.getsockname()[1]
-        self.address = address_text(self.host, self.port)
+        listeners = security.listeners
+        ports: dict[str, int] = {
+            endpoint.listener: listening.getsockname()[1]
+            for endpoint, listening in zip(listeners.bound, sockets, strict=True)
+        }
+        self.endpoints: Final = listeners.advertised_with_ports(ports)
+        first = next(
+            each for each in self.endpoints if each.listener == listeners.advertised[0].listener
+        )
+        self.address = address_text(first.host, first.port)
+        self.inter_broker_address = address_text(self.endpoints[0].host, self.endpoints[0].port)
+        self.listeners: Final = [
+            ServerListener(
+                socket=listening,
+                name=endpoint.listener,
+                tls=security.server_contexts.get(endpoint.listener),
+            )
+            for endpoint, listening in zip(listeners.bound, sockets, strict=True)
+        ]
         self.node = BrokerNode(
             config,
             storage=storage,
@@ -79,7 +196,10 @@ class Broker(RunningNode):
             random_bytes=os.urandom,
             faults=faults,
             log_dir=log_dir(settings.data),
+            listeners=security.settings,
+            token_validators=tokens.validators,
         )
+        self._security = security
         self._controller = settings.controller
         self._state_reached = asyncio.Event()
         super().__init__(
@@ -90,34 +210,64 @@ class Broker(RunningNode):
             clock=clock,
             limits=server_limits(config),
             faults=faults,
+            peer_tls=lambda channel: self._connections_to(channel).tls,
+            peer_login=lambda channel: self._connections_to(channel).new_login(),
         )
+
+    def _connections_to(self, channel: Channel) -> NodeConnections:
+        is_controller = channel.node_id == CONTROLLER_ID
+        return self._security.controller if is_controller else self._security.brokers
 
     @classmethod
     async def start(cls, settings: BrokerSettings, *, faults: Faults | None = None) -> Broker:
         """Recover the logs, join the cluster and serve clients. Raises: BrokerStartError."""
         config = settings.parsed_configs()
         faults = faults or Faults()
-        with starting(settings.data, settings.host, settings.port) as (storage, listener):
-            broker = cls(settings, config, storage=storage, listener=listener, faults=faults)
+        security = broker_security(config, settings.listeners(config), settings.controller)
+        addresses = [(each.host, each.port) for each in security.listeners.bound]
+        tokens = SignedTokens(security.settings)
+        with starting(settings.data, addresses) as (storage, sockets):
+            broker = cls(
+                settings,
+                config,
+                storage=storage,
+                sockets=sockets,
+                security=security,
+                tokens=tokens,
+                faults=faults,
+            )
+            broker.ended.add_done_callback(lambda _: tokens.stop())
             try:
-                broker.node.start(broker.host, broker.port)
-                broker.server.poke()
+                await tokens.start()
+                broker.node.start(broker.endpoints)
+                broker.server.run_due_work()
                 await broker._until_running()
-                await broker.server.start(listener)
+                await broker.server.start(broker.listeners)
             except BaseException:
                 broker.kill()
                 raise
-        logger.info("Broker %d serves %s from %s", broker.node_id, broker.address, settings.data)
+        logger.info(
+            "Broker %d listens on %s. Its data directory is %s",
+            broker.node_id,
+            ", ".join(str(endpoint) for endpoint in broker.endpoints),
+            settings.data,
+        )
         return broker
 
-    async def stop(self, *, controlled: bool = True) -> None:
-        """Stop the broker; with `controlled`, after moving its leaderships.
+    def credentials(self) -> Credentials:
+        """Return what this broker uses to connect to the inter-broker listeners."""
+        brokers = self._security.brokers
+        return Credentials(tls=brokers.tls, login=brokers.new_login())
 
-        Otherwise the others notice when its session expires. Raises: as `RunningNode.stop`.
+    async def stop(self, *, controlled: bool = True) -> None:
+        """Stop the broker; with `controlled`, it moves its leaderships to other brokers first.
+
+        Without `controlled`, the controller fences the broker when its session expires. Raises: the
+        same errors as `RunningNode.stop`.
         """
         if controlled:
             self.node.begin_shutdown()
-            self.server.poke()
+            self.server.run_due_work()
             with contextlib.suppress(TimeoutError, BrokerStartError):
                 await self._until(BrokerState.SHUTTING_DOWN, CONTROLLED_SHUTDOWN_TIMEOUT_SECONDS)
         await super().stop()
@@ -129,8 +279,8 @@ class Broker(RunningNode):
             raise BrokerStartError(
                 f"Broker {self.node_id} was not unfenced within "
                 f"{REGISTRATION_TIMEOUT_SECONDS:.0f} s by the controller at "
-                f"{address_text(*self._controller)}. Check that this controller is running and is "
-                "the right one."
+                f"{address_text(*self._controller)}. Check that the controller is running and that "
+                "the address is correct."
             ) from None
 
     async def _until(self, state: BrokerState, timeout_seconds: float) -> None:
@@ -146,5 +296,5 @@ class Broker(RunningNode):
         super()._on_step()
 
     def _ends_on_failure(self) -> bool:
-        # Before and after RUNNING, the caller that starts or stops the broker handles its failure.
+        # In other states, the caller that starts or stops the broker handles a failure.
         return self.node.state is BrokerState.RUNNING and super()._ends_on_failure()

@@ -1,9 +1,9 @@
-"""The clock of a node: milliseconds since 1970 that never decrease.
+"""A node's clock, which returns milliseconds since 1970 and never goes backwards.
 
-Purpose: Kafka's timestamps and a node's deadlines use one clock, which must be close to the wall
-clock, but a wall clock that jumps back must not delay every deadline. Invariant: `now_ms()` never
-decreases and advances with the monotonic clock; it jumps forward if the wall clock is ahead (after
-a suspend). Must not know: nodes, sockets.
+A node uses the same clock for timestamps and deadlines. The clock must be close to the wall clock,
+but setting the wall clock back must not delay all deadlines. Invariants: `now_ms()` never decreases
+and advances with the monotonic clock. It jumps forward if the wall clock is ahead, for example
+after the machine was suspended.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _AHEAD_MAX_SECONDS = 1.0
 
 
 class SystemClock:
-    """Wall-clock milliseconds, advanced by the monotonic clock."""
+    """A clock that starts with the wall clock and advances with the monotonic clock."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class SystemClock:
         self._offset_seconds = wall_seconds() - monotonic_seconds()
 
     def now_ms(self) -> int:
-        """Return milliseconds since 1970-01-01 UTC."""
+        """Return the number of milliseconds since 1970-01-01 UTC."""
         monotonic = self._monotonic_seconds()
         ahead_seconds = self._wall_seconds() - (monotonic + self._offset_seconds)
         if ahead_seconds > _AHEAD_MAX_SECONDS:

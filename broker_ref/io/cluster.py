@@ -1,29 +1,34 @@
-"""A cluster of brokers inside this process, for Python tests.
+"""A cluster of brokers in this process, for tests in Python.
 
-Purpose: `with broker_ref.Cluster(brokers=3) as cluster:` provides a cluster for any Kafka client.
-The controller and the brokers share one event loop in a daemon thread and communicate over the
-network, as processes do. Invariant: after `close`, or a failed start, no thread, socket, file or
-temporary directory of the cluster remains; a node keeps its port from the first start to `close`.
-Must not know: the wire protocol.
+`with broker_ref.Cluster(brokers=3) as cluster:` starts a cluster for any Kafka client. The
+controller and the brokers run in one event loop in a daemon thread, and communicate over the
+network. Invariants: after `close` or a failed start, no thread, socket, open file or temporary
+directory of the cluster remains. A node keeps its port from its first start until `close`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import tempfile
-import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from broker_ref.config import InvalidBrokerConfigError
 from broker_ref.controller.client import CONTROLLER_ID
+from broker_ref.controller.records import UserScramCredentialRecord
 from broker_ref.faults import Faults
 from broker_ref.io import admin
 from broker_ref.io.broker import Broker
 from broker_ref.io.controller import ControllerServer
+from broker_ref.io.development_security import DevelopmentSecurity
+from broker_ref.io.event_loop import EventLoopThread
 from broker_ref.io.port import PortReservation
 from broker_ref.io.settings import BrokerSettings, BrokerStartError, ControllerSettings
+from broker_ref.security.development import CLIENT, ClientSettings, Security
+from broker_ref.security.listeners import ADVERTISED, LISTENERS, ports_of, with_ports
 
 _Result = TypeVar("_Result")
 
@@ -34,17 +39,24 @@ INTERNAL_MIN_ISR_MAX: Final = 2
 
 
 class ClusterError(Exception):
-    """The operation is not possible in the cluster's current state."""
+    """The operation is not possible in the current state of the cluster."""
 
 
 class Cluster:
-    """A controller and brokers on 127.0.0.1, numbered from 1.
+    """A controller and brokers on 127.0.0.1; the ids of the brokers start at 1.
 
-    `brokers` is the number of brokers, `data` their data directory (None: a temporary one, removed
-    by `close`), `port` the port of the first broker (0: a free port). `configs` are Kafka's broker
-    configs, such as `{"auto.create.topics.enable": "false"}`, `racks` the racks by broker id,
-    `features` the finalized feature versions of a new cluster, such as `{"transaction.version": 1}`
-    (an existing data directory keeps its versions). `faults` injects faults.
+    - `brokers`: the number of brokers.
+    - `data`: the data directory of the cluster [a temporary directory that `close` removes].
+    - `port`: the port of the first broker; 0 selects a free port.
+    - `configs`: Kafka's broker configs, such as `{"auto.create.topics.enable": "false"}`.
+    - `racks`: the rack of each broker, by broker id.
+    - `features`: finalized feature versions of a new cluster, such as `{"transaction.version": 1}`.
+      An existing data directory keeps its versions.
+    - `scram_credentials`: SCRAM credentials of a new cluster, from `parse_scram_argument`.
+    - `security`: secures the cluster with certificates and passwords of its own, for example
+      `Security()` for SASL_SSL. `client_settings` returns what clients need.
+
+    The `faults` attribute injects faults into the cluster.
     """
 
     def __init__(
@@ -56,34 +68,62 @@ class Cluster:
         configs: Mapping[str, str] | None = None,
         racks: Mapping[int, str] | None = None,
         features: Mapping[str, int] | None = None,
+        scram_credentials: Sequence[UserScramCredentialRecord] = (),
+        security: Security | None = None,
     ) -> None:
         if brokers < 1:
-            raise ClusterError(f"A cluster needs at least one broker, not {brokers}.")
+            raise ClusterError(f"A cluster must have at least one broker, not {brokers}.")
         self.faults: Final = Faults()
         self.broker_ids: Final = tuple(range(1, brokers + 1))
         self._data = None if data is None else Path(data)
         self._port = port
-        self._configs = cluster_configs(brokers, configs or {})
+        self._given_configs = self._configs = cluster_configs(brokers, configs or {})
         self._racks = dict(racks or {})
         self._features = dict(features or {})
+        self._scram_credentials = tuple(scram_credentials)
+        self._security = security
+        self._secured: DevelopmentSecurity | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._loop_thread: EventLoopThread | None = None
         self._controller_port: PortReservation | None = None
         self._controller: ControllerServer | None = None
-        self._reservations: dict[int, PortReservation] = {}
+        self._reservations: dict[int, list[PortReservation]] = {}
         self._brokers: dict[int, Broker] = {}
 
     @property
     def bootstrap_servers(self) -> str:
-        """`127.0.0.1:PORT[,...]`; constant from start to `close`, whether brokers run or not."""
+        """Return `127.0.0.1:PORT[,...]` with the addresses of all brokers.
+
+        The value is constant until `close`, even while brokers are stopped.
+        """
         self._require_started()
         return ",".join(self.address(broker_id) for broker_id in self._reservations)
 
-    def address(self, broker_id: int) -> str:
-        """Return `127.0.0.1:PORT` of a broker."""
+    def address(self, broker_id: int, listener: int = 0) -> str:
+        """Return the address of a broker in the form `127.0.0.1:PORT`.
+
+        If the config `listeners` is set, `listener` is a position in it.
+        """
         self._require_known(broker_id)
-        return f"{_HOST}:{self._reservations[broker_id].port}"
+        return f"{_HOST}:{self._reservations[broker_id][listener].port}"
+
+    def client_settings(
+        self, *, user: str = CLIENT, mechanism: str | None = None
+    ) -> ClientSettings:
+        """Return what a client needs to connect, with methods for the forms of clients.
+
+        `user` is `client` or `admin`, and `mechanism` a SASL mechanism of the cluster's `security`
+        [the first one]. Without `security`, the settings are those of a PLAINTEXT listener. Raises:
+        ClusterError if the user or the mechanism does not exist.
+        """
+        if self._secured is None:
+            return ClientSettings(bootstrap_servers=self.bootstrap_servers)
+        try:
+            return self._secured.client_settings(
+                self.bootstrap_servers, user=user, mechanism=mechanism
+            )
+        except ValueError as error:
+            raise ClusterError(str(error)) from error
 
     def data_directory(self, broker_id: int) -> Path:
         """Return the data directory of a broker."""
@@ -91,21 +131,29 @@ class Cluster:
         return broker_directory(self._root(), broker_id)
 
     def start(self) -> Self:
-        """Start all brokers and return when they serve clients.
+        """Start the controller and all brokers, and return when they serve clients.
 
-        Raises: ClusterError if the cluster is already started, BrokerStartError if a broker cannot
-        start: an invalid config, or a port or directory in use.
+        Raises: ClusterError if the cluster has already been started, BrokerStartError if a node
+        cannot start, for example because of an invalid config or because a port or directory is in
+        use.
         """
-        if self._loop is not None:
-            raise ClusterError("The cluster is already started; close it first.")
+        if self._loop_thread is not None:
+            raise ClusterError("The cluster has already been started. Close it first.")
         try:
-            for broker_id in self.broker_ids:
-                is_first = broker_id == self.broker_ids[0]
-                self._reservations[broker_id] = _reserve(self._port if is_first else 0)
-            self._controller_port = _reserve(0)
             if self._data is None:
                 self._temporary = tempfile.TemporaryDirectory(prefix="broker_ref-")
-            self._start_loop()
+            if self._security is not None:
+                self._secure(self._security)
+            for broker_id in self.broker_ids:
+                is_first = broker_id == self.broker_ids[0]
+                first_port = self._port if is_first else 0
+                self._reservations[broker_id] = []
+                for port in _listener_ports(self._configs, broker_id, default=first_port):
+                    self._reservations[broker_id].append(_reserve(port))
+            self._controller_port = _reserve(0)
+            self._loop_thread = EventLoopThread(
+                "broker_ref.Cluster", call_timeout_seconds=_CALL_TIMEOUT_SECONDS
+            )
             self.start_controller()
             settings = [self._settings(each) for each in self.broker_ids]
             started = self._call(start_all(settings, faults=self.faults))
@@ -116,16 +164,18 @@ class Cluster:
         return self
 
     def close(self) -> None:
-        """Stop the brokers and remove temporary files; has no effect if already closed."""
+        """Stop all nodes and remove temporary files; has no effect if the cluster is closed."""
         try:
-            if self._loop is not None:
+            if self._loop_thread is not None:
                 brokers, self._brokers = list(self._brokers.values()), {}
                 controller, self._controller = self._controller, None
                 self._resume_all()
                 self._call(stop_all(brokers, controller, controlled=self._data is not None))
         finally:
-            self._stop_loop()
-            for reservation in self._reservations.values():
+            if self._loop_thread is not None:
+                self._loop_thread.close()
+                self._loop_thread = None
+            for reservation in itertools.chain.from_iterable(self._reservations.values()):
                 reservation.close()
             self._reservations.clear()
             if self._controller_port is not None:
@@ -143,27 +193,28 @@ class Cluster:
         *,
         replication_factor: int = -1,
     ) -> None:
-        """Create a topic and wait for its leaders. Raises: CreateTopicError.
+        """Create a topic and wait for its leaders. Raises: CreateTopicError, ClusterError.
 
-        `configs` are topic configs, such as `{"retention.ms": "60000"}`. A `replication_factor` of
-        -1 uses `default.replication.factor`.
+        `configs` are topic configs, such as `{"retention.ms": "60000"}`. With a
+        `replication_factor` of -1, the broker uses `default.replication.factor`.
         """
         self._require_started()
         serving = [broker for each, broker in self._brokers.items() if not self._is_paused(each)]
         if not serving:
             raise ClusterError(
-                f"Cannot create topic '{name}': no broker is running; start one first."
+                f"Cannot create topic '{name}': no broker is running. Start a broker first."
             )
         admin.create_topic(
-            serving[0].address,
+            serving[0].inter_broker_address,
             name,
             partitions=partitions,
             replication_factor=replication_factor,
             configs=configs,
+            credentials=serving[0].credentials(),
         )
 
     def stop_broker(self, broker_id: int) -> None:
-        """Stop a broker cleanly: it moves its leaderships and flushes its logs.
+        """Stop a broker cleanly: it moves its leaderships to other brokers and flushes its logs.
 
         A paused broker is resumed first.
         """
@@ -172,7 +223,7 @@ class Cluster:
         self._call(broker.stop())
 
     def kill_broker(self, broker_id: int) -> None:
-        """Stop a broker as kill -9 does: nothing is flushed and nobody is notified."""
+        """Stop a broker as SIGKILL would: nothing is flushed, and other nodes are not notified."""
         broker = self._take(broker_id)
 
         async def kill() -> None:
@@ -182,19 +233,25 @@ class Cluster:
         self.faults.resume(broker_id)
 
     def pause_broker(self, broker_id: int) -> None:
-        """Pause a broker as SIGSTOP does: its connections stay open and it does not respond."""
+        """Pause a broker as SIGSTOP would: its connections stay open, but it does not respond."""
         self._require_known(broker_id)
         if not self._is_running(broker_id):
             raise ClusterError(f"Broker {broker_id} is not running.")
         self.faults.pause(broker_id)
 
     def resume_broker(self, broker_id: int) -> None:
-        """Resume a broker as SIGCONT does; it first handles what arrived during the pause."""
+        """Resume a broker as SIGCONT would.
+
+        The broker first handles everything that arrived during the pause.
+        """
         self._require_known(broker_id)
         self.faults.resume(broker_id)
 
     def start_broker(self, broker_id: int) -> None:
-        """Start a broker again on the same port and directory; returns when it serves clients."""
+        """Start a stopped broker with the same port and directory.
+
+        Returns when the broker serves clients.
+        """
         self._require_known(broker_id)
         if self._is_running(broker_id):
             raise ClusterError(f"Broker {broker_id} is already running.")
@@ -203,14 +260,17 @@ class Cluster:
         )
 
     def stop_controller(self) -> None:
-        """Stop the controller: current leaders continue to serve, but nothing can change."""
+        """Stop the controller cleanly.
+
+        Leaders continue to serve clients, but the metadata of the cluster cannot change.
+        """
         if self._controller is None:
             raise ClusterError("The controller is not running.")
         controller, self._controller = self._controller, None
         self._call(controller.stop())
 
     def kill_controller(self) -> None:
-        """Stop the controller as kill -9 does."""
+        """Stop the controller as SIGKILL would."""
         if self._controller is None:
             raise ClusterError("The controller is not running.")
         controller, self._controller = self._controller, None
@@ -221,7 +281,7 @@ class Cluster:
         self._call(kill())
 
     def start_controller(self) -> None:
-        """Start the controller again on the same port and directory."""
+        """Start a stopped controller with the same port and directory."""
         self._require_started()
         if self._controller is not None:
             raise ClusterError("The controller is already running.")
@@ -232,6 +292,7 @@ class Cluster:
             port=self._controller_port.port,
             configs=self._configs,
             features=self._features,
+            scram_credentials=[*self._scram_credentials, *self._development_users()],
         )
         self._controller = self._call(ControllerServer.start(settings, faults=self.faults))
 
@@ -246,6 +307,18 @@ class Cluster:
     ) -> None:
         self.close()
 
+    def _secure(self, security: Security) -> None:
+        root = self._root()
+        self._secured = DevelopmentSecurity(
+            root, security, is_new=not controller_directory(root).exists()
+        )
+        self._configs = self._secured.broker_configs(
+            self._given_configs, host=_HOST, port=self._port
+        )
+
+    def _development_users(self) -> Sequence[UserScramCredentialRecord]:
+        return () if self._secured is None else self._secured.scram_credentials
+
     def _settings(self, broker_id: int) -> BrokerSettings:
         assert self._controller_port is not None
         return BrokerSettings(
@@ -253,13 +326,15 @@ class Cluster:
             data=broker_directory(self._root(), broker_id),
             controller=(_HOST, self._controller_port.port),
             host=_HOST,
-            port=self._reservations[broker_id].port,
+            port=self._reservations[broker_id][0].port,
             rack=self._racks.get(broker_id),
-            configs=self._configs,
+            configs=listener_configs(
+                self._configs, broker_id, [each.port for each in self._reservations[broker_id]]
+            ),
         )
 
     def _take(self, broker_id: int) -> Broker:
-        """Remove a running broker from the running ones and return it."""
+        """Remove a broker from the running brokers and return it."""
         self._require_known(broker_id)
         if not self._is_running(broker_id):
             raise ClusterError(f"Broker {broker_id} is not running.")
@@ -283,9 +358,9 @@ class Cluster:
         return Path(self._temporary.name)
 
     def _require_started(self) -> None:
-        if self._loop is None:
+        if self._loop_thread is None:
             raise ClusterError(
-                "The cluster is not running: use `with broker_ref.Cluster() as cluster:`, or call "
+                "The cluster is not running. Use `with broker_ref.Cluster() as cluster:`, or call "
                 "start()."
             )
 
@@ -293,35 +368,15 @@ class Cluster:
         self._require_started()
         if broker_id not in self._reservations:
             known = ", ".join(str(known_id) for known_id in self._reservations)
-            raise ClusterError(f"There is no broker {broker_id} in this cluster; it has {known}.")
-
-    def _start_loop(self) -> None:
-        loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=loop.run_forever, name="broker_ref.Cluster", daemon=True)
-        self._loop, self._thread = loop, thread
-        thread.start()
-
-    def _stop_loop(self) -> None:
-        loop, thread = self._loop, self._thread
-        self._loop = self._thread = None
-        if loop is None or thread is None:
-            return
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+            raise ClusterError(f"Broker {broker_id} does not exist. The cluster has {known}.")
 
     def _call(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-        assert self._loop is not None
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return future.result(_CALL_TIMEOUT_SECONDS)
-        except BaseException:
-            future.cancel()
-            raise
+        assert self._loop_thread is not None
+        return self._loop_thread.call(coroutine)
 
 
 def cluster_configs(brokers: int, configs: Mapping[str, str]) -> dict[str, str]:
-    """Add the replication factors of internal topics that fit this number of brokers."""
+    """Add to `configs` the replication factors of internal topics for this number of brokers."""
     factor = min(brokers, INTERNAL_REPLICATION_FACTOR_MAX)
     return {
         "offsets.topic.replication.factor": str(factor),
@@ -331,13 +386,40 @@ def cluster_configs(brokers: int, configs: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def listener_configs(
+    configs: Mapping[str, str], broker_id: int, ports: Sequence[int] | None = None
+) -> dict[str, str]:
+    """Return the configs of one broker of a cluster.
+
+    The brokers of a cluster use consecutive ports for each listener, starting at the port in
+    `listeners`. `ports` replaces these ports. Raises: BrokerStartError.
+    """
+    changed = dict(configs)
+    try:
+        for name in (LISTENERS, ADVERTISED):
+            text = configs.get(name)
+            if text and ports is not None and name == LISTENERS:
+                changed[name] = with_ports(text, ports)
+            elif text:
+                shifted = [port and port + broker_id - 1 for port in ports_of(text)]
+                changed[name] = with_ports(text, shifted)
+    except InvalidBrokerConfigError as error:
+        raise BrokerStartError(str(error)) from error
+    return changed
+
+
+def _listener_ports(configs: Mapping[str, str], broker_id: int, *, default: int) -> Sequence[int]:
+    text = listener_configs(configs, broker_id).get(LISTENERS)
+    return ports_of(text) if text else [default]
+
+
 def broker_directory(root: Path, broker_id: int) -> Path:
     """Return the data directory of a broker in a cluster."""
     return root / f"broker-{broker_id}"
 
 
 def controller_directory(root: Path) -> Path:
-    """Return the directory of a cluster's controller."""
+    """Return the data directory of a cluster's controller."""
     return root / "controller"
 
 
@@ -351,7 +433,7 @@ def _reserve(port: int) -> PortReservation:
 async def start_all(
     settings: Sequence[BrokerSettings], *, faults: Faults | None = None
 ) -> list[Broker]:
-    """Start brokers concurrently; if one fails, kill the others and raise its error."""
+    """Start brokers concurrently; if one broker fails, kill the others and raise its error."""
     started: list[Broker] = []
 
     async def start(each: BrokerSettings) -> None:
@@ -376,7 +458,7 @@ async def stop_all(
     *,
     controlled: bool = True,
 ) -> None:
-    """Stop brokers concurrently and then the controller; raises the first error at the end."""
+    """Stop brokers concurrently, then stop the controller, and then raise the first error."""
     running = [broker for broker in brokers if not broker.ended.done()]
     results = await asyncio.gather(
         *(broker.stop(controlled=controlled) for broker in running), return_exceptions=True

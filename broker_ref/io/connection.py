@@ -1,19 +1,24 @@
-"""A client connection: bytes in, whole requests out, responses back.
+"""A client connection, which receives requests and sends responses.
 
-Purpose: Kafka's framing (a signed 32-bit big-endian length, then that many bytes) over an asyncio
-transport. Invariants: a length is checked before any byte of its body is stored; a body occupies
-the received bytes and at most one more piece, never the announced length; the node handles one
-request of a connection at a time; a client that does not read its responses gets no further request
-served. Must not know: what a frame means.
+The connection implements Kafka's framing (a signed 32-bit big-endian length, followed by that many
+bytes) on an asyncio transport. Invariants: a length is checked before any byte of the request is
+stored. A request occupies at most the bytes that have arrived plus one piece, however large its
+declared length is. The node handles one request of a connection at a time. While a client does not
+read its responses, its further requests are not served.
 
-A large body is received in pieces that are joined at the end: this costs one copy and is four times
-as fast as one growing buffer.
+A large request is received in pieces that are joined at the end. This requires one copy, but is
+four times as fast as growing a single buffer.
+
+With TLS, asyncio calls `connection_made` after the handshake. A TLS transport does not count the
+bytes in the buffer of the socket's transport, so responses are passed to it in pieces, only while
+it accepts them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
 from typing import Protocol
 
 from broker_ref.events import ConnectionId
@@ -21,20 +26,22 @@ from broker_ref.io.memory import RequestMemory
 
 FRAME_LENGTH_BYTES = 4
 
-# Buffer of an idle connection: most requests fit, and 500 idle connections use 4 MiB.
+# The buffer of an idle connection. Most requests fit, and 500 idle connections use 4 MiB.
 IDLE_BUFFER_BYTES = 8 * 1024
 _FIRST_PIECE_BYTES = 64 * 1024
 _NEXT_PIECE_BYTES = 256 * 1024
-# Up to this size, one packet with the length in front is worth a copy.
+# The size of the pieces in which responses are passed to a TLS transport, and of its buffer.
+_TLS_PIECE_BYTES = 64 * 1024
+# Responses up to this size are copied, so that length and response are sent in one packet.
 _SMALL_RESPONSE_BYTES = 64 * 1024
 
 
 class RequestRefusedError(Exception):
-    """The received bytes cannot be a request; the connection is closed."""
+    """The received bytes cannot be a request; the connection must be closed."""
 
 
 class ConnectionOwner(Protocol):
-    """The server, as a connection uses it."""
+    """The server's interface for its connections."""
 
     memory: RequestMemory
     request_bytes_max: int
@@ -42,21 +49,27 @@ class ConnectionOwner(Protocol):
     def opened(self, connection: Connection) -> None: ...
 
     def runnable(self, connection: Connection) -> None:
-        """A request may be available, or reading may continue."""
+        """Handle an available request, or continue to read; called after each change."""
 
     def closed(self, connection: Connection, error: Exception | None) -> None: ...
 
 
 class Connection(asyncio.BufferedProtocol):
-    """An asyncio protocol that returns one whole request at a time."""
+    """An asyncio protocol that returns one complete request at a time."""
 
-    def __init__(self, owner: ConnectionOwner, connection_id: ConnectionId) -> None:
+    def __init__(
+        self, owner: ConnectionOwner, connection_id: ConnectionId, *, listener: str = "PLAINTEXT"
+    ) -> None:
         self.connection_id = connection_id
+        self.listener = listener
+        self.request_bytes_max: int | None = None  # Until the client is authenticated.
+        self.login_began_seconds: float | None = None
+        self.certificate: bytes | None = None  # The client's certificate in DER.
         self.peer = "unknown"
         self.local = ("unknown", 0)
         self.is_in_progress = False  # The node handles a request of this connection.
         self.is_at_end = False  # The client has closed its sending side.
-        self.last_progress_seconds = 0.0  # The time when bytes were last received or sent.
+        self.last_progress_seconds = 0.0  # The time at which bytes were last received or sent.
         self._owner = owner
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(IDLE_BUFFER_BYTES)
@@ -66,7 +79,10 @@ class Connection(asyncio.BufferedProtocol):
         ] = []  # Earlier pieces of a large request; `_buffer` is the last one.
         self._full_pieces_bytes = 0
         self._receiving: memoryview | None = None
+        self._is_tls = False
         self._is_sending_paused = False
+        self._unsent: deque[memoryview] = deque()  # Only with TLS.
+        self._closes_when_sent = False
         self._unsent_bytes_seen = 0
         self._time = asyncio.get_running_loop().time
 
@@ -83,6 +99,11 @@ class Connection(asyncio.BufferedProtocol):
         if peer is not None:
             self.peer = f"{peer[0]}:{peer[1]}"
         self.local = transport.get_extra_info("sockname")[:2]
+        tls = transport.get_extra_info("ssl_object")
+        self._is_tls = tls is not None
+        if tls is not None:
+            transport.set_write_buffer_limits(high=_TLS_PIECE_BYTES)
+            self.certificate = tls.getpeercert(binary_form=True)
         self._owner.opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's signature)
@@ -98,19 +119,22 @@ class Connection(asyncio.BufferedProtocol):
         self._owner.runnable(self)
 
     def eof_received(self) -> bool:
-        """Answer pending requests before closing: a client may shut down one direction.
+        """Keep the connection open until all requests are answered.
 
-        A client that has closed completely looks the same until something is sent to it.
+        A client may close only its sending side. Until the server sends a response, it cannot
+        distinguish this from a client that has closed the connection completely. TLS connections
+        cannot be half-closed in asyncio.
         """
         self.is_at_end = True
         self._owner.runnable(self)
-        return True
+        return not self._is_tls
 
     def pause_writing(self) -> None:
         self._is_sending_paused = True
 
     def resume_writing(self) -> None:
         self._is_sending_paused = False
+        self._write_unsent()
         self._owner.runnable(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -120,26 +144,28 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Return the size of the responses that the client has not read."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        """Return the size of the responses that the client has not yet read."""
+        if self._transport is None:
+            return 0
+        return self._transport.get_write_buffer_size() + sum(map(len, self._unsent))
 
     @property
     def is_closing(self) -> bool:
-        return self._transport is None or self._transport.is_closing()
+        return self._transport is None or self._closes_when_sent or self._transport.is_closing()
 
     def next_request(self) -> bytes | None:
-        """Return the next whole request, or None if there is none.
+        """Return the next complete request, or None if there is none.
 
-        Also starts, pauses or resumes reading depending on the buffer. Raises: RequestRefusedError.
+        Starts, pauses or resumes reading, depending on the buffer. Raises: RequestRefusedError.
         """
-        if self.is_closing or self.is_in_progress or self._is_sending_paused:
+        if self.is_closing or self.is_in_progress or self._is_sending_paused or self._unsent:
             self._read_if_there_is_room()
             return None
         frame_bytes = self._frame_bytes()
         arrived_bytes = self._full_pieces_bytes + self._filled_bytes
         if frame_bytes is None or arrived_bytes < frame_bytes:
             if self.is_at_end:
-                self.close()  # The client sends no more and all its requests are answered.
+                self.close()  # All requests have been answered, and no more will follow.
             elif self._filled_bytes == len(self._buffer):
                 assert frame_bytes is not None  # An idle buffer has room for a length.
                 self._add_piece(frame_bytes - arrived_bytes)
@@ -148,25 +174,34 @@ class Connection(asyncio.BufferedProtocol):
         self.is_in_progress = True
         return self._take(frame_bytes)
 
-    def respond(self, frame: bytes | None) -> None:
-        """Send the response to the current request; None if it has no response."""
+    def limit_requests(self, bytes_max: int | None) -> None:
+        """Limit the size of requests while the client logs in, or remove the limit with None."""
+        self.request_bytes_max = bytes_max
+        self.login_began_seconds = None if bytes_max is None else self._time()
+
+    def respond(self, frame: bytes | None, *, closes: bool = False) -> None:
+        """Send the response to the current request, or None if the request has no response."""
         self.is_in_progress = False
         if frame is not None and not self.is_closing:
             self._send(frame)
+        if closes:
+            self.close()
         self._owner.runnable(self)
 
     def close(self) -> None:
-        """Send pending responses, then close."""
-        if self._transport is not None:
+        """Send pending responses, then close the connection."""
+        self._closes_when_sent = True
+        if self._transport is not None and not self._unsent:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close immediately and drop unsent responses."""
+        """Close the connection immediately and discard unsent responses."""
+        self._unsent.clear()
         if self._transport is not None:
             self._transport.abort()
 
-    def note_sending_progress(self, now_seconds: float) -> None:
-        """Check, periodically, whether the client has read some of its responses."""
+    def update_sending_progress(self, now_seconds: float) -> None:
+        """Check whether the client has read responses since the last call; called periodically."""
         unsent_bytes = self.unsent_bytes
         if unsent_bytes < self._unsent_bytes_seen:
             self.last_progress_seconds = now_seconds
@@ -175,16 +210,21 @@ class Connection(asyncio.BufferedProtocol):
     # Internal.
 
     def _frame_bytes(self) -> int | None:
-        """Return the length of the first frame with its prefix, None if incomplete."""
+        """Return the size of the first frame, including its length field, or None if unknown."""
         front = self._full_pieces[0] if self._full_pieces else self._buffer
         if not self._full_pieces and self._filled_bytes < FRAME_LENGTH_BYTES:
             return None
         request_bytes = int.from_bytes(front[:FRAME_LENGTH_BYTES], "big", signed=True)
-        if not 0 <= request_bytes <= self._owner.request_bytes_max:
+        limit = self._owner.request_bytes_max
+        config = "socket.request.max.bytes"
+        if self.request_bytes_max is not None and self.request_bytes_max < limit:
+            limit = self.request_bytes_max
+            config = "sasl.server.max.receive.size"
+        if not 0 <= request_bytes <= limit:
             raise RequestRefusedError(
-                f"it announced a request of {request_bytes} bytes; the limit is "
-                f"{self._owner.request_bytes_max} bytes (socket.request.max.bytes). It is not a "
-                "Kafka client, or it uses TLS on a plaintext listener"
+                f"the client sent a request length of {request_bytes} bytes, but the limit is "
+                f"{limit} bytes ({config}). The client is not a Kafka client, or it uses TLS on a "
+                "plaintext listener"
             )
         return FRAME_LENGTH_BYTES + request_bytes
 
@@ -205,7 +245,7 @@ class Connection(asyncio.BufferedProtocol):
         return request
 
     def _add_piece(self, missing_bytes: int) -> None:
-        """Make room for more of an unfinished request if memory is available."""
+        """Add a buffer for an incomplete request, if memory is available."""
         piece_bytes_max = _NEXT_PIECE_BYTES if self._full_pieces else _FIRST_PIECE_BYTES
         piece_bytes = min(missing_bytes, piece_bytes_max)
         held_bytes = self._full_pieces_bytes + len(self._buffer) + piece_bytes
@@ -230,10 +270,23 @@ class Connection(asyncio.BufferedProtocol):
         assert self._transport is not None
         self.last_progress_seconds = self._time()
         length = len(frame).to_bytes(FRAME_LENGTH_BYTES, "big")
-        if len(frame) <= _SMALL_RESPONSE_BYTES:
+        if self._is_tls:
+            data = memoryview(length + frame)
+            for start in range(0, len(data), _TLS_PIECE_BYTES):
+                self._unsent.append(data[start : start + _TLS_PIECE_BYTES])
+            self._write_unsent()
+        elif len(frame) <= _SMALL_RESPONSE_BYTES:
             self._transport.write(length + frame)
         else:
-            # A memoryview avoids a second copy of what the socket does not accept immediately.
+            # A memoryview avoids a second copy if the socket does not accept all bytes immediately.
             self._transport.write(length)
             self._transport.write(memoryview(frame))
         self._unsent_bytes_seen = self.unsent_bytes
+
+    def _write_unsent(self) -> None:
+        """Pass unsent pieces to the TLS transport while it accepts them."""
+        assert self._transport is not None
+        while self._unsent and not self._is_sending_paused:
+            self._transport.write(self._unsent.popleft())
+        if self._closes_when_sent and not self._unsent:
+            self._transport.close()

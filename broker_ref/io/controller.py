@@ -1,7 +1,6 @@
 """A running controller: configuration, storage on disk, node, clock and server.
 
-Purpose: as `broker`, for the controller. Invariant: a failed start leaves nothing open. Must not
-know: whether it runs in a separate process.
+Invariant: after a failed start, no files or sockets remain open.
 """
 
 from __future__ import annotations
@@ -9,21 +8,68 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import ssl
 
-from broker_ref.config import BrokerConfig
+from broker_ref.config import BrokerConfig, InvalidBrokerConfigError
 from broker_ref.controller.client import CONTROLLER_ID
 from broker_ref.faults import Faults
 from broker_ref.io.clock import SystemClock
 from broker_ref.io.disk import DiskStorage
 from broker_ref.io.running import RunningNode, starting
-from broker_ref.io.settings import ControllerSettings, address_text, parse_configs, server_limits
+from broker_ref.io.server import ServerListener
+from broker_ref.io.settings import (
+    BrokerStartError,
+    ControllerSettings,
+    address_text,
+    parse_configs,
+    server_limits,
+)
+from broker_ref.io.tls import TlsSettingsError, server_context
 from broker_ref.node.controller import ControllerNode
+from broker_ref.security.listeners import (
+    SecurityProtocol,
+    controller_listener,
+    has_secured_listener,
+)
+from broker_ref.security.settings import ListenerSettings, listener_settings
 
 logger = logging.getLogger(__name__)
 
 
+def controller_security(
+    config: BrokerConfig, settings: ControllerSettings
+) -> tuple[ListenerSettings, ssl.SSLContext | None]:
+    """Return the settings of the controller's listener, and its TLS context.
+
+    If only the brokers are protected from unauthorized clients, a warning is logged.
+
+    Raises: BrokerStartError.
+    """
+    try:
+        endpoint = controller_listener(config.security, host=settings.host, port=settings.port)
+        found = listener_settings(config.security, endpoint)
+        tls = None if found.tls is None else server_context(found.tls, listener=endpoint.listener)
+    except (InvalidBrokerConfigError, TlsSettingsError) as error:
+        raise BrokerStartError(str(error)) from error
+    is_guarded = config.authorizer_class_name or has_secured_listener(config.security)
+    if is_guarded and endpoint.protocol is SecurityProtocol.PLAINTEXT:
+        logger.warning(
+            "The listener %s of the controller is not secured. Every client that can connect to it "
+            "controls the cluster. Secure the listener with controller.listener.names, or make "
+            "sure that only brokers can connect to it",
+            endpoint,
+        )
+    mechanisms = {} if found.sasl is None else found.sasl.mechanisms
+    if any(mechanism.tokens is not None for mechanism in mechanisms.values()):
+        raise BrokerStartError(
+            f"The listener {endpoint.listener} of the controller does not support signed tokens. "
+            "Set other mechanisms in sasl.enabled.mechanisms of this listener."
+        )
+    return found, tls
+
+
 class ControllerServer(RunningNode):
-    """A running controller; created by `ControllerServer.start`, within one event loop."""
+    """A running controller, created by `ControllerServer.start` and bound to one event loop."""
 
     def __init__(
         self,
@@ -32,9 +78,10 @@ class ControllerServer(RunningNode):
         *,
         storage: DiskStorage,
         listener: socket.socket,
+        security: ListenerSettings,
         faults: Faults,
     ) -> None:
-        """Create a controller that does not serve yet. Raises: ApiError, LogError."""
+        """Create a controller that does not yet serve requests. Raises: ApiError, LogError."""
         clock = SystemClock()
         self.host = settings.host
         self.port: int = listener.getsockname()[1]
@@ -46,6 +93,8 @@ class ControllerServer(RunningNode):
             random_bytes=os.urandom,
             faults=faults,
             features=settings.features,
+            scram_credentials=settings.scram_credentials,
+            listener=security,
         )
         super().__init__(
             node,
@@ -61,15 +110,28 @@ class ControllerServer(RunningNode):
     async def start(
         cls, settings: ControllerSettings, *, faults: Faults | None = None
     ) -> ControllerServer:
-        """Read the journal, then serve. Raises: BrokerStartError."""
+        """Read the metadata journal and serve requests. Raises: BrokerStartError."""
         config = parse_configs(settings.configs)
         faults = faults or Faults()
-        with starting(settings.data, settings.host, settings.port) as (storage, listener):
-            controller = cls(settings, config, storage=storage, listener=listener, faults=faults)
+        security, tls = controller_security(config, settings)
+        with starting(settings.data, [(settings.host, settings.port)]) as (storage, (listener,)):
+            controller = cls(
+                settings,
+                config,
+                storage=storage,
+                listener=listener,
+                security=security,
+                faults=faults,
+            )
+            name = security.endpoint.listener
             try:
-                await controller.server.start(listener)
+                await controller.server.start([ServerListener(socket=listener, name=name, tls=tls)])
             except BaseException:
                 controller.kill()
                 raise
-        logger.info("The controller serves %s from %s", controller.address, settings.data)
+        logger.info(
+            "The controller listens on %s. Its data directory is %s",
+            controller.address,
+            settings.data,
+        )
         return controller

@@ -1,8 +1,8 @@
-"""`Storage` on a real disk.
+"""An implementation of `Storage` on a disk.
 
-Purpose: `Storage` as files under one directory. Invariants: no path leaves the root; one process at
-a time owns the root (`.lock`, as in Kafka's log directories); at most `open_files_max` descriptors
-are open, however many files are in use. Must not know: the contents of the files.
+Invariants: no path leads outside the root directory. Only one process at a time owns the root
+directory (`.lock`, as in Kafka's log directories). At most `open_files_max` file descriptors are
+open, even if more files are used.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ _TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
 
 
 class DiskStorage:
-    """Files under `root`, which is created if missing. Not thread-safe."""
+    """A directory tree under `root`, which is created if it does not exist. Not thread-safe."""
 
     def __init__(
         self, root: str | os.PathLike[str], *, open_files_max: int = OPEN_FILES_MAX
     ) -> None:
-        """Lock the root. Raises: StorageError if it is unusable or in use by another broker."""
+        """Lock the root directory.
+
+        Raises: StorageError if the directory cannot be used or another broker uses it.
+        """
         self._root = Path(root).absolute()
         self._descriptors = _Descriptors(open_files_max)
         with _errors("make", self._root):
@@ -124,12 +127,12 @@ class DiskStorage:
     def _resolve(self, path: str) -> Path:
         parts = path.split("/") if path else []
         if any(part in ("", ".", "..") or "\x00" in part for part in parts):
-            raise StorageError(f"The path {path!r} leaves the data directory {self._root}.")
+            raise StorageError(f"The path {path!r} is outside of the data directory {self._root}.")
         return self._root.joinpath(*parts)
 
 
 class DiskFile:
-    """A file whose descriptor is opened on demand."""
+    """A file whose descriptor is opened when it is needed."""
 
     def __init__(self, path: str, full: Path, descriptors: _Descriptors) -> None:
         self._path = path
@@ -193,7 +196,7 @@ class DiskFile:
 
 
 class _Descriptors:
-    """Open descriptors by path; the least recently used are closed first."""
+    """The open file descriptors by path; the least recently used descriptors are closed first."""
 
     def __init__(self, open_files_max: int) -> None:
         self._open_files_max = open_files_max
@@ -212,9 +215,9 @@ class _Descriptors:
         return descriptor
 
     def with_room(self, action: Callable[[], _Result]) -> _Result:
-        """Run an action that opens a file; close descriptors and retry if too many are open.
+        """Run an action that opens a file.
 
-        `action` is restarted from its beginning.
+        If too many files are open, close a descriptor and run the entire action again.
         """
         while True:
             try:
@@ -225,7 +228,7 @@ class _Descriptors:
                 self._close_oldest()
 
     def sync_directory(self, full: Path) -> None:
-        """Make the entries of a directory durable."""
+        """Make the entries of a directory durable (fsync)."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         descriptor = self.with_room(lambda: os.open(full, flags))
         try:

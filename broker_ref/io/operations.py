@@ -1,8 +1,7 @@
-"""Operations on a running cluster: move a leader, fence a broker.
+"""Operations on a running cluster for tests: move a leader, fence a broker.
 
-Purpose: one call each for tests, with the requests that Kafka's tools send. Invariant: when a call
-returns, the brokers report the new state; every wait has a timeout. Must not know: anything inside
-the nodes.
+The functions send the same requests as Kafka's tools. By the time a function returns, the brokers
+report the new state. All waits have a timeout.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from kio.static.primitive import i8, i32, i32Timedelta
 from kio.static.protocol import RequestPayload
 
 from broker_ref.faults import Faults, Match
-from broker_ref.io.admin import ask
+from broker_ref.io.admin import send_request
 
 BROKER_HEARTBEAT: Final = 63
 
@@ -38,8 +37,8 @@ class OperationError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionState:
-    """The leader and the replicas of a partition, as a broker reports them."""
+class PartitionInfo:
+    """The leader and the replicas of a partition that a broker has reported."""
 
     leader_id: int
     replicas: tuple[int, ...]
@@ -49,25 +48,26 @@ class PartitionState:
 def move_leader(
     bootstrap_servers: str, topic: str, partition: int, *, to: int, timeout_seconds: float = 30.0
 ) -> None:
-    """Make broker `to`, which has an in-sync replica, the leader of a partition.
+    """Make broker `to` the leader of a partition.
 
-    It becomes the first replica, which is the preferred leader. Raises: OperationError.
+    The broker must have an in-sync replica. It becomes the first replica of the partition, which is
+    the preferred leader. Raises: OperationError.
     """
     what = f"Cannot move the leader of {topic}-{partition} to broker {to}"
-    before = partition_state(bootstrap_servers, topic, partition)
+    before = partition_info(bootstrap_servers, topic, partition)
     if before.leader_id == to:
         return
     if to not in before.isr:
         raise OperationError(
-            f"{what}: its replicas are on {list(before.replicas)}, in sync on {list(before.isr)}. "
-            "Choose an in-sync replica."
+            f"{what}: the replicas are {list(before.replicas)}, and the in-sync replicas are "
+            f"{list(before.isr)}. Choose an in-sync replica."
         )
     _put_first(bootstrap_servers, topic, partition, [to, *(set(before.replicas) - {to})], what)
     _elect_preferred(bootstrap_servers, topic, partition, what)
     _await(
-        lambda: partition_state(bootstrap_servers, topic, partition).leader_id == to,
+        lambda: partition_info(bootstrap_servers, topic, partition).leader_id == to,
         timeout_seconds,
-        lambda: f"{what}: {partition_state(bootstrap_servers, topic, partition)}",
+        lambda: f"{what}: {partition_info(bootstrap_servers, topic, partition)}",
     )
 
 
@@ -75,35 +75,35 @@ def move_leader(
 def fenced(
     faults: Faults, bootstrap_servers: str, *, broker_id: int, timeout_seconds: float = 60.0
 ) -> Iterator[None]:
-    """Have the controller fence a live broker within the block.
+    """Make the controller fence a running broker for the duration of the block.
 
-    Holds the broker's heartbeats. Enters the block when its session has expired, and leaves it when
-    it is unfenced again. Raises: OperationError.
+    The function holds the broker's heartbeats, and waits until the broker's session expires. After
+    the block, it waits until the broker is unfenced. Raises: OperationError.
     """
     heartbeats = Match(api_keys=frozenset({BROKER_HEARTBEAT}), sender_id=broker_id)
     with faults.hold(heartbeats):
         _await(
             lambda: broker_id not in live_brokers(bootstrap_servers),
             timeout_seconds,
-            lambda: f"Broker {broker_id} is not fenced; check `broker.session.timeout.ms`",
+            lambda: f"Broker {broker_id} was not fenced. Check `broker.session.timeout.ms`",
         )
         yield
     _await(
         lambda: broker_id in live_brokers(bootstrap_servers),
         timeout_seconds,
-        lambda: f"Broker {broker_id} is still fenced, although its heartbeats are no longer held",
+        lambda: f"Broker {broker_id} is still fenced, although its heartbeats were released",
     )
 
 
 def live_brokers(bootstrap_servers: str) -> frozenset[int]:
-    """Return the brokers that are not fenced. Raises: OperationError."""
+    """Return the ids of the brokers that are not fenced. Raises: OperationError."""
     request = DescribeClusterRequest(include_cluster_authorized_operations=False)
-    response = _ask_any(bootstrap_servers, request, "Cannot list the brokers")
+    response = _send_to_any(bootstrap_servers, request, "Cannot list the brokers")
     return frozenset(int(broker.broker_id) for broker in response.brokers)
 
 
-def partition_state(bootstrap_servers: str, topic: str, partition: int) -> PartitionState:
-    """Return the state of a partition. Raises: OperationError."""
+def partition_info(bootstrap_servers: str, topic: str, partition: int) -> PartitionInfo:
+    """Return the leader and the replicas of a partition. Raises: OperationError."""
     request = MetadataRequest(
         topics=(MetadataRequestTopic(name=TopicName(topic)),),
         allow_auto_topic_creation=False,
@@ -111,16 +111,18 @@ def partition_state(bootstrap_servers: str, topic: str, partition: int) -> Parti
         include_topic_authorized_operations=False,
     )
     what = f"Cannot look up {topic}-{partition}"
-    response = _ask_any(bootstrap_servers, request, what)
+    response = _send_to_any(bootstrap_servers, request, what)
     for found in response.topics[0].partitions:
         if found.partition_index == partition:
-            return PartitionState(
+            return PartitionInfo(
                 leader_id=int(found.leader_id),
                 replicas=tuple(map(int, found.replica_nodes)),
                 isr=tuple(map(int, found.isr_nodes)),
             )
     _check(response.topics[0].error_code, what)
-    raise OperationError(f"{what}: the topic has {len(response.topics[0].partitions)} partitions")
+    raise OperationError(
+        f"{what}: the topic has only {len(response.topics[0].partitions)} partitions"
+    )
 
 
 def _put_first(
@@ -140,7 +142,7 @@ def _put_first(
             ),
         ),
     )
-    response = _ask_any(bootstrap_servers, request, what)
+    response = _send_to_any(bootstrap_servers, request, what)
     _check(response.error_code, what)
     for found in response.responses:
         for result in found.partitions:
@@ -155,7 +157,7 @@ def _elect_preferred(bootstrap_servers: str, topic: str, partition: int, what: s
         ),
         timeout=_REQUEST_TIMEOUT,
     )
-    response = _ask_any(bootstrap_servers, request, what)
+    response = _send_to_any(bootstrap_servers, request, what)
     _check(response.error_code, what)
     for found in response.replica_election_results:
         for result in found.partition_result:
@@ -163,15 +165,15 @@ def _elect_preferred(bootstrap_servers: str, topic: str, partition: int, what: s
                 _check(result.error_code, what)
 
 
-def _ask_any(bootstrap_servers: str, request: RequestPayload, what: str) -> Any:
-    """Return the first response of any broker."""
+def _send_to_any(bootstrap_servers: str, request: RequestPayload, what: str) -> Any:
+    """Return the response of the first broker that responds."""
     reasons = []
     for address in bootstrap_servers.split(","):
         try:
-            return ask(address, request)
+            return send_request(address, request)
         except OSError as error:
             reasons.append(f"{address}: {error}")
-    raise OperationError(f"{what}: no broker responds ({'; '.join(reasons)})")
+    raise OperationError(f"{what}: no broker responded ({'; '.join(reasons)})")
 
 
 def _check(error_code: ErrorCode, what: str) -> None:
@@ -185,5 +187,5 @@ def _await(
     deadline = time.monotonic() + timeout_seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise OperationError(f"{otherwise()}, after {timeout_seconds} s")
+            raise OperationError(f"{otherwise()} (waited {timeout_seconds} s)")
         time.sleep(_POLL_INTERVAL_SECONDS)

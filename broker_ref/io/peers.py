@@ -1,15 +1,17 @@
-"""Connections from a node to other nodes.
+"""A node's connections to other nodes.
 
-Purpose: perform `SendRequest` and `CloseChannel`: one connection per channel, opened on demand, and
-responses returned as events. Invariants: each request ends in one event; responses are matched by
-correlation id; if a channel breaks, its pending requests fail and the next request opens it again;
-nothing remains after `close`. Must not know: what is requested.
+`Peers` performs the `SendRequest` and `CloseChannel` effects, and returns responses as events.
+There is one connection per channel, which is opened when it is needed. If the channel uses SASL,
+the node first logs in, and logs in again before its session expires. Invariants: each request leads
+to one event. Responses are matched by correlation id. If a connection is lost, its pending requests
+fail, and the next request opens the channel again. After `close`, no connections or tasks remain.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import Callable
 from typing import Final
@@ -22,6 +24,11 @@ from broker_ref.events import (
     RequestId,
     ResponseReceived,
     SendRequest,
+)
+from broker_ref.security.sasl_client_authenticator import (
+    LOGIN_CORRELATION_ID,
+    LoginError,
+    SaslClientAuthenticator,
 )
 
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
@@ -36,8 +43,10 @@ OnEvent = Callable[[ResponseReceived | RequestFailed], None]
 class Peers:
     """The channels of one node, for use within one event loop.
 
-    `is_cut` returns whether requests of a channel are dropped, `is_deaf` whether its responses are
-    (injected faults). Such requests fail at their timeout.
+    `is_cut` and `drops_responses` are used for fault injection. If `is_cut` returns True, requests
+    to the channel fail. If `drops_responses` returns True, responses from the channel are dropped,
+    and their requests fail after a timeout. `tls` returns the context of channels that use TLS, and
+    `login` the authenticator of channels that use SASL.
     """
 
     def __init__(
@@ -45,18 +54,22 @@ class Peers:
         on_event: OnEvent,
         *,
         is_cut: Callable[[Channel], bool] = lambda _: False,
-        is_deaf: Callable[[Channel], bool] = lambda _: False,
+        drops_responses: Callable[[Channel], bool] = lambda _: False,
+        tls: Callable[[Channel], ssl.SSLContext | None] = lambda _: None,
+        login: Callable[[Channel], SaslClientAuthenticator | None] = lambda _: None,
     ) -> None:
         self._on_event = on_event
         self._is_cut = is_cut
-        self._is_deaf = is_deaf
+        self._drops_responses = drops_responses
+        self._tls = tls
+        self._login = login
         self._loop = asyncio.get_running_loop()
         self._channels: dict[Channel, _Connection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     def apply(self, effect: PeerEffect) -> None:
-        """Perform an effect; its events come in later iterations of the loop."""
+        """Perform an effect; the resulting events are delivered in later iterations of the loop."""
         if self._is_closed:
             return
         match effect:
@@ -65,10 +78,10 @@ class Peers:
             case CloseChannel():
                 connection = self._channels.get(effect.channel)
                 if connection is not None:
-                    connection.abort("given up")
+                    connection.abort("the channel was closed")
 
     def close(self) -> None:
-        """Drop all channels; no more events are delivered."""
+        """Close all channels; no more events are delivered."""
         self._is_closed = True
         for task in self._tasks:
             task.cancel()
@@ -77,7 +90,7 @@ class Peers:
         self._channels.clear()
 
     def cut(self) -> None:
-        """Break the channels for which `is_cut` is now true."""
+        """Close the channels for which `is_cut` returns True."""
         for channel, connection in list(self._channels.items()):
             if self._is_cut(channel):
                 connection.abort("the link is cut")
@@ -90,8 +103,9 @@ class Peers:
         connection = self._channels.get(channel)
         if connection is None:
             connection = _Connection(
-                on_response=lambda event: self._answered(channel, event),
+                on_response=lambda event: self._handle_response(channel, event),
                 on_lost=lambda lost, why: self._lost(channel, lost, why),
+                login=self._login(channel),
             )
             self._channels[channel] = connection
             task = self._loop.create_task(self._connect(channel, connection))
@@ -102,7 +116,9 @@ class Peers:
     async def _connect(self, channel: Channel, connection: _Connection) -> None:
         try:
             await asyncio.wait_for(
-                self._loop.create_connection(lambda: connection, channel.host, channel.port),
+                self._loop.create_connection(
+                    lambda: connection, channel.host, channel.port, ssl=self._tls(channel)
+                ),
                 CONNECT_TIMEOUT_SECONDS,
             )
         except (OSError, TimeoutError) as error:
@@ -110,14 +126,14 @@ class Peers:
                 f"{channel.host}:{channel.port}: {str(error) or 'no connection in time'}"
             )
 
-    def _answered(self, channel: Channel, event: ResponseReceived | RequestFailed) -> None:
-        if not self._is_deaf(channel):
+    def _handle_response(self, channel: Channel, event: ResponseReceived | RequestFailed) -> None:
+        if not self._drops_responses(channel):
             self._notify(event)
 
     def _lost(self, channel: Channel, connection: _Connection, reason: str) -> None:
         if self._channels.get(channel) is connection:
             del self._channels[channel]
-        self._fail(connection.unanswered(), reason)
+        self._fail(connection.in_flight(), reason)
 
     def _fail(self, request_ids: list[RequestId], reason: str) -> None:
         for request_id in request_ids:
@@ -130,37 +146,39 @@ class Peers:
 
 
 class _Connection(asyncio.Protocol):
-    """The connection of a channel; requests are queued until it is open."""
+    """The connection of a channel; requests are queued until the connection is open."""
 
     def __init__(
         self,
         *,
         on_response: OnEvent,
         on_lost: Callable[[_Connection, str], None],
+        login: SaslClientAuthenticator | None = None,
     ) -> None:
         self._on_response = on_response
         self._on_lost = on_lost
+        self._login = login
+        self._time = asyncio.get_running_loop().time
         self._transport: asyncio.Transport | None = None
-        self._unanswered: dict[RequestId, None] = {}
+        self._in_flight: dict[RequestId, None] = {}
         self._unsent: list[bytes] = []
         self._pieces: list[bytes] = []
         self._pieces_bytes = 0
         self._is_lost = False
 
     def send(self, request_id: RequestId, frame: bytes) -> None:
-        self._unanswered[request_id] = None
+        self._in_flight[request_id] = None
         data = _LENGTH.pack(len(frame)) + frame
-        if self._transport is None:
-            self._unsent.append(data)
-        else:
-            self._transport.write(data)
+        self._unsent.append(data)
+        if self._transport is not None:
+            self._log_in_or_send(self._transport)
 
-    def unanswered(self) -> list[RequestId]:
-        """Return the requests without a response."""
-        return list(self._unanswered)
+    def in_flight(self) -> list[RequestId]:
+        """Return the ids of all requests that have no response yet."""
+        return list(self._in_flight)
 
     def abort(self, reason: str) -> None:
-        """Break the connection immediately."""
+        """Close the connection immediately."""
         if self._is_lost:
             return
         self._is_lost = True
@@ -175,29 +193,53 @@ class _Connection(asyncio.Protocol):
             return
         self._transport = transport
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._log_in_or_send(transport)
+
+    def _log_in_or_send(self, transport: asyncio.Transport) -> None:
+        """Send the queued requests, unless this node must first log in, or log in again."""
+        if self._login is not None and self._login.must_log_in(int(self._time() * 1000)):
+            first = self._login.begin()
+            if first is not None:
+                transport.write(_LENGTH.pack(len(first)) + first)
+            return
         transport.writelines(self._unsent)
         self._unsent.clear()
+
+    def _receive_login(self, login: SaslClientAuthenticator, frame: bytes) -> None:
+        assert self._transport is not None
+        try:
+            following = login.receive(frame, int(self._time() * 1000))
+        except LoginError as error:
+            self.abort(str(error))
+            return
+        if following is not None:
+            self._transport.write(_LENGTH.pack(len(following)) + following)
+        else:
+            self._log_in_or_send(self._transport)
 
     def data_received(self, data: bytes) -> None:
         self._pieces.append(data)
         self._pieces_bytes += len(data)
         while (frame := self._next_frame()) is not None:
             (request_id,) = _CORRELATION_ID.unpack_from(frame)
-            if request_id not in self._unanswered:
-                self.abort(f"response with an unknown correlation id ({request_id})")
+            if self._login is not None and request_id == LOGIN_CORRELATION_ID:
+                self._receive_login(self._login, frame)
+                continue
+            if request_id not in self._in_flight:
+                self.abort(f"the response has an unknown correlation id ({request_id})")
                 return
-            del self._unanswered[request_id]
+            del self._in_flight[request_id]
             self._on_response(ResponseReceived(request_id=request_id, frame=frame))
 
     def _next_frame(self) -> bytes | None:
-        """Return the next whole response; its pieces are joined at the end."""
+        """Return the next complete response, or None."""
         if self._is_lost or self._pieces_bytes < _LENGTH.size:
             return None
         if len(self._pieces[0]) < _LENGTH.size:
             self._pieces = [b"".join(self._pieces)]
         (length,) = _LENGTH.unpack_from(self._pieces[0])
         if not _CORRELATION_ID.size <= length <= RESPONSE_BYTES_MAX:
-            self.abort(f"invalid response length {length}")
+            self.abort(f"the response has the invalid length {length}")
             return None
         end = _LENGTH.size + length
         if self._pieces_bytes < end:
@@ -211,4 +253,4 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._is_lost:
             self._is_lost = True
-            self._on_lost(self, f"the connection broke: {exc or 'closed by the other side'}")
+            self._on_lost(self, f"the connection was lost: {exc or 'closed by the other side'}")

@@ -1,9 +1,10 @@
-"""Reserves the port of a broker that is killed and started again.
+"""Reserve a broker's port, so that the broker can be restarted on the same port.
 
-Purpose: while a broker is down, its port must not be taken by another server or by an outgoing
-connection of a client (the kernel uses the same range; a client that connects to a closed port can
-even be connected to itself). Invariant: a reserved port is bound but does not listen, so that
-clients are refused, while a listener with SO_REUSEADDR can still bind it. Must not know: brokers.
+While a broker is down, no other server and no outgoing connection of a client may use its port. The
+kernel selects the ports of outgoing connections from the same range, and a client that connects to
+a closed port can even end up connected to itself. Invariant: a reserved port is bound but does not
+listen. Connection attempts are therefore refused, but a listener with SO_REUSEADDR can bind the
+port.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import socket
 
 
 class PortReservation:
-    """Reserves a TCP port of `host`; port 0 reserves a free one. Raises: OSError."""
+    """A reserved TCP port of `host`; port 0 reserves a free port. Raises: OSError."""
 
     def __init__(self, host: str, port: int = 0) -> None:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -1,8 +1,8 @@
-"""A broker in a process of its own, so that it can be killed with SIGKILL.
+"""A broker in its own process, which can be killed with SIGKILL.
 
-Purpose: start `python -m broker_ref` as a child process, wait until it serves, stop or kill it by
-its process id, and start it again on the same port and directory. Invariant: `close` leaves no
-process, file or socket. Must not know: the wire protocol.
+Starts `python -m broker_ref` as a child process, waits until it serves clients, stops or kills it,
+and starts it again with the same port and directory. Invariant: after `close`, no process, open
+file or socket remains.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class BrokerProcessError(Exception):
 
 
 class BrokerProcess:
-    """`python -m broker_ref` on one directory and one port, which can be restarted.
+    """A process of `python -m broker_ref` with one directory and one port.
 
-    Port 0 reserves a free port until `close`. `configs` are Kafka's broker configs. As a context
-    manager, it starts on entry and kills on exit.
+    The process can be restarted. Port 0 reserves a free port until `close`. `configs` are Kafka's
+    broker configs. The context manager starts the process on entry and kills it on exit.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class BrokerProcess:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Return the line that the broker printed when ready; empty before the first start."""
+        """Return the address that the broker printed, or an empty string before the first start."""
         return self._bootstrap_servers
 
     @property
     def pid(self) -> int:
-        """Return the process id. Raises: BrokerProcessError if it is not running."""
+        """Return the process id. Raises: BrokerProcessError if the process is not running."""
         return self._running().pid
 
     @property
@@ -75,7 +75,8 @@ class BrokerProcess:
     def start(self, *, timeout_seconds: float = _READY_TIMEOUT_SECONDS) -> None:
         """Start the process and return when it serves clients.
 
-        Raises: BrokerProcessError if it is already running, exits, or is not ready in time.
+        Raises: BrokerProcessError if the process is already running, exits, or is not ready in
+        time.
         """
         if self.is_running:
             raise BrokerProcessError(f"Broker process {self.pid} is already running.")
@@ -92,7 +93,8 @@ class BrokerProcess:
     def terminate(self, *, timeout_seconds: float = _STOP_TIMEOUT_SECONDS) -> int:
         """Stop the process cleanly (SIGTERM) and return its exit code.
 
-        Raises: BrokerProcessError if it is not running or does not end in time (it is then killed).
+        Raises: BrokerProcessError if the process is not running or does not end in time. In the
+        latter case, it is killed.
         """
         process = self._running()
         process.terminate()
@@ -107,18 +109,18 @@ class BrokerProcess:
         return self._reap()
 
     def kill(self) -> None:
-        """Send SIGKILL and wait for the process to end; has no effect if it is not running."""
+        """Send SIGKILL and wait until the process has ended; has no effect if it is not running."""
         if self._process is not None:
             self._process.kill()
             self._reap()
 
     def logs(self) -> str:
-        """Return the stderr of all runs of this broker."""
+        """Return the stderr of the broker since this object was created."""
         size = os.fstat(self._log.fileno()).st_size
         return os.pread(self._log.fileno(), size, 0).decode(errors="replace")
 
     def close(self) -> None:
-        """Kill the process and release the port. The data directory remains; the caller owns it."""
+        """Kill the process and release the port; the data directory is not removed."""
         self.kill()
         self._log.close()
         self._reservation.close()

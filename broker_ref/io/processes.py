@@ -1,9 +1,9 @@
-"""A cluster with one process per broker, from the command line.
+"""A cluster with one process per broker, for the command line.
 
-Purpose: run the controller in this process and each broker in a child process, until a signal.
-Invariant: no child outlives `run`, nor this process if it is killed: the stdin of each child is a
-pipe, and the child stops when the pipe is closed. If a broker ends by itself, this is logged and
-the others continue. Must not know: the wire protocol.
+The controller runs in this process and each broker in a child process, until a stop signal is
+received. Invariant: no child process outlives `run`. If this process is killed, its child processes
+stop too, because their stdin is a pipe to this process. If a broker ends unexpectedly, this is
+logged and the other brokers continue.
 """
 
 from __future__ import annotations
@@ -17,10 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from broker_ref.io.cluster import broker_directory, controller_directory, stop_all
+from broker_ref.controller.records import UserScramCredentialRecord
+from broker_ref.io.cluster import (
+    broker_directory,
+    controller_directory,
+    listener_configs,
+    stop_all,
+)
 from broker_ref.io.controller import ControllerServer
+from broker_ref.io.private_files import write_private
 from broker_ref.io.running import wait_for_stop
 from broker_ref.io.settings import BrokerStartError, ControllerSettings
+from broker_ref.security.properties import format_properties
 
 READY_TIMEOUT_SECONDS: Final = 90.0
 STOP_TIMEOUT_SECONDS: Final = 30.0
@@ -30,9 +38,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessesSettings:
-    """The settings of a cluster under `data`, from `port` on (0: free ports).
+    """The settings of a cluster whose data directory is `data`.
 
-    `node_arguments` are appended to each broker's command line.
+    The brokers use consecutive ports starting at `port`, or free ports if `port` is 0.
+    `node_arguments` are appended to the command line of each broker.
     """
 
     brokers: int
@@ -41,13 +50,14 @@ class ProcessesSettings:
     port: int
     configs: dict[str, str]
     features: Mapping[str, int]
+    scram_credentials: Sequence[UserScramCredentialRecord] = ()
     node_arguments: Sequence[str]
 
 
 async def run(
     settings: ProcessesSettings, *, ready: Callable[[str], None], stop_requested: asyncio.Event
 ) -> None:
-    """Start the cluster, pass the bootstrap servers to `ready`, and stop on `stop_requested`.
+    """Start the cluster, pass its addresses to `ready`, and stop when `stop_requested` is set.
 
     Raises: BrokerStartError.
     """
@@ -56,6 +66,7 @@ async def run(
             data=controller_directory(settings.data),
             configs=settings.configs,
             features=settings.features,
+            scram_credentials=settings.scram_credentials,
         )
     )
     children: list[asyncio.subprocess.Process] = []
@@ -81,13 +92,16 @@ async def _spawn(
     arguments = ["--id", str(broker_id), "--controller", controller, "--host", settings.host]
     arguments += ["--stop-at-end-of-stdin"]
     arguments += ["--data", str(broker_directory(settings.data, broker_id)), "--port", str(port)]
-    for name, value in settings.configs.items():
-        arguments += ["--config", f"{name}={value}"]
+    # Configs can be secrets, which other users could see in a command line.
+    config_file = settings.data / f"broker-{broker_id}.properties"
+    configs = listener_configs(settings.configs, broker_id)
+    write_private(config_file, format_properties(configs))
+    arguments += ["--config-file", str(config_file)]
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "broker_ref", "node", *arguments, *settings.node_arguments,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        start_new_session=True,  # This process gets Ctrl-C and stops its children in order.
+        start_new_session=True,  # Only this process receives Ctrl-C; it then stops its children.
     )  # fmt: skip
 
 
@@ -98,13 +112,13 @@ async def _ready_line(child: asyncio.subprocess.Process) -> str:
     except TimeoutError:
         line = b""
     if not line:
-        raise BrokerStartError("A broker did not start; see its output above.")
+        raise BrokerStartError("A broker did not start. See its output above.")
     return line.decode().strip()
 
 
 async def _log_end(child: asyncio.subprocess.Process) -> None:
     code = await child.wait()
-    logger.error("The broker with process id %d has ended with code %d", child.pid, code)
+    logger.error("The broker with process id %d ended with exit code %d", child.pid, code)
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:

@@ -1,7 +1,7 @@
-"""What brokers and controllers share: storage on disk, a node without I/O, a clock and a server.
+"""The common parts of running brokers and controllers: storage, node, clock and server.
 
-Purpose: the start and the stop of a running node. Invariants: a failed start leaves nothing open;
-`ended` completes once, and the node is not called afterwards. Must not know: what the node does.
+Invariants: after a failed start, no files or sockets remain open. `ended` completes once, and the
+node is not called afterwards.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+import ssl
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from broker_ref.events import Channel
 from broker_ref.faults import Faults
 from broker_ref.io.clock import SystemClock
 from broker_ref.io.disk import DiskStorage
@@ -22,12 +24,13 @@ from broker_ref.io.settings import BrokerStartError
 from broker_ref.log.errors import LogError
 from broker_ref.log.storage import StorageError
 from broker_ref.protocol.errors import ApiError
+from broker_ref.security.sasl_client_authenticator import SaslClientAuthenticator
 
 logger = logging.getLogger(__name__)
 
 
 class Node(ServedNode, Protocol):
-    """The node, as a running node uses it."""
+    """The interface of a node for `RunningNode`."""
 
     @property
     def failure(self) -> str | None: ...
@@ -36,24 +39,25 @@ class Node(ServedNode, Protocol):
 
 
 @contextmanager
-def starting(data: Path, host: str, port: int) -> Iterator[tuple[DiskStorage, socket.socket]]:
-    """Lock the data directory and open the listening socket; closes both if the start fails.
+def starting(
+    data: Path, addresses: Sequence[tuple[str, int]]
+) -> Iterator[tuple[DiskStorage, list[socket.socket]]]:
+    """Lock the data directory and open the listening sockets; close all if the start fails.
 
-    The socket is bound before logs are recovered, so that a port in use is reported immediately.
-    Errors in the block are raised as BrokerStartError.
+    The sockets are bound before logs are recovered, so that a port that is in use is reported
+    immediately. Errors in the block are raised as BrokerStartError.
     """
     try:
-        storage = DiskStorage(data)
-        try:
-            listener = listen(host, port)
-            try:
-                yield storage, listener
-            except BaseException:
-                listener.close()
-                raise
-        except BaseException:
-            storage.close()
-            raise
+        with ExitStack() as opened:
+            storage = DiskStorage(data)
+            opened.callback(storage.close)
+            sockets = []
+            for host, port in addresses:
+                listener = listen(host, port)
+                opened.callback(listener.close)
+                sockets.append(listener)
+            yield storage, sockets
+            opened.pop_all()
     except (ApiError, ListenError, LogError, StorageError) as error:
         raise BrokerStartError(str(error)) from error
 
@@ -61,7 +65,8 @@ def starting(data: Path, host: str, port: int) -> Iterator[tuple[DiskStorage, so
 class RunningNode:
     """A node that runs within one event loop.
 
-    `ended` completes when the node has stopped, with a BrokerStartError if it could not continue.
+    `ended` completes when the node has stopped, with a BrokerStartError if the node could not
+    continue.
     """
 
     def __init__(
@@ -74,6 +79,8 @@ class RunningNode:
         clock: SystemClock,
         limits: ServerLimits,
         faults: Faults,
+        peer_tls: Callable[[Channel], ssl.SSLContext | None] = lambda _: None,
+        peer_login: Callable[[Channel], SaslClientAuthenticator | None] = lambda _: None,
     ) -> None:
         self.server = Server(
             node,
@@ -81,7 +88,9 @@ class RunningNode:
             limits=limits,
             on_step=self._on_step,
             is_cut=lambda channel: faults.link_is_cut(node_id, channel.node_id),
-            is_deaf=lambda channel: faults.link_is_cut(channel.node_id, node_id),
+            drops_responses=lambda channel: faults.link_is_cut(channel.node_id, node_id),
+            peer_tls=peer_tls,
+            peer_login=peer_login,
         )
         loop = asyncio.get_running_loop()
 
@@ -96,9 +105,9 @@ class RunningNode:
         self._clock = clock
 
     async def stop(self) -> None:
-        """Stop accepting, flush and close the logs, unlock the directory.
+        """Stop accepting requests, flush and close the logs, and unlock the directory.
 
-        Raises: LogError or StorageError if a log could not be flushed; everything is closed anyway.
+        Raises: LogError or StorageError if a log could not be flushed; the rest is closed anyway.
         """
         try:
             await self.server.stop()
@@ -111,12 +120,12 @@ class RunningNode:
         logger.info("%s has stopped", self._name)
 
     def kill(self) -> None:
-        """Stop as kill -9 does: nothing is flushed and nobody is notified."""
+        """Stop as SIGKILL would: nothing is flushed, and other nodes are not notified."""
         self._drop(None)
 
     def _on_step(self) -> None:
         if self._node.failure is not None and self._ends_on_failure():
-            logger.error("%s stops: %s", self._name, self._node.failure)
+            logger.error("%s is stopped because of an error: %s", self._name, self._node.failure)
             self._drop(BrokerStartError(self._node.failure))
 
     def _ends_on_failure(self) -> bool:
@@ -130,7 +139,7 @@ class RunningNode:
     def _faults_changed(self) -> None:
         if not self.ended.done():
             self.server.peers.cut()
-            self.server.poke()
+            self.server.run_due_work()
 
     def _end(self, error: Exception | None) -> None:
         self._stop_listening()
@@ -140,15 +149,15 @@ class RunningNode:
             self.ended.set_result(None)
         else:
             self.ended.set_exception(error)
-            self.ended.exception()  # Retrieve the exception, because not every caller does.
+            self.ended.exception()  # Marks the exception as retrieved; callers may ignore it.
 
 
 async def wait_for_stop(stop_requested: asyncio.Event, *ended: asyncio.Future[None]) -> None:
-    """Wait for a stop signal; raises the error of a node that ended by itself."""
-    asked = asyncio.ensure_future(stop_requested.wait())
-    waiting: set[asyncio.Future[Any]] = {asked, *ended}
+    """Wait for a stop signal; if a node ends first, raise its error."""
+    stopping = asyncio.ensure_future(stop_requested.wait())
+    waiting: set[asyncio.Future[Any]] = {stopping, *ended}
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    asked.cancel()
+    stopping.cancel()
     for future in ended:
         if future.done():
             future.result()

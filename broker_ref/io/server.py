@@ -1,10 +1,10 @@
 """The asyncio server of one sans-IO node.
 
-Purpose: accept clients, pass the node one request per client at a time, perform its effects (also
-requests to other nodes), wake it at its deadlines, and bound the cost of hostile or slow clients.
-Invariants: no client can stop the server or block others; an exception in the node closes the
-connection that caused it and is logged with its traceback; `stop` leaves no timer or socket. Must
-not know: what a request means.
+The server accepts clients, passes their requests to the node, performs the effects of the node
+(including requests to other nodes), and calls the node at its deadlines. It also limits the
+resources that malicious or slow clients can use. Invariants: no client can stop the server or block
+other clients. If the node raises an exception, the exception is logged with its traceback, and the
+connection that caused it is closed. After `stop`, no timer or socket remains.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from broker_ref.events import (
@@ -27,6 +29,7 @@ from broker_ref.events import (
     Effect,
     Event,
     FrameReceived,
+    LimitFrames,
     NoResponse,
     PeerEffect,
     RequestFailed,
@@ -38,6 +41,8 @@ from broker_ref.events import (
 from broker_ref.io.connection import Connection, RequestRefusedError
 from broker_ref.io.memory import RequestMemory
 from broker_ref.io.peers import Peers
+from broker_ref.io.tls import TlsAcceptor
+from broker_ref.security.sasl_client_authenticator import SaslClientAuthenticator
 
 logger = logging.getLogger(__name__)
 
@@ -47,28 +52,36 @@ _RETRY_AFTER_FAILURE_SECONDS = 1.0
 
 
 class ListenError(Exception):
-    """The server cannot listen on the address."""
+    """The server cannot listen on an address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """Limits for clients.
+    """Limits on the resources that clients can use.
 
-    The first and third are broker configs. The second is Kafka's `queued.max.request.bytes`, which
-    is unlimited in Kafka by default. In Kafka the others are limited by heap and idle time only.
+    `request_bytes_max`, `connection_idle_ms_max` and `failed_handshake_delay_ms` are broker
+    configs. `queued_request_bytes_max` is Kafka's `queued.max.request.bytes`, which is unlimited in
+    Kafka by default. Kafka has no configs for the other limits.
     """
 
     request_bytes_max: int = 100 * _MIB  # socket.request.max.bytes
     queued_request_bytes_max: int = 256 * _MIB
     connection_idle_ms_max: int = 600_000  # connections.max.idle.ms
-    unsent_bytes_max: int = 512 * _MIB  # Unread responses of all clients.
-    send_stall_ms_max: int = 60_000  # A client that reads nothing of its response.
-    memory_stall_ms_max: int = 10_000  # An unfinished request that blocks others from memory.
+    unsent_bytes_max: int = 512 * _MIB  # Maximum size of unread responses of all clients.
+    send_stall_ms_max: int = 60_000  # Maximum time without reading from a response.
+    memory_stall_ms_max: int = 10_000  # Maximum time to block other requests.
+    handshake_ms_max: int = 10_000  # Maximum time of a TLS handshake.
+    failed_handshake_delay_ms: int = 100  # connection.failed.authentication.delay.ms
     sweep_interval_ms: int = 1_000
+
+    @property
+    def handshake_seconds_max(self) -> float:
+        """Return the maximum time of a TLS handshake in seconds."""
+        return min(self.handshake_ms_max, self.connection_idle_ms_max) / 1000
 
 
 class ServedNode(Protocol):
-    """The node, as the server uses it."""
+    """The interface of a node for the server."""
 
     def handle(self, event: Event, now_ms: int) -> Sequence[Effect | PeerEffect]: ...
 
@@ -78,16 +91,16 @@ class ServedNode(Protocol):
 def listen(host: str, port: int) -> socket.socket:
     """Listen on the first address of `host`; port 0 selects a free port. Raises: ListenError."""
     if not 0 <= port <= 65_535:
-        raise ListenError(f"Cannot listen on port {port}: a port is from 0 (a free port) to 65535.")
+        raise ListenError(f"Cannot listen on port {port}: use 1 to 65535, or 0 for a free port.")
     try:
         family, _, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise ListenError(f"Cannot resolve the host '{host}' to listen on: {error}") from error
     try:
-        # Allows a restart on the same port despite old connections in TIME_WAIT.
+        # Allows a restart on the same port while old connections are in TIME_WAIT.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(_ACCEPT_BACKLOG)
@@ -98,10 +111,19 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-class Server:
-    """Serves one node on one listening socket, within one event loop.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerListener:
+    """A listening socket. `tls` is None if the listener does not use TLS."""
 
-    `on_step` is called whenever the node has handled an event.
+    socket: socket.socket
+    name: str = "PLAINTEXT"
+    tls: ssl.SSLContext | None = None
+
+
+class Server:
+    """The server of one node on its listeners, within one event loop.
+
+    `on_step` is called after the node has handled an event.
     """
 
     def __init__(
@@ -112,9 +134,17 @@ class Server:
         limits: ServerLimits,
         on_step: Callable[[], None] = lambda: None,
         is_cut: Callable[[Channel], bool] = lambda _: False,
-        is_deaf: Callable[[Channel], bool] = lambda _: False,
+        drops_responses: Callable[[Channel], bool] = lambda _: False,
+        peer_tls: Callable[[Channel], ssl.SSLContext | None] = lambda _: None,
+        peer_login: Callable[[Channel], SaslClientAuthenticator | None] = lambda _: None,
     ) -> None:
-        self.peers = Peers(self._peer_event, is_cut=is_cut, is_deaf=is_deaf)
+        self.peers = Peers(
+            self._peer_event,
+            is_cut=is_cut,
+            drops_responses=drops_responses,
+            tls=peer_tls,
+            login=peer_login,
+        )
         self.memory = RequestMemory(bytes_max=limits.queued_request_bytes_max)
         self.request_bytes_max = limits.request_bytes_max
         self._node = node
@@ -127,53 +157,73 @@ class Server:
         self._runnable: deque[Connection] = deque()
         self._is_running_requests = False
         self._is_stopping = False
-        self._listener: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
+        self._tls_acceptors: list[TlsAcceptor] = []
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._memory_blocked_since: tuple[ConnectionId, float] | None = None
         self._all_closed = asyncio.Event()
 
-    def poke(self) -> None:
-        """Let the node continue after a method call that is not an event."""
+    def run_due_work(self) -> None:
+        """Let the node continue after one of its methods was called directly."""
         if self._is_stopping:
             return
         self._time_passed()
         self._arm_deadline()
 
-    async def start(self, listener: socket.socket) -> None:
-        """Begin to accept from `listener`, which this server now owns."""
-        self._listener = await self._loop.create_server(
-            self._new_connection, sock=listener, backlog=_ACCEPT_BACKLOG
-        )
+    async def start(self, listeners: Sequence[ServerListener]) -> None:
+        """Begin to accept connections; the server closes the sockets when it stops."""
+        for listener in listeners:
+            new_connection = partial(self._new_connection, listener)
+            if listener.tls is not None:
+                self._tls_acceptors.append(
+                    TlsAcceptor(
+                        listener.socket,
+                        listener.tls,
+                        new_connection,
+                        handshake_seconds=self._limits.handshake_seconds_max,
+                        failure_delay_seconds=self._limits.failed_handshake_delay_ms / 1000,
+                    )
+                )
+            else:
+                self._servers.append(
+                    await self._loop.create_server(
+                        new_connection, sock=listener.socket, backlog=_ACCEPT_BACKLOG
+                    )
+                )
         self._sweep_timer = self._loop.call_later(self._sweep_seconds(), self._sweep)
         self._arm_deadline()
 
     def stop_accepting(self) -> None:
-        """Refuse new clients; connected ones are still served."""
-        listener, self._listener = self._listener, None
-        if listener is None:
-            return
-        for accepting in listener.sockets:
-            self._loop.remove_reader(accepting.fileno())
-        # asyncio loses clients that it has accepted in this iteration if the server closes first.
-        self._loop.call_soon(listener.close)
+        """Refuse new clients; connected clients are still served."""
+        servers, self._servers = self._servers, []
+        for server in servers:
+            for accepting in server.sockets:
+                self._loop.remove_reader(accepting.fileno())
+            # If it is closed immediately, asyncio loses clients accepted in this iteration.
+            self._loop.call_soon(server.close)
+        for acceptor in self._tls_acceptors:
+            acceptor.stop_accepting()
 
     async def stop(self, *, grace_seconds: float = 1.0) -> None:
-        """Stop accepting, drop waiting requests, flush responses, close everything.
+        """Stop the server and close all connections.
 
-        Responses that a client has not read after `grace_seconds` are dropped. The node gets no
-        events after this returns and can be closed.
+        The server accepts no more clients, discards waiting requests and sends responses. Responses
+        that a client has not read within `grace_seconds` are discarded. After this method returns,
+        the node receives no more events and can be closed.
         """
         self._halt()
         for connection in list(self._connections.values()):
             connection.close()
+        for acceptor in self._tls_acceptors:
+            await acceptor.wait_closed()
         if not await self._wait_all_closed(grace_seconds):
             for connection in list(self._connections.values()):
                 connection.abort()
             await self._wait_all_closed(grace_seconds)
 
     def abort(self) -> None:
-        """Drop everything immediately, as the end of a process does."""
+        """Close everything immediately, as if the process had been killed."""
         self._halt()
         for connection in list(self._connections.values()):
             connection.abort()
@@ -181,10 +231,17 @@ class Server:
     def _halt(self) -> None:
         self.stop_accepting()
         self._is_stopping = True
+        for acceptor in self._tls_acceptors:
+            acceptor.stop()
         self.peers.close()
         for timer in (self._deadline_timer, self._sweep_timer):
             if timer is not None:
                 timer.cancel()
+
+    @property
+    def connection_count(self) -> int:
+        """Return the number of open connections."""
+        return len(self._connections)
 
     # Called by connections.
 
@@ -198,11 +255,13 @@ class Server:
                 connection_id=connection.connection_id,
                 peer=connection.peer,
                 local=connection.local,
+                listener=connection.listener,
+                certificate=connection.certificate,
             )
         )
 
     def runnable(self, connection: Connection) -> None:
-        """Serve the available requests, in turn between connections."""
+        """Serve available requests, alternating between connections."""
         self._runnable.append(connection)
         if self._is_running_requests:
             return
@@ -215,7 +274,7 @@ class Server:
         self._arm_deadline()
 
     def closed(self, connection: Connection, error: Exception | None) -> None:
-        logger.debug("Connection to %s closed: %s", connection.peer, error or "by either side")
+        logger.debug("The connection to %s is closed (%s)", connection.peer, error or "no error")
         connection_id = connection.connection_id
         del self._connections[connection_id]
         self._release_memory(connection_id)
@@ -226,8 +285,8 @@ class Server:
 
     # Requests and effects.
 
-    def _new_connection(self) -> Connection:
-        connection = Connection(self, self._next_connection_id)
+    def _new_connection(self, listener: ServerListener) -> Connection:
+        connection = Connection(self, self._next_connection_id, listener=listener.name)
         self._next_connection_id += 1
         return connection
 
@@ -251,7 +310,7 @@ class Server:
             # A bug in the node must affect only the client that triggered it.
             connection = self._connections.get(event.connection_id)
             logger.exception(
-                "The node failed on %s of connection %d (%s); closing this connection",
+                "The node failed to handle %s of connection %d (%s). The connection is closed",
                 type(event).__name__,
                 event.connection_id,
                 "gone" if connection is None else connection.peer,
@@ -269,7 +328,7 @@ class Server:
         try:
             effects = self._node.handle(event, self._now_ms())
         except Exception:
-            logger.exception("The node failed on %s of another node", type(event).__name__)
+            logger.exception("The node failed to handle %s from another node", type(event).__name__)
             return
         self._apply(effects)
         self._arm_deadline()
@@ -280,21 +339,27 @@ class Server:
                 self.peers.apply(effect)
                 continue
             connection = self._connections.get(effect.connection_id)
-            if connection is None:  # The client has disconnected meanwhile.
+            if connection is None:  # The client has disconnected.
                 continue
             match effect:
                 case SendFrame():
-                    connection.respond(effect.frame)
+                    if effect.close_reason is not None:
+                        logger.info(
+                            "Closing the connection to %s: %s", connection.peer, effect.close_reason
+                        )
+                    connection.respond(effect.frame, closes=effect.close_reason is not None)
                     if connection.unsent_bytes:
                         self._bound_unsent_bytes()
                 case NoResponse():
                     connection.respond(None)
+                case LimitFrames():
+                    connection.limit_requests(effect.bytes_max)
                 case CloseConnection():
                     self._close(connection, effect.reason)
         self._on_step()
 
     def _close(self, connection: Connection, reason: str) -> None:
-        logger.info("Closing the connection of %s: %s", connection.peer, reason)
+        logger.info("Closing the connection to %s: %s", connection.peer, reason)
         connection.close()
 
     def _release_memory(self, connection_id: ConnectionId) -> None:
@@ -304,7 +369,7 @@ class Server:
     # Deadlines.
 
     def _arm_deadline(self) -> None:
-        """Wake the node at its next deadline; a timer that fires too early is set again."""
+        """Set a timer for the node's next deadline; a timer that fires too early is set again."""
         deadline_ms = None if self._is_stopping else self._node.next_deadline_ms()
         if deadline_ms is None:
             return
@@ -324,11 +389,11 @@ class Server:
             self._arm_deadline()
 
     def _time_passed(self) -> bool:
-        """Notify the node of the time; returns False if it failed, and a retry follows."""
+        """Pass the time to the node; return False if the node failed and a retry is scheduled."""
         try:
             effects = self._node.handle(TimePassed(), self._now_ms())
         except Exception:
-            logger.exception("The node failed on TimePassed; retrying shortly")
+            logger.exception("The node failed to handle TimePassed. The server will retry")
             self._deadline_timer = self._loop.call_later(
                 _RETRY_AFTER_FAILURE_SECONDS, self._deadline_reached
             )
@@ -342,28 +407,38 @@ class Server:
         return self._limits.sweep_interval_ms / 1000
 
     def _sweep(self) -> None:
-        """Close connections that are idle, do not read, or block others from memory."""
+        """Close connections that are idle, do not read responses, or block other requests."""
         self._sweep_timer = self._loop.call_later(self._sweep_seconds(), self._sweep)
         now_seconds = self._loop.time()
         for connection in list(self._connections.values()):
-            connection.note_sending_progress(now_seconds)
+            connection.update_sending_progress(now_seconds)
             still_ms = (now_seconds - connection.last_progress_seconds) * 1000
             if connection.unsent_bytes and still_ms > self._limits.send_stall_ms_max:
                 self._drop(
                     connection,
-                    f"it has not read any of {connection.unsent_bytes} bytes of responses for "
-                    f"{still_ms / 1000:.0f} s",
+                    f"the client has not read any of {connection.unsent_bytes} bytes of responses "
+                    f"for {still_ms / 1000:.0f} s",
                 )
             elif (
                 still_ms > self._limits.connection_idle_ms_max
-                # A client that waits for a response may be idle, unless it may have disconnected.
+                # A client may be idle while it waits for a response, unless it has closed its side.
                 and (connection.is_at_end or not connection.is_in_progress)
                 and not self.memory.is_waiting(connection.connection_id)
             ):
                 self._drop(
                     connection,
-                    f"idle for {still_ms / 1000:.0f} s (connections.max.idle.ms = "
-                    f"{self._limits.connection_idle_ms_max})",
+                    f"the connection was idle for {still_ms / 1000:.0f} s "
+                    f"(connections.max.idle.ms={self._limits.connection_idle_ms_max})",
+                )
+            elif (
+                connection.login_began_seconds is not None
+                and (now_seconds - connection.login_began_seconds) * 1000
+                > self._limits.connection_idle_ms_max
+            ):
+                self._drop(
+                    connection,
+                    "the client has not completed its login "
+                    f"(connections.max.idle.ms={self._limits.connection_idle_ms_max})",
                 )
         self._sweep_memory(now_seconds)
 
@@ -378,15 +453,15 @@ class Server:
         ):
             self._drop(
                 self._connections[blocking],
-                "its unfinished request blocks others from memory; the limit for all requests is "
-                f"{self._limits.queued_request_bytes_max} bytes",
+                "its incomplete request blocks other requests that wait for memory. The limit "
+                f"for all requests is {self._limits.queued_request_bytes_max} bytes",
             )
 
     def _unsent_bytes(self) -> int:
         return sum(connection.unsent_bytes for connection in self._connections.values())
 
     def _bound_unsent_bytes(self) -> None:
-        """Drop the longest stalled clients while too many bytes are unread."""
+        """While the limit is exceeded, drop the clients that have been stalled longest."""
         if self._unsent_bytes() <= self._limits.unsent_bytes_max:
             return
         slowest_first = sorted(
@@ -398,13 +473,12 @@ class Server:
                 return
             self._drop(
                 connection,
-                f"clients have not read {self._unsent_bytes()} bytes of responses; "
-                f"{connection.unsent_bytes} of these belong to this client, which has been "
-                "stalled longest",
+                f"all clients together have {self._unsent_bytes()} bytes of unread responses. This "
+                f"client has {connection.unsent_bytes} bytes and has been stalled longest",
             )
 
     def _drop(self, connection: Connection, reason: str) -> None:
-        logger.warning("Dropping the connection of %s: %s", connection.peer, reason)
+        logger.warning("Dropping the connection to %s: %s", connection.peer, reason)
         connection.abort()
 
     async def _wait_all_closed(self, timeout_seconds: float) -> bool:

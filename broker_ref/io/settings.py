@@ -1,31 +1,36 @@
-"""The settings of a node: addresses, directory and configs, validated before anything starts.
+"""The settings of a node: addresses, directory and configs.
 
-Purpose: report each invalid setting as one line, in a `BrokerStartError`. Must not know: what the
-node does.
+Settings are validated before anything is started. Each invalid setting is reported on one line in a
+`BrokerStartError`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from broker_ref.config import BrokerConfig, InvalidBrokerConfigError
+from broker_ref.controller.records import UserScramCredentialRecord
 from broker_ref.io.server import ServerLimits
+from broker_ref.security.listeners import LISTENERS, Endpoint, Listeners, parse_listeners
 
-_ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 (these are recognised, not bound)
+ANY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104 (these are recognised, not bound)
 
 
 class BrokerStartError(Exception):
-    """A node cannot start or continue; the message is one line."""
+    """A node cannot start or continue; the message has one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """The settings of one broker. `configs` are Kafka's broker configs; port 0 selects a free port.
+    """The settings of one broker.
 
-    `controller` is the controller's host and port. If `advertised_host` or `advertised_port` is
-    None, the listening address is advertised.
+    `configs` are Kafka's broker configs, and port 0 selects a free port. `controller` is the host
+    and port of the controller. If `advertised_host` or `advertised_port` is None, the listening
+    address is advertised. The config `listeners` takes precedence over these addresses.
     """
 
     node_id: int = 1
@@ -40,21 +45,39 @@ class BrokerSettings:
 
     def parsed_configs(self) -> BrokerConfig:
         """Validate the settings and return the config. Raises: BrokerStartError."""
-        check_host(self.host, self.advertised_host)
+        if not self.configs.get(LISTENERS):
+            check_host(self.host, self.advertised_host)
         if self.configs.get("node.id", str(self.node_id)) != str(self.node_id):
             raise BrokerStartError(
-                f"Config 'node.id' is {self.configs['node.id']}, but the id of this broker is "
+                f"Config 'node.id' is {self.configs['node.id']}, but the node id of this broker is "
                 f"{self.node_id}. Remove the config."
             )
         return parse_configs({"node.id": str(self.node_id), **self.configs}, rack=self.rack)
 
+    def listeners(self, config: BrokerConfig) -> Listeners:
+        """Return the listeners of the broker. Raises: BrokerStartError."""
+        default = Endpoint(
+            listener="PLAINTEXT",
+            host=self.advertised_host or self.host,
+            port=self.advertised_port or 0,
+        )
+        try:
+            listeners = parse_listeners(config.security, default=default)
+        except InvalidBrokerConfigError as error:
+            raise BrokerStartError(str(error)) from error
+        if config.security.text(LISTENERS):
+            return listeners
+        bound = dataclasses.replace(default, host=self.host, port=self.port)
+        return dataclasses.replace(listeners, bound=(bound,))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    """The settings of the controller. `configs` are Kafka's broker configs; port 0 is a free port.
+    """The settings of the controller.
 
-    `features` are the finalized feature versions of a new cluster, if not the defaults; an existing
-    directory keeps its versions.
+    `configs` are Kafka's broker configs, and port 0 selects a free port. `features` contains
+    finalized feature versions of a new cluster that differ from the defaults, and
+    `scram_credentials` its first users. An existing directory keeps its versions and users.
     """
 
     data: Path
@@ -62,19 +85,28 @@ class ControllerSettings:
     port: int = 0
     configs: Mapping[str, str] = field(default_factory=dict)
     features: Mapping[str, int] = field(default_factory=dict)
+    scram_credentials: Sequence[UserScramCredentialRecord] = ()
 
 
 def check_host(host: str, advertised_host: str | None) -> None:
-    """Reject an advertised address that clients cannot connect to. Raises: BrokerStartError."""
-    if advertised_host is None and host in _ANY_ADDRESS:
+    """Reject an advertised host to which clients cannot connect. Raises: BrokerStartError."""
+    if advertised_host is None and host in ANY_ADDRESS:
         raise BrokerStartError(
-            f"Host '{host}' listens on every interface and cannot be advertised to clients. Set "
-            "the advertised host too (--advertised-host NAME)."
+            f"Host '{host}' means all interfaces and cannot be advertised to clients. Also set the "
+            "advertised host (--advertised-host NAME)."
         )
 
 
+def missing_cryptography(what: str) -> str:
+    """Return the error that `what` needs the optional package `cryptography`."""
+    return (
+        f"{what} need the package 'cryptography', which is not installed. Run: "
+        "pip install 'pyspark-kafka[secure]'"
+    )
+
+
 def parse_configs(configs: Mapping[str, str], *, rack: str | None = None) -> BrokerConfig:
-    """Parse broker configs by Kafka's names. Raises: BrokerStartError."""
+    """Parse broker configs with Kafka's names. Raises: BrokerStartError."""
     try:
         fields = {} if rack is None else {"rack": rack}
         return BrokerConfig.from_mapping(configs, **fields)
@@ -83,10 +115,11 @@ def parse_configs(configs: Mapping[str, str], *, rack: str | None = None) -> Bro
 
 
 def server_limits(config: BrokerConfig) -> ServerLimits:
-    """Return the limits for clients from a broker's config."""
+    """Return the limits on clients in a broker's config."""
     return ServerLimits(
         request_bytes_max=config.socket_request_max_bytes,
         connection_idle_ms_max=config.connections_max_idle_ms,
+        failed_handshake_delay_ms=config.failed_authentication_delay_ms,
     )
 
 

@@ -1,4 +1,4 @@
-"""The origin and the result of an append."""
+"""The origin and the result of an append to a log."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from enum import Enum
 
 
 class AppendOrigin(Enum):
-    """The origin of an append at a leader, which determines the checks (`AppendOrigin`)."""
+    """The origin of an append on the leader, which determines how the batch is checked."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
-    """The broker itself: a group's offsets in a transaction have a producer id but no sequence."""
+    """A coordinator on this broker. Transactional offset commits have no sequence numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendResult:
-    """The offsets of an appended batch; `log_append_time_ms` is -1 under CreateTime.
+    """The offsets and the append time of a batch; `log_append_time_ms` is -1 with CreateTime.
 
-    For a duplicate these are the offsets of the original batch, and the time is the batch's largest
-    timestamp for both timestamp types, as in Apache Kafka.
+    For a duplicate, the offsets are those of the original batch. The time is then the largest
+    timestamp of the batch for both timestamp types, as in Apache Kafka.
     """
 
     base_offset: int

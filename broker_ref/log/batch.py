@@ -1,30 +1,32 @@
-"""Record batches, format version 2 (KIP-98): header, checks, patching.
+"""Record batches in format version 2 (KIP-98): decoding, checks and encoding.
 
-Everything is big-endian. The CRC (CRC-32C) covers all from `attributes` on, so a broker can write
-base offset and leader epoch without computing it again.
+All fields are big-endian. The CRC (CRC-32C) covers the bytes from `attributes` to the end of the
+batch, so a broker can set the base offset and the leader epoch without computing the CRC again.
 
 | position | size | field                  | notes                                              |
 | -------: | ---: | ---------------------- | -------------------------------------------------- |
 |        0 |    8 | base offset            | 0 from producers; the broker assigns it            |
-|        8 |    4 | length                 | bytes after this field: batch size - 12            |
+|        8 |    4 | length                 | number of bytes after this field                   |
 |       12 |    4 | partition leader epoch | the broker sets it                                 |
 |       16 |    1 | magic                  | 2                                                  |
 |       17 |    4 | crc                    | CRC-32C of [21, end)                               |
-|       21 |    2 | attributes             | 0-2 codec, 3 LogAppendTime, 4 transactional,       |
-|          |      |                        | 5 control, 6 base timestamp is the delete horizon  |
+|       21 |    2 | attributes             | bits 0-2: codec, bit 3: LogAppendTime, bit 4:      |
+|          |      |                        | transactional, bit 5: control, bit 6: the base     |
+|          |      |                        | timestamp is the delete horizon                    |
 |       23 |    4 | last offset delta      | last offset - base offset                          |
-|       27 |    8 | base timestamp         | milliseconds; records contain deltas to it         |
-|       35 |    8 | max timestamp          | milliseconds; every record's under LogAppendTime   |
-|       43 |    8 | producer id            | -1: not idempotent                                 |
+|       27 |    8 | base timestamp         | milliseconds; records contain the difference to it |
+|       35 |    8 | max timestamp          | milliseconds; applies to all records with          |
+|          |      |                        | LogAppendTime                                      |
+|       43 |    8 | producer id            | -1 if the producer is not idempotent               |
 |       51 |    2 | producer epoch         |                                                    |
 |       53 |    4 | base sequence          | sequence of the first record, -1 if not idempotent |
 |       57 |    4 | record count           |                                                    |
-|       61 |      | records                | compressed as a whole if there is a codec          |
+|       61 |      | records                | compressed together if a codec is set              |
 
-Purpose: everything that the log needs from a batch without decoding its records. Invariant: no byte
-past the given ones is read, whatever the lengths claim. Must not know: files, offsets in use, time.
-Source: `DefaultRecordBatch`, `ByteBufferLogInputStream`, `UnifiedLog.analyzeAndValidateRecords` and
-`LogValidator`. Single records are in `records`.
+The log uses these functions to read, check and change batches, usually without decoding their
+records. Single records are encoded and decoded in `records`. Invariant: no bytes beyond the given
+data are read, even if a length in a batch is wrong. Source: `DefaultRecordBatch`,
+`ByteBufferLogInputStream`, `UnifiedLog.analyzeAndValidateRecords` and `LogValidator`.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ HEADER_BYTES = 61
 CRC_POSITION = 17
 ATTRIBUTES_POSITION = 21
 MAX_TIMESTAMP_POSITION = 35
-# The minimum record size of all formats; a shorter length is garbage (LegacyRecord).
+# The minimum size of a record in any format (LegacyRecord); a smaller length is invalid.
 _LEGACY_RECORD_BYTES_MIN = 14
 # Batch sizes and positions in a segment are int32.
 BATCH_BYTES_MAX = 2**31 - 1
@@ -93,7 +95,7 @@ class TimestampType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchHeader:
-    """The header of a batch; `size_bytes` is the size of the whole batch."""
+    """The header of a batch; `size_bytes` is the size of the batch including the header."""
 
     base_offset: int
     size_bytes: int
@@ -119,17 +121,17 @@ class BatchHeader:
 
     @property
     def last_sequence(self) -> int:
-        """Return the sequence of the last record (sequences wrap from 2^31-1 to 0), or -1."""
+        """Return the sequence of the last record, or -1. Sequences wrap from 2^31-1 to 0."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return increment_sequence(self.base_sequence, self.last_offset_delta)
 
     @property
     def compression(self) -> Compression:
-        """Return the codec. Raises: LogError for an unknown codec."""
+        """Return the codec. Raises: LogError(UNKNOWN_SERVER_ERROR) for an unknown codec."""
         codec = self.attributes & COMPRESSION_MASK
         if codec > Compression.ZSTD:
-            # Kafka fails with an unexpected exception, which a client sees as this error code.
+            # Kafka returns this error code too, because of an unexpected exception.
             raise LogError(ErrorCode.unknown_server_error, f"Unknown compression type id: {codec}")
         return Compression(codec)
 
@@ -153,7 +155,7 @@ class BatchHeader:
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """Return the time from which tombstones can be removed, or None (KIP-534)."""
+        """Return the time after which tombstones of the batch can be removed, or None (KIP-534)."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
@@ -167,7 +169,7 @@ def increment_sequence(sequence: int, increment: int) -> int:
 
 
 def unpack_header(data: Buffer, position: int = 0) -> BatchHeader:
-    """Decode the header at `position`, which must be followed by at least 61 bytes."""
+    """Decode the header at `position`; at least 61 bytes of data must start there."""
     fields = HEADER.unpack_from(data, position)
     return BatchHeader(
         base_offset=fields[0],
@@ -187,25 +189,25 @@ def unpack_header(data: Buffer, position: int = 0) -> BatchHeader:
 
 
 def crc_matches(batch: Buffer) -> bool:
-    """Return whether the stored CRC of exactly one whole batch matches its bytes."""
+    """Return whether the CRC of a batch is correct; `batch` must be exactly one complete batch."""
     stored: int = _CRC.unpack_from(batch, CRC_POSITION)[0]
     return stored == crc32c(memoryview(batch)[ATTRIBUTES_POSITION:])
 
 
 def store_crc(batch: bytearray) -> None:
-    """Compute the CRC of exactly one whole batch and store it in the header."""
+    """Compute the CRC of a batch and store it; `batch` must be exactly one complete batch."""
     with memoryview(batch) as view, view[ATTRIBUTES_POSITION:] as covered:
         _CRC.pack_into(batch, CRC_POSITION, crc32c(covered))
 
 
 def parse_batches(records: Buffer) -> tuple[BatchHeader, ...]:
-    """Return the headers of the whole batches in `records`, after checking form and CRC.
+    """Check the format and the CRC of the batches in `records` and return their headers.
 
     An incomplete batch at the end is ignored, as in Kafka.
 
-    Raises: LogError(CORRUPT_MESSAGE) for impossible lengths, an unknown magic or a wrong CRC;
-    LogError(INVALID_RECORD) for magic 0 or 1 and if there is no whole batch (since Produce version
-    3 a request must have format 2: `ProduceRequest.validateRecords`).
+    Raises: LogError(CORRUPT_MESSAGE) for an invalid length, an unknown magic byte or a wrong CRC;
+    LogError(INVALID_RECORD) for magic 0 or 1, or if there is no complete batch. Since version 3,
+    Produce requests must use format 2 (`ProduceRequest.validateRecords`).
     """
     view = memoryview(records)
     headers: list[BatchHeader] = []
@@ -214,14 +216,14 @@ def parse_batches(records: Buffer) -> tuple[BatchHeader, ...]:
         if view[position + HEADER_UP_TO_MAGIC_BYTES - 1] != MAGIC:
             raise LogError(
                 ErrorCode.invalid_record,
-                "Record batches must have format 2, not "
-                f"{view[position + HEADER_UP_TO_MAGIC_BYTES - 1]}; use a client that supports "
-                "Produce version 3 or later.",
+                "A record batch has format "
+                f"{view[position + HEADER_UP_TO_MAGIC_BYTES - 1]}, but format 2 is required. Use "
+                "a client that supports Produce version 3 or later.",
             )
         if size_bytes < HEADER_BYTES:
             raise LogError(
                 ErrorCode.corrupt_message,
-                f"A record batch of {size_bytes} bytes is smaller than its own header.",
+                f"A record batch of {size_bytes} bytes is smaller than a batch header.",
             )
         batch = view[position : position + size_bytes]
         if not crc_matches(batch):
@@ -233,13 +235,14 @@ def parse_batches(records: Buffer) -> tuple[BatchHeader, ...]:
         position += size_bytes
     if not headers:
         raise LogError(
-            ErrorCode.invalid_record, "There must be at least one record batch per partition."
+            ErrorCode.invalid_record,
+            "The request must contain at least one record batch per partition.",
         )
     return tuple(headers)
 
 
-def parse_sound_batches(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
-    """Return the headers and the bytes of whole batches that have been checked."""
+def parse_checked_batches(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
+    """Return the headers and bytes of batches that are complete and have been checked."""
     view = memoryview(data)
     batches = []
     position = 0
@@ -251,7 +254,7 @@ def parse_sound_batches(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
 
 
 def end_offset_of(data: Buffer) -> int:
-    """Return the offset after the last of whole batches that have been checked."""
+    """Return the offset after the last batch; all batches are complete and have been checked."""
     position, last = 0, 0
     while position < len(data):
         last = position
@@ -267,22 +270,25 @@ def _next_batch_bytes(view: memoryview, position: int) -> int | None:
     length: int = _PREFIX.unpack_from(view, position)[1]
     if length < _LEGACY_RECORD_BYTES_MIN or length > BATCH_BYTES_MAX - LOG_OVERHEAD_BYTES:
         raise LogError(
-            ErrorCode.corrupt_message, f"A record batch claims a length of {length} bytes."
+            ErrorCode.corrupt_message, f"A record batch has the invalid length {length}."
         )
     if remaining < HEADER_UP_TO_MAGIC_BYTES:
         return None
     magic = view[position + HEADER_UP_TO_MAGIC_BYTES - 1]
     if magic > MAGIC:
-        raise LogError(ErrorCode.corrupt_message, f"A record batch has the unknown magic {magic}.")
+        raise LogError(
+            ErrorCode.corrupt_message, f"A record batch has the unknown magic byte {magic}."
+        )
     size_bytes = length + LOG_OVERHEAD_BYTES
     return size_bytes if size_bytes <= remaining else None
 
 
 def check_produced_batch(header: BatchHeader) -> None:
-    """Check a batch of a client (`LogValidator.validateBatch`, origin CLIENT).
+    """Check the header of a batch from a client (`LogValidator.validateBatch`, origin CLIENT).
 
-    Raises: LogError(INVALID_RECORD) for an inconsistent count, more records than its bytes can
-    contain, a control batch, or a missing sequence.
+    Raises: LogError(INVALID_RECORD) for a base offset other than 0, an inconsistent record count, a
+    record count that is too large for the size of the batch, a control batch, or a missing
+    sequence; LogError(UNKNOWN_SERVER_ERROR) for an unknown codec.
     """
     counted = header.last_offset_delta + 1
     records_bytes = header.size_bytes - HEADER_BYTES
@@ -292,15 +298,15 @@ def check_produced_batch(header: BatchHeader) -> None:
     elif counted <= 0:
         reason = f"its last offset delta is {header.last_offset_delta}"
     elif header.record_count <= 0:
-        reason = f"it claims {header.record_count} records"
+        reason = f"its record count is {header.record_count}"
     elif counted != header.record_count:
-        reason = f"its offsets imply {counted} records, but its header {header.record_count}"
+        reason = f"its record count is {header.record_count}, but its offsets require {counted}"
     elif not header.is_compressed and counted * RECORD_BYTES_MIN > records_bytes:
-        reason = f"{records_bytes} bytes cannot contain the {counted} records that it claims"
+        reason = f"its {records_bytes} bytes of records cannot contain {counted} records"
     elif header.is_control:
         reason = "clients cannot write control records"
     elif header.has_producer_id and header.base_sequence < 0:
-        reason = f"producer {header.producer_id} sent sequence {header.base_sequence}"
+        reason = f"producer {header.producer_id} sent the sequence {header.base_sequence}"
     if reason is not None:
         raise LogError(ErrorCode.invalid_record, f"The record batch is rejected: {reason}.")
     _ = header.compression
@@ -313,10 +319,11 @@ def rewrite(
     leader_epoch: int,
     log_append_time_ms: int | None,
 ) -> bytearray:
-    """Return a copy of one batch with the broker's fields set.
+    """Return a copy of a batch in which the fields that the broker assigns are set.
 
-    `log_append_time_ms` is None for CreateTime; otherwise it becomes the max timestamp, and the
-    attribute bit is set. The CRC is computed only if a byte that it covers has changed.
+    With CreateTime, `log_append_time_ms` is None. With LogAppendTime, it becomes the max timestamp,
+    and the timestamp type in the attributes is set. The CRC is computed again only if bytes that it
+    covers have changed.
     """
     patched = bytearray(batch)
     length: int = _PREFIX.unpack_from(patched)[1]
@@ -337,9 +344,9 @@ def rewrite(
 def decode_records(
     batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> Iterator[Record]:
-    """Yield the records of one whole batch whose CRC has been checked.
+    """Yield the records of a complete batch whose CRC has been checked.
 
-    Raises, while iterating: LogError(INVALID_RECORD) if they do not match the header,
+    Raises, while iterating: LogError(INVALID_RECORD) if the records do not match the header,
     LogError(CORRUPT_MESSAGE) if the compressed data is corrupt or too large.
     """
     view = memoryview(batch)
@@ -354,7 +361,7 @@ def decode_records(
         if not header.base_offset <= record.offset <= header.last_offset:
             raise LogError(
                 ErrorCode.invalid_record,
-                f"A record claims offset {record.offset} in a batch of offsets "
+                f"A record has offset {record.offset}, but its batch contains the offsets "
                 f"{header.base_offset} to {header.last_offset}.",
             )
         if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
@@ -373,9 +380,10 @@ def encode_batch(
     is_transactional: bool = False,
     is_control: bool = False,
 ) -> bytes:
-    """Encode an uncompressed CreateTime batch, for internal topics and tests.
+    """Encode an uncompressed batch with CreateTime, for internal topics and tests.
 
-    The records' own offsets are ignored: they are assigned from `base_offset` on.
+    The records receive consecutive offsets starting at `base_offset`; their own offsets are
+    ignored.
     """
     listed = list(records)
     base_timestamp = listed[0].timestamp

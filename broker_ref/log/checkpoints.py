@@ -1,4 +1,4 @@
-"""Kafka's checkpoint files: offsets per partition, epochs per log, the clean-shutdown marker.
+"""Kafka's checkpoint files for offsets, leader epochs and clean shutdowns.
 
     0                      version
     2                      number of entries
@@ -12,9 +12,9 @@
     0 0                    epoch start-offset          (leader-epoch-checkpoint)
     3 1042
 
-Purpose: encode and decode them. Invariant: a file in any other form is rejected by name and never
-read partially. Must not know: what the numbers are used for. Source: `CheckpointFile`,
-`OffsetCheckpointFile`, `LeaderEpochCheckpointFile`, `CleanShutdownFileHandler`.
+These functions read and write the files. A file in any other format is rejected with an error that
+contains its name, and is never partially read. Source: `CheckpointFile`, `OffsetCheckpointFile`,
+`LeaderEpochCheckpointFile`, `CleanShutdownFileHandler`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ TopicPartition = tuple[str, int]
 
 
 def read_offsets(storage: Storage, path: str) -> dict[TopicPartition, int]:
-    """Return the offsets in a checkpoint file by partition; empty if there is no file.
+    """Return the offsets of all partitions in a checkpoint file; empty if there is no file.
 
-    Raises: CorruptLogError naming the file.
+    Raises: CorruptLogError with the name of the file.
     """
     offsets: dict[TopicPartition, int] = {}
     for line_number, (topic, partition, offset) in _read(storage, path, columns=3):
@@ -48,12 +48,12 @@ def read_offsets(storage: Storage, path: str) -> dict[TopicPartition, int]:
 
 
 def write_offsets(storage: Storage, path: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace a checkpoint file of offsets."""
+    """Replace the contents of an offset checkpoint file."""
     _write(storage, path, [f"{t} {p} {offset}" for (t, p), offset in sorted(offsets.items())])
 
 
 def read_epochs(storage: Storage, path: str) -> list[tuple[int, int]]:
-    """Return (epoch, start offset) entries in file order; empty if there is no file."""
+    """Return (leader epoch, start offset) entries in file order; empty if there is no file."""
     return [
         (_number(path, line_number, epoch), _number(path, line_number, offset))
         for line_number, (epoch, offset) in _read(storage, path, columns=2)
@@ -61,7 +61,7 @@ def read_epochs(storage: Storage, path: str) -> list[tuple[int, int]]:
 
 
 def write_epochs(storage: Storage, path: str, epochs: Sequence[tuple[int, int]]) -> None:
-    """Replace a leader-epoch checkpoint."""
+    """Replace the contents of a leader epoch checkpoint file."""
     _write(storage, path, [f"{epoch} {offset}" for epoch, offset in epochs])
 
 
@@ -74,10 +74,12 @@ def _read(storage: Storage, path: str, *, columns: int) -> list[tuple[int, list[
         return []
     lines = storage.read(path).decode("utf-8", "replace").splitlines()
     if len(lines) < 2 or lines[0] != _VERSION:
-        raise CorruptLogError(path, 0, f"it does not start with version {_VERSION} and a count")
+        raise CorruptLogError(
+            path, 0, f"it does not start with version {_VERSION} and the number of its entries"
+        )
     if len(lines) - 2 != _number(path, 1, lines[1]):
         raise CorruptLogError(
-            path, 0, f"it contains {len(lines) - 2} entries, but claims {lines[1]}"
+            path, 0, f"it contains {len(lines) - 2} entries, but its second line is {lines[1]}"
         )
     rows = [(number, line.split()) for number, line in enumerate(lines[2:], start=2)]
     for number, row in rows:

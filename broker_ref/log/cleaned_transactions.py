@@ -1,17 +1,18 @@
-"""The transactions that compaction has seen in a log (Kafka's `CleanedTransactionMetadata`).
+"""The transactions that compaction finds in a log (Kafka's `CleanedTransactionMetadata`).
 
-| batch                                             | can be removed                               |
-| ------------------------------------------------- | -------------------------------------------- |
-| of an aborted transaction                         | yes                                          |
-| of a committed transaction                        | as any other batch                           |
-| marker, with remaining batches of its transaction | no; an abort is added to the new index       |
-| marker, without                                   | yes, after its batch's delete horizon        |
-| marker that compaction has emptied                | yes                                          |
-| control batch of another type                     | no                                           |
+| batch                                               | can be removed                            |
+| --------------------------------------------------- | ----------------------------------------- |
+| batch of an aborted transaction                     | yes                                       |
+| batch of a committed transaction                    | according to the keys of its records      |
+| marker whose transaction has remaining batches      | no; an aborted transaction is added to    |
+|                                                     | the transaction index of the new segment  |
+| marker whose transaction has no remaining batches   | yes, after the batch's delete horizon     |
+| marker whose record compaction has removed          | yes                                       |
+| control batch of another type                       | no                                        |
 
-Purpose: this table. Invariant: each batch is passed once, in log order; a marker stays as long as a
-batch of its transaction does, because readers would otherwise count that batch to the producer's
-next transaction. Must not know: keys, files.
+Invariants: callers pass each batch once, in log order. A marker is retained as long as a batch of
+its transaction remains. Otherwise, consumers would assign this batch to the next transaction of the
+producer.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ _Aborted = tuple[int, int, int, int]  # First and last offset, producer id, last
 
 
 class CleanedTransactionMetadata:
-    """The transactions that have begun and not ended in the batches so far."""
+    """The transactions that are open at the current position in the log."""
 
     def __init__(self) -> None:
         self._to_come: list[_Aborted] = []
         self._aborted: dict[int, _Aborted] = {}
         self._observed: set[int] = set()
-        """The producers of aborted transactions of which a batch has been seen."""
+        """The producers of aborted transactions that have at least one remaining batch."""
         self._committed: set[int] = set()
 
     def add(self, transactions: Iterable[AbortedTransaction]) -> None:
-        """Add the aborted transactions of the next batches; repeated ones are ignored."""
+        """Add the aborted transactions of the following batches; duplicates are ignored."""
         for one in transactions:
             aborted = (one.first_offset, one.last_offset, one.producer_id, one.last_stable_offset)
             heapq.heappush(self._to_come, aborted)
@@ -53,10 +54,13 @@ class CleanedTransactionMetadata:
         self._committed.add(header.producer_id)
         return False
 
-    def is_spent(
+    def is_discardable(
         self, header: BatchHeader, batch: Buffer, *, index: TransactionIndex | None = None
     ) -> bool:
-        """Return whether a control batch can be removed; adds a remaining abort to `index`."""
+        """Return whether a control batch can be removed.
+
+        If an abort marker must be retained, its transaction is added to `index`.
+        """
         self._begin_to(header.last_offset)
         if header.record_count == 0:
             return True
@@ -65,9 +69,9 @@ class CleanedTransactionMetadata:
             return False
         producer_id = header.producer_id
         if end.marker is Marker.COMMIT:
-            is_spent = producer_id not in self._committed
+            is_discardable = producer_id not in self._committed
             self._committed.discard(producer_id)
-            return is_spent
+            return is_discardable
         aborted = self._aborted.pop(producer_id, None)
         if aborted is None or producer_id not in self._observed:
             return True

@@ -1,9 +1,9 @@
-"""Compaction of all logs of a data directory in bounded steps (Kafka's `LogCleaner`).
+"""Compact all logs in a data directory in bounded steps (Kafka's `LogCleaner`).
 
-Purpose: choose the log with the largest dirty ratio, compact it over several calls, store the
-offset in `cleaner-offset-checkpoint`, and repeat. Invariant: one log at a time; if a log loses
-segments meanwhile (truncation, retention, deletion), its compaction is aborted. Must not know: how
-to compact a log, or when it is called. It replaces the threads of Kafka's cleaner in a
+The cleaner selects the log with the largest dirty ratio, compacts it over several calls, stores the
+clean offset in `cleaner-offset-checkpoint`, and then selects the next log. Invariants: only one log
+is compacted at a time. If the log loses segments during its compaction (because of truncation,
+retention or deletion), the compaction is aborted. The cleaner replaces Kafka's cleaner threads in a
 single-threaded broker.
 """
 
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CleaningRun:
-    """The compaction of a log; `removals` is the log's counter at the start."""
+    """The compaction of a log; `removals` is the value of `PartitionLog.removals` when it began."""
 
     key: TopicPartition
     log: PartitionLog
@@ -38,7 +38,11 @@ class _CleaningRun:
 
 
 class LogCleaner:
-    """Compacts the current `logs`; `checkpoints` is its own and persisted by `save`."""
+    """Compacts the logs in `logs`, which may change between calls.
+
+    `checkpoints` contains the offset up to which each log has been compacted. The cleaner updates
+    it and calls `save` to persist it.
+    """
 
     def __init__(
         self,
@@ -58,11 +62,11 @@ class LogCleaner:
     def run(
         self, now_ms: int, stable_offsets: Mapping[TopicPartition, int], *, budget_bytes: int
     ) -> bool:
-        """Compact for about `budget_bytes` of work; returns whether there is more to do.
+        """Compact logs for about `budget_bytes` of work; return whether more work remains.
 
-        Only logs in `stable_offsets`, which contains their last stable offsets, are compacted.
-        Raises nothing: a log that is damaged or triggers a bug is skipped until the next start, a
-        log whose storage fails until the next call.
+        Only logs in `stable_offsets` are compacted; the values are their last stable offsets.
+        Raises no exceptions. A log that is damaged or triggers a bug is skipped until the next
+        start. A log whose storage fails is skipped until the next call.
         """
         while budget_bytes > 0:
             if self._run is None:
@@ -73,27 +77,29 @@ class LogCleaner:
             if self._logs.get(run.key) is not run.log or run.log.removals != run.removals:
                 self.abort()
                 continue
-            self._run = None  # Reset: a generator that has raised is finished too.
+            self._run = None  # A generator cannot be resumed after an exception.
             try:
                 budget_bytes -= next(run.steps)
                 self._run = run
             except StopIteration as finished:
                 if not self._finish(run, finished.value):
                     return False
-            except Exception as error:  # Whatever the error is, other logs must still be compacted.
+            except Exception as error:  # No error may prevent the compaction of other logs.
                 if not self._failed(run.log, error):
                     return False
         return True
 
     def abort(self) -> None:
-        """Abort the current compaction; its log does not change."""
+        """Abort the current compaction; segments that were already replaced remain compacted."""
         if self._run is not None:
             run, self._run = self._run, None
             try:
                 run.steps.close()
             except StorageError as error:
                 logger.warning(
-                    "A file of an aborted compaction remains until the next start: %s", error
+                    "A file of an aborted compaction could not be removed. It will be removed at "
+                    "the next startup of the broker: %s",
+                    error,
                 )
 
     def _begin(
@@ -116,7 +122,7 @@ class LogCleaner:
                     last_stable_offset=stable_offsets[key],
                     now_ms=now_ms,
                 )
-            except Exception as error:  # As in `run`.
+            except Exception as error:  # No error may prevent the compaction of other logs.
                 self._failed(log, error)
                 continue
             if found is not None and (dirtiest is None or found.ratio > dirtiest[1].ratio):
@@ -130,7 +136,7 @@ class LogCleaner:
         )
 
     def _failed(self, log: PartitionLog, error: Exception) -> bool:
-        """Log why a log could not be compacted; returns whether others can be."""
+        """Log why a log was not compacted; return whether other logs can be compacted."""
         if isinstance(error, StorageError):
             logger.warning("Compaction of %s is postponed: %s", log.directory, error)
             return False
@@ -138,7 +144,7 @@ class LogCleaner:
             return False
         self._uncleanable.add(log)
         logger.error(
-            "%s is not compacted until the next start: %s", log.directory, error,
+            "%s will not be compacted until the broker is restarted: %s", log.directory, error,
             exc_info=None if isinstance(error, LogError) else error,
         )  # fmt: skip
         return True
@@ -150,7 +156,9 @@ class LogCleaner:
             self._save()
         except StorageError as error:
             logger.warning(
-                "The offset of a compaction was not checkpointed, so it may be repeated: %s", error
+                "The offset of a finished compaction was not written to the checkpoint file. The "
+                "compaction may be repeated: %s",
+                error,
             )
             return False
         return True

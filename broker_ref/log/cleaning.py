@@ -1,23 +1,23 @@
-"""Compaction of one log: keep the last record of each key (Kafka's `Cleaner`).
+"""Compact one log: keep the last record of each key (Kafka's `Cleaner`).
 
-1. Read the dirty part: key -> offset of its last record, until the map is full. 2. For each group
-of segments below that offset (small segments are merged): copy the retained records into <base
-offset>.log.cleaned, flush it, replace the group by it.
+1. Read the dirty part of the log and store the offset of the last record of each key in a map,
+   until the map is full.
+2. Divide the segments below that offset into groups. Copy the retained records of each group to
+   <base offset>.log.cleaned, flush this file, and replace the group with it.
 
-| record, at or below the last offset in the map     | retained                                  |
+| record at or below the last offset in the map      | retained                                  |
 | -------------------------------------------------- | ----------------------------------------- |
-| of an aborted transaction                          | no                                        |
-| of a control batch                                 | see `cleaned_transactions`                |
-| the map has a later record with its key            | no                                        |
-| a tombstone past its batch's delete horizon        | no                                        |
-| without a key                                      | no: only a topic that was not compacted   |
-|                                                    | before has them                           |
-| any other                                          | yes                                       |
+| record of an aborted transaction                   | no                                        |
+| record of a control batch                          | see `cleaned_transactions`                |
+| record with a key that has a later record          | no                                        |
+| tombstone after the delete horizon of its batch    | no                                        |
+| record without a key, which exists only if the     | no                                        |
+| topic was not compacted before                     |                                           |
+| any other record                                   | yes                                       |
 
-Purpose: the above, in small steps. Invariant: the log is complete and readable between any two
-steps. The last batch of each producer, and the last batch before the uncompacted part, keep at
-least their header; so does a marker if it is all that is known of its producer. Must not know: when
-to compact which log.
+Invariants: the log is complete and readable between any two steps. The last batch of each producer,
+and the last batch before the uncompacted part, keep at least their headers. A marker also keeps its
+header if its producer's state contains no other batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
-from broker_ref.log.batch import BatchHeader, parse_sound_batches
+from broker_ref.log.batch import BatchHeader, parse_checked_batches
 from broker_ref.log.cleaned_transactions import CleanedTransactionMetadata
 from broker_ref.log.config import LONG_MAX
 from broker_ref.log.filtering import filter_batch, view_records
@@ -38,17 +38,17 @@ from broker_ref.log.records import RecordView
 from broker_ref.log.segment import LogSegment
 
 _READ_BYTES = 64 * 1024
-# Decoding a record takes as long as scanning this many bytes; compressed records are far smaller.
+# Decoding one record takes as long as scanning this many bytes.
 _RECORD_WORK_BYTES = 32
 
 
 def clean_log(
     log_to_clean: LogToClean, *, now_ms: int, map_bytes_max: int
 ) -> Generator[int, None, int]:
-    """Compact a log; yields the work of each step in bytes and returns the clean offset.
+    """Compact a log; yield the work of each step in bytes and return the clean offset.
 
-    Closing the generator leaves the log as it was after the last finished group. Raises: LogError,
-    StorageError.
+    If the generator is closed, groups that were already replaced remain compacted, and the rest of
+    the log is unchanged. Raises: LogError, StorageError.
     """
     offsets = OffsetMap(bytes_max=map_bytes_max)
     end_offset = yield from _fill_map(log_to_clean, offsets)
@@ -65,7 +65,7 @@ def clean_log(
 
 
 def _fill_map(log_to_clean: LogToClean, offsets: OffsetMap) -> Generator[int, None, int]:
-    """Store the last offset of each key in the dirty part; returns the end of the mapped part."""
+    """Store the last offset of each key in the dirty part; return the end of the mapped part."""
     start_offset, end_offset = (
         log_to_clean.first_dirty_offset,
         log_to_clean.first_uncleanable_offset,
@@ -76,7 +76,7 @@ def _fill_map(log_to_clean: LogToClean, offsets: OffsetMap) -> Generator[int, No
         for header, batch in chain.from_iterable(_windows(segment, start_offset)):
             yield _work_bytes(header)
             if header.is_control:
-                transactions.is_spent(header, batch)
+                transactions.is_discardable(header, batch)
                 continue
             if transactions.is_aborted(header):
                 continue
@@ -96,12 +96,12 @@ def _work_bytes(header: BatchHeader) -> int:
 def _windows(
     segment: LogSegment, start_offset: int
 ) -> Iterator[list[tuple[BatchHeader, memoryview]]]:
-    """Yield the batches of a segment that end at or after an offset, in windows."""
+    """Yield lists of consecutive batches, starting with the batch that contains `start_offset`."""
     offset = max(start_offset, segment.base_offset)
     while data := segment.read(
         offset, end_offset=2**63, max_bytes=_READ_BYTES, at_least_one_batch=True
     ):
-        batches = parse_sound_batches(data)
+        batches = parse_checked_batches(data)
         yield batches
         offset = batches[-1][0].next_offset
 
@@ -109,7 +109,7 @@ def _windows(
 def _groups(
     log: PartitionLog, end_offset: int, first_uncleanable_offset: int
 ) -> list[list[LogSegment]]:
-    """Group the segments below `end_offset` to merge (`Cleaner.groupSegmentsBySize`)."""
+    """Return the groups of segments below `end_offset` to merge (`Cleaner.groupSegmentsBySize`)."""
     segments = [s for s in log.segments.between(0, end_offset) if s is not log.segments.active]
     ends = [segment.base_offset for segment in segments[1:]] + [first_uncleanable_offset]
     groups: list[list[LogSegment]] = []
@@ -131,11 +131,11 @@ def _groups(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LastBatches:
-    """The batches from which producers are recovered when the log is read again."""
+    """The batches from which producer state is recovered when the log is loaded."""
 
     offsets: frozenset[tuple[int, int]]
     epochs: frozenset[tuple[int, int]]
-    """The epochs of producers that are known from a marker only."""
+    """Producer id and producer epoch of producers that have only written a marker."""
 
     @classmethod
     def of(cls, log: PartitionLog) -> _LastBatches:
@@ -155,7 +155,7 @@ class _LastBatches:
 
 @dataclass(slots=True, kw_only=True)
 class _Cleaner:
-    """The second phase, with the map filled up to `end_offset`."""
+    """The second phase of a compaction, with the map filled up to `end_offset`."""
 
     log: PartitionLog
     offsets: OffsetMap
@@ -165,7 +165,7 @@ class _Cleaner:
     transactions: CleanedTransactionMetadata = field(default_factory=CleanedTransactionMetadata)
 
     def clean_group(self, group: list[LogSegment]) -> Iterator[int]:
-        """Replace consecutive segments by one."""
+        """Replace consecutive segments with one compacted segment."""
         last = _LastBatches.of(self.log)
         cleaned = self.log.new_cleaned_segment(group[0])
         try:
@@ -180,7 +180,7 @@ class _Cleaner:
                         left.append(self._filter(header, batch, last, cleaned))
                     data = b"".join(left)
                     if data:
-                        cleaned.append(data, [header for header, _ in parse_sound_batches(data)])
+                        cleaned.append(data, [header for header, _ in parse_checked_batches(data)])
         except BaseException:
             cleaned.delete()
             raise
@@ -189,9 +189,9 @@ class _Cleaner:
     def _filter(
         self, header: BatchHeader, batch: memoryview, last: _LastBatches, cleaned: LogSegment
     ) -> bytes:
-        """Return the retained part of a batch, possibly empty."""
+        """Return the retained part of a batch, which may be empty."""
         if header.is_control:
-            may_go = self.transactions.is_spent(header, batch, index=cleaned.transactions)
+            may_go = self.transactions.is_discardable(header, batch, index=cleaned.transactions)
             horizon_ms = header.delete_horizon_ms
             goes = may_go and horizon_ms is not None and horizon_ms <= self.now_ms
         else:
@@ -208,8 +208,8 @@ class _Cleaner:
             if header.is_control
             else self._retain(header),
             retain_empty=header in last or header.next_offset == self.first_uncleanable_offset,
-            is_spent_marker=may_go and header.is_control,
-            # Beyond int64 there is no horizon, as in Kafka, where it overflows: tombstones stay.
+            is_discardable_marker=may_go and header.is_control,
+            # Tombstones are retained if their horizon exceeds int64. In Kafka, it overflows.
             new_delete_horizon_ms=delete_horizon_ms if delete_horizon_ms <= LONG_MAX else None,
         )
         return b"" if filtered is None else filtered

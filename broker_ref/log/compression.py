@@ -1,9 +1,9 @@
-"""The four codecs of record batches, decompressed as streams with a size limit.
+"""The four codecs of record batches, with a limit on the decompressed size.
 
-Purpose: decompress the records section of a batch in pieces, and compress one for compaction.
-Invariant: at most `DECOMPRESSED_BYTES_MAX` bytes are decompressed of a batch, and at most one block
-is in memory. A batch does not contain the size of its records, so a few kilobytes can expand to
-gigabytes. Must not know: records.
+The records of a batch are decompressed in pieces, and compressed again after compaction. Invariant:
+at most `DECOMPRESSED_BYTES_MAX` bytes are decompressed per batch, and at most one block is in
+memory. The limit is necessary because a batch header does not contain the decompressed size: a few
+kilobytes can expand to gigabytes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from kio.schema.errors import ErrorCode
 from broker_ref.log.errors import LogError
 
 DECOMPRESSED_BYTES_MAX = 1 << 27
-"""Limit of the decompressed bytes of a batch; Kafka has no such limit.
+"""Maximum number of decompressed bytes of a batch; Kafka has no such limit.
 
-It equals the size limit of a single record (`RECORD_BYTES_MAX`), and is 128 times the default
-`max.message.bytes`: even repetitive logs compress by a factor of about 100 only.
+The value equals the maximum size of a single record (`RECORD_BYTES_MAX`). It is 128 times the
+default of `max.message.bytes`, and even repetitive logs compress only by a factor of about 100.
 """
 _PIECE_BYTES = 64 * 1024
 
@@ -56,9 +56,9 @@ _ARROW_NAMES = {Compression.GZIP: "gzip", Compression.LZ4: "lz4", Compression.ZS
 def decompressed_pieces(
     compression: Compression, data: memoryview, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> Iterator[bytes | memoryview]:
-    """Yield the decompressed bytes of `data`, in pieces.
+    """Yield the decompressed bytes of `data` in pieces.
 
-    Raises: LogError(CORRUPT_MESSAGE) if `data` is not valid for its codec or expands to more than
+    Raises: LogError(CORRUPT_MESSAGE) if `data` is not valid for the codec or expands to more than
     `bytes_max` bytes.
     """
     pieces: Iterator[bytes | memoryview]
@@ -75,7 +75,7 @@ def decompressed_pieces(
         except (pa.ArrowException, OSError, zlib.error) as error:
             raise LogError(
                 ErrorCode.corrupt_message,
-                f"The records section of a batch is not valid {compression.name.lower()}: {error}.",
+                f"The records of a batch are not valid {compression.name.lower()} data: {error}.",
             ) from error
         if piece is None:
             return
@@ -86,7 +86,7 @@ def decompressed_pieces(
 
 
 def compressed(compression: Compression, data: bytes) -> bytes:
-    """Compress `data` as the records section of a batch that Java clients can read."""
+    """Compress the encoded records of a batch so that Java clients can read them."""
     if compression is Compression.NONE:
         return data
     if compression is Compression.SNAPPY:
@@ -109,7 +109,7 @@ def _snappy_stream(data: bytes) -> bytes:
 
 
 def _lz4_frame(data: bytes) -> bytes:
-    """Return a frame of independent blocks, the only kind that Java clients read."""
+    """Return a frame of independent blocks, because Java clients cannot read other frames."""
     codec: Any = pa.Codec("lz4_raw")
     blocks = [_LZ4_FRAME_HEADER]
     for start in range(0, len(data), _LZ4_BLOCK_BYTES):
@@ -138,7 +138,7 @@ def _snappy_pieces(data: memoryview, bytes_max: int) -> Iterator[bytes]:
         block_bytes = int.from_bytes(data[position : position + 4], "big")
         position += 4
         if block_bytes == 0 or position + block_bytes > len(data):
-            raise OSError(f"a snappy block of {block_bytes} bytes exceeds the batch")
+            raise OSError(f"a snappy block of {block_bytes} bytes exceeds the size of the batch")
         yield _snappy_block(data[position : position + block_bytes], bytes_max)
         position += block_bytes
 
@@ -152,7 +152,7 @@ def _snappy_block(block: memoryview, bytes_max: int) -> bytes:
             break
     else:
         raise OSError("a snappy block has an invalid length")
-    # A snappy element expands 3 bytes to at most 64; a larger claim is a bomb.
+    # Three bytes expand to at most 64 bytes, so a larger size is invalid.
     if size_bytes > bytes_max or size_bytes > 32 * len(block):
         raise _too_large(Compression.SNAPPY, bytes_max)
     codec: Any = pa.Codec("snappy")
@@ -162,6 +162,6 @@ def _snappy_block(block: memoryview, bytes_max: int) -> bytes:
 def _too_large(compression: Compression, bytes_max: int) -> LogError:
     return LogError(
         ErrorCode.corrupt_message,
-        f"A {compression.name.lower()} batch claims more than {bytes_max} bytes of records, or "
-        "more than its codec can contain.",
+        f"The decompressed size of a {compression.name.lower()} batch exceeds {bytes_max} bytes, "
+        "or is too large for its compressed size.",
     )

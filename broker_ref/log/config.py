@@ -1,9 +1,8 @@
-"""The topic configs that the log uses, as one table.
+"""The topic configs that the log uses.
 
-Purpose: `TOPIC_CONFIGS` is the single source to parse and validate values, and for the admin APIs
-to describe and document topic configs. Names, types, defaults and limits are those of Apache Kafka
-4.3 (`LogConfig`, `TopicConfig`). Invariant: a `LogConfig` is valid. Must not know: requests, or
-configs that the log does not use (`min.insync.replicas`, ...).
+The table `TOPIC_CONFIGS` is used to parse and validate values, and to describe topic configs in the
+admin APIs. Names, types, defaults and limits are those of Apache Kafka 4.3 (`LogConfig`,
+`TopicConfig`).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ ConfigValue = int | float | str | tuple[str, ...]
 
 
 class ConfigType(StrEnum):
-    """Kafka's ConfigDef types that the log's configs use."""
+    """The types of Kafka's `ConfigDef` that the topic configs of the log use."""
 
     INT = "INT"
     LONG = "LONG"
@@ -43,10 +42,10 @@ class InvalidTopicConfigError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """One row of the table; `check` returns why a value is invalid.
+    """A row of the table of topic configs.
 
-    `server_config` is the broker config that sets the topic's default, a synonym in
-    DescribeConfigs.
+    `check` returns the reason why a value is invalid, or None. `server_config` is the broker config
+    that sets the default of the topic config; DescribeConfigs returns it as a synonym.
     """
 
     name: str
@@ -57,7 +56,7 @@ class TopicConfig:
     doc: str
 
     def parse(self, value: str) -> ConfigValue:
-        """Return the typed value. Raises: InvalidTopicConfigError."""
+        """Parse the text of a value. Raises: InvalidTopicConfigError."""
         text = value.strip()
         parsed: ConfigValue
         if self.type in (ConfigType.INT, ConfigType.LONG):
@@ -148,58 +147,59 @@ def _row(  # noqa: PLR0917
 TOPIC_CONFIGS: tuple[TopicConfig, ...] = (
     _row("cleanup.policy", ConfigType.LIST, "delete", _list_of("compact", "delete"),
          "log.cleanup.policy",
-         "How old segments are cleaned: 'delete' removes them by retention time and size, "
-         "'compact' keeps the last value of each key, 'compact,delete' does both. A compacted "
-         "topic rejects records without a key."),
+         "How old segments are cleaned up: 'delete' deletes them when they exceed the retention "
+         "time or size, 'compact' retains the last record of each key, and 'compact,delete' does "
+         "both. A compacted topic rejects records without a key."),
     _row("compression.type", ConfigType.STRING, "producer",
          _one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), "compression.type",
-         "Codec of stored batches; 'producer' keeps the producer's codec."),
+         "Codec of stored batches; 'producer' retains the codec that the producer used."),
     _row("delete.retention.ms", ConfigType.LONG, 86_400_000, _at_least(0),
          "log.cleaner.delete.retention.ms",
-         "How long compaction keeps tombstones after it first sees them."),
+         "Time for which tombstones are retained after they are first compacted."),
     _row("file.delete.delay.ms", ConfigType.LONG, 60_000, _at_least(0),
          "log.segment.delete.delay.ms",
-         "Delay before a deleted segment's files are removed. No effect: this broker removes them "
-         "immediately."),
+         "Time before the files of a deleted segment are removed. This config has no effect: "
+         "this broker removes the files immediately."),
     _row("flush.messages", ConfigType.LONG, LONG_MAX, _at_least(1),
          "log.flush.interval.messages",
-         "Number of records after which the log is flushed to disk; by default durability relies "
-         "on the page cache and replication."),
+         "Number of records after which the log is flushed to disk. By default, the log relies on "
+         "replication for durability."),
     _row("flush.ms", ConfigType.LONG, LONG_MAX, _at_least(0), "log.flush.interval.ms",
-         "Time after which written records are flushed to disk."),
+         "Maximum time before written records are flushed to disk."),
     _row("index.interval.bytes", ConfigType.INT, 4096, _at_least(0), "log.index.interval.bytes",
-         "Bytes between two entries of the offset and time indexes."),
+         "Number of bytes between two entries of the offset index and the time index."),
     _row("max.compaction.lag.ms", ConfigType.LONG, LONG_MAX, _at_least(1),
          "log.cleaner.max.compaction.lag.ms",
-         "Maximum time that a record remains uncompacted; a segment is rolled in time."),
+         "Maximum time that a record remains uncompacted. The active segment is rolled before "
+         "this time has passed."),
     _row("max.message.bytes", ConfigType.INT, 1_048_588, _at_least(0), "message.max.bytes",
-         "Size limit of a record batch, after compression."),
+         "Maximum size of a record batch after compression, in bytes."),
     _row("message.timestamp.after.max.ms", ConfigType.LONG, 3_600_000, _at_least(0),
          "log.message.timestamp.after.max.ms",
-         "How far a record's timestamp can be ahead of the broker's clock; ignored under "
-         "LogAppendTime."),
+         "Maximum time by which the timestamp of a record can be later than the broker's clock; "
+         "ignored with LogAppendTime."),
     _row("message.timestamp.before.max.ms", ConfigType.LONG, LONG_MAX, _at_least(0),
          "log.message.timestamp.before.max.ms",
-         "How far a record's timestamp can be behind the broker's clock; ignored under "
-         "LogAppendTime."),
+         "Maximum time by which the timestamp of a record can be earlier than the broker's clock; "
+         "ignored with LogAppendTime."),
     _row("message.timestamp.type", ConfigType.STRING, "CreateTime",
          _one_of("CreateTime", "LogAppendTime"), "log.message.timestamp.type",
-         "Whether records have the producer's timestamp or the broker's."),
+         "Whether the timestamps of records are set by the producer or by the broker."),
     _row("min.cleanable.dirty.ratio", ConfigType.DOUBLE, "0.5", _ratio,
          "log.cleaner.min.cleanable.ratio",
-         "Minimum dirty ratio of a log for compaction."),
+         "Ratio of uncompacted bytes to total bytes above which a log is compacted."),
     _row("min.compaction.lag.ms", ConfigType.LONG, 0, _at_least(0),
          "log.cleaner.min.compaction.lag.ms",
          "Minimum time that a record remains uncompacted."),
     _row("retention.bytes", ConfigType.LONG, -1, _any_number, "log.retention.bytes",
-         "Size of a partition above which its oldest segments are deleted; -1: no limit."),
+         "Size of a partition above which its oldest segments are deleted; -1 means no limit."),
     _row("retention.ms", ConfigType.LONG, WEEK_MS, _at_least(-1), "log.retention.ms",
-         "Age of records above which their segment is deleted; -1: no limit."),
+         "Age of a segment's newest record above which the segment is deleted; -1 means no limit."),
     _row("segment.bytes", ConfigType.INT, 1 << 30, _at_least(1 << 20), "log.segment.bytes",
          "Size at which a segment is rolled."),
     _row("segment.index.bytes", ConfigType.INT, 10 << 20, _at_least(4),
          "log.index.size.max.bytes",
-         "Size at which an index is full and its segment is rolled."),
+         "Maximum size of an index; a segment with a full index is rolled."),
     _row("segment.ms", ConfigType.LONG, WEEK_MS, _at_least(1), "log.roll.ms",
          "Time after which the next append rolls a segment even if it is not full."),
 )
@@ -208,10 +208,10 @@ TOPIC_CONFIGS: tuple[TopicConfig, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """The log's typed settings. Times in milliseconds, sizes in bytes, -1: no limit.
+    """The settings of a log: times in milliseconds, sizes in bytes, and -1 for no limit.
 
-    `producer_id_expiration_ms` is a broker config. The constructor does not validate, so that tests
-    can have small segments.
+    `producer_id_expiration_ms` is a broker config. The constructor does not validate the values, so
+    that tests can use small segments.
     """
 
     cleanup_policy: tuple[str, ...] = ("delete",)
@@ -237,10 +237,10 @@ class LogConfig:
 
     @classmethod
     def from_topic_configs(cls, configs: Mapping[str, str]) -> LogConfig:
-        """Return the settings of a topic; ignores configs that the log does not use.
+        """Return the settings of a topic; configs that the log does not use are ignored.
 
-        Raises: InvalidTopicConfigError for a value that Kafka rejects, and for a `compression.type`
-        other than `producer`, which is not supported.
+        Raises: InvalidTopicConfigError for a value that Kafka rejects, or if `compression.type` is
+        not `producer`, because other values are not supported.
         """
         typed: dict[str, ConfigValue] = {
             row.name: row.parse(configs.get(row.name, row.default)) for row in TOPIC_CONFIGS
@@ -249,7 +249,8 @@ class LogConfig:
             raise InvalidTopicConfigError(
                 "compression.type",
                 str(typed["compression.type"]),
-                "Only 'producer' is supported, because this broker does not recompress batches",
+                "Only 'producer' is supported, because this broker does not recompress batches "
+                "from producers",
             )
         fields: dict[str, object] = {name.replace(".", "_"): value for name, value in typed.items()}
         fields["message_timestamp_type"] = TimestampType(str(typed["message.timestamp.type"]))
@@ -264,7 +265,11 @@ class LogConfig:
 
     @property
     def segment_ms_max(self) -> int:
-        """Return when a segment is rolled; records of the active segment cannot be compacted."""
+        """Return the age at which the active segment is rolled, in milliseconds.
+
+        In a compacted topic, the segment must be rolled before `max.compaction.lag.ms`, because
+        records of the active segment cannot be compacted.
+        """
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms
 
     @property

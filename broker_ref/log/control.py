@@ -3,9 +3,8 @@
     key:   version int16 = 0 | type int16           0 abort, 1 commit; other types exist
     value: version int16 = 0 | coordinator epoch int32
 
-Purpose: encode and decode the record of a control batch. Invariant: a marker is a transactional
-batch with one record, without a sequence; it has an offset and is never returned to a user. Must
-not know: logs, producer state. Source: `ControlRecordType`, `EndTransactionMarker`.
+A marker is a transactional batch with one record and without a sequence. Consumers receive markers,
+but do not return them to applications. Source: `ControlRecordType`, `EndTransactionMarker`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _VERSION = 0
 
 
 class Marker(Enum):
-    """The type of a marker; the values are those in the record's key."""
+    """The type of a marker; the values are stored in the key of the record."""
 
     ABORT = 0
     COMMIT = 1
@@ -34,7 +33,7 @@ class Marker(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransactionMarker:
-    """The end of a transaction, with the epoch of the coordinator that decided it."""
+    """The type of a marker and the epoch of the transaction coordinator that sent it."""
 
     marker: Marker
     coordinator_epoch: int
@@ -43,7 +42,7 @@ class EndTransactionMarker:
 def encode_marker(
     marker: EndTransactionMarker, *, producer_id: int, producer_epoch: int, timestamp_ms: int
 ) -> bytes:
-    """Encode a control batch that ends a producer's transaction; the log assigns its offset."""
+    """Encode a control batch that ends a transaction; the log assigns its offset."""
     record = Record(
         timestamp=timestamp_ms,
         key=_KEY.pack(_VERSION, marker.marker.value),
@@ -59,23 +58,23 @@ def encode_marker(
 
 
 def decode_marker(batch: Buffer) -> EndTransactionMarker | None:
-    """Decode the marker of a whole control batch whose CRC has been checked.
+    """Decode the marker in a complete control batch whose CRC has been checked.
 
-    Returns None for a control record of another type, or if compaction has removed the record.
+    Returns None if the control record has another type, or if compaction has removed the record.
     Raises: LogError(INVALID_RECORD).
     """
     record = next(decode_records(batch), None)
     if record is None:
         return None
     if record.key is None or len(record.key) < _KEY.size:
-        raise _invalid(record, "its key is not a version and a type")
+        raise _invalid(record, "its key does not contain a version and a type")
     version, type_id = _KEY.unpack_from(record.key)
     if version < 0:
         raise _invalid(record, f"its key has the unknown version {version}")
     if type_id not in (Marker.ABORT.value, Marker.COMMIT.value):
         return None
     if record.value is None or len(record.value) < _VALUE.size:
-        raise _invalid(record, "its value is not a version and a coordinator epoch")
+        raise _invalid(record, "its value does not contain a version and a coordinator epoch")
     version, coordinator_epoch = _VALUE.unpack_from(record.value)
     if version < 0:
         raise _invalid(record, f"its value has the unknown version {version}")

@@ -1,13 +1,12 @@
 """The errors of the log and their Kafka error codes.
 
     Exception
-    ├── LogError                    a request that the log rejects, with the client's error code
-    │   ├── RecordValidationError   single records of a batch are invalid, each named
-    │   └── CorruptLogError         a file on disk is damaged and cannot be recovered or served
-    └── InvalidTopicConfigError     a topic config that Kafka would reject (in `config`)
+    ├── LogError                    the log rejects a request; clients receive the error code
+    │   ├── RecordValidationError   some records of a batch are invalid
+    │   └── CorruptLogError         a file on disk is damaged and cannot be recovered or read
+    └── InvalidTopicConfigError     a topic config is invalid (defined in `config`)
 
-Purpose: assign each rejection a Kafka error code. Invariant: a rejected append has not changed
-anything. Must not know: requests and responses, which the API handlers build from these errors.
+Invariant: an append that is rejected has not changed the log.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 
 class LogError(Exception):
-    """The log rejects a request; clients get `error_code`."""
+    """The log rejects a request; the client receives `error_code`."""
 
     def __init__(self, error_code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -27,14 +26,14 @@ class LogError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordError:
-    """An invalid record: its index in the batch, and why (ProduceResponse version 8, KIP-467)."""
+    """The index of an invalid record in its batch, and the reason (KIP-467)."""
 
     batch_index: int
     message: str
 
 
 class RecordValidationError(LogError):
-    """Single records of a batch are invalid; nothing of the batch was appended.
+    """Some records of a batch are invalid; no records of the batch were appended.
 
     Source: `org.apache.kafka.storage.internals.log.RecordValidationException`.
     """
@@ -47,17 +46,18 @@ class RecordValidationError(LogError):
 
 
 class CorruptLogError(LogError):
-    """A file of the log is damaged at byte `position` of `path`, where recovery must not truncate.
+    """The file `path` of the log is damaged at byte `position`, and recovery must not truncate it.
 
-    The error code is CORRUPT_MESSAGE, on which consumers fail instead of retrying forever.
+    The error code is CORRUPT_MESSAGE, because consumers fail on this error instead of retrying
+    forever.
     """
 
     def __init__(self, path: str, position: int, reason: str) -> None:
         super().__init__(
             ErrorCode.corrupt_message,
-            f"{path} is damaged at byte {position}: {reason}. Data from there on cannot be "
-            "served. Restore the file from a replica or a backup, or remove the partition's "
-            "directory to start with an empty log.",
+            f"{path} is damaged at byte {position}: {reason}. The data at and "
+            "after this position cannot be served. Restore the file from a replica or a backup, or "
+            "remove the partition's directory to start with an empty log.",
         )
         self.path = path
         self.position = position

@@ -1,18 +1,19 @@
-"""The retained part of a batch after compaction (`MemoryRecords.filterTo`, KIP-98, KIP-534).
+"""The part of a batch that compaction retains (`MemoryRecords.filterTo`, KIP-98, KIP-534).
 
-| batch                                          | becomes                                         |
-| ---------------------------------------------- | ----------------------------------------------- |
-| all records retained, no new delete horizon    | itself, byte for byte                           |
-| a record is removed                            | the same offsets, epoch, producer and sequence  |
-|                                                | over the retained records, in the same codec    |
-| a tombstone is retained, without a horizon yet | its base timestamp becomes the delete horizon;  |
-| also a marker without open transaction         | the tombstone or marker is removed after it     |
-| no record retained, but its end must be known  | a header without records                        |
-| no record retained                             | nothing                                         |
+| batch                                           | result                                        |
+| ----------------------------------------------- | --------------------------------------------- |
+| all records are retained, no new delete horizon | the batch is unchanged                        |
+| some records are removed                        | a batch with the retained records, and with   |
+|                                                 | the same offsets, leader epoch, producer,     |
+|                                                 | sequence and codec                            |
+| no delete horizon yet, and either a tombstone   | the base timestamp becomes the delete         |
+| is retained or the batch is a marker whose      | horizon, after which compaction can remove    |
+| transaction has no other batches                | the tombstone or the marker                   |
+| all records are removed, the header is needed   | a header without records                      |
+| all records are removed                         | the batch is removed                          |
 
-Purpose: this table. Invariant: a batch keeps its first and last offset, so that gaps are between
-batches only, and a retained record keeps its bytes except for the timestamp delta. Must not know:
-which records are the last of their key.
+Invariants: a batch keeps its first and last offset, so that there are gaps only between batches. In
+a retained record, only the timestamp delta changes.
 """
 
 from __future__ import annotations
@@ -48,20 +49,20 @@ def filter_batch(
     retain: Callable[[RecordView], bool],
     retain_empty: bool,
     new_delete_horizon_ms: int | None,
-    is_spent_marker: bool = False,
+    is_discardable_marker: bool = False,
 ) -> bytes | None:
     """Return a batch with only the records that `retain` accepts, or None if nothing remains.
 
-    `new_delete_horizon_ms` is set, if the batch has none, as the time from which its tombstones, or
-    the batch itself if `is_spent_marker`, can be removed. Raises: LogError if its records are
-    unreadable.
+    If the batch has no delete horizon, and contains a tombstone or `is_discardable_marker` is set,
+    then `new_delete_horizon_ms` becomes its delete horizon. With `retain_empty`, the header of a
+    batch without records is retained. Raises: LogError if the records cannot be decoded.
     """
     held: list[RecordView] | None = None
 
     def kept() -> Iterable[RecordView]:
         return filter(retain, view_records(header, batch)) if held is None else held
 
-    # Larger batches are read twice, to count and to copy, so that not all records are in memory.
+    # Larger batches are decoded twice, so that not all their records are in memory.
     if header.record_count <= _RECORDS_HELD_MAX:
         held = list(kept())
     count, max_timestamp, has_tombstone = 0, NO_TIMESTAMP, False
@@ -72,7 +73,7 @@ def filter_batch(
     if count == 0:
         return _empty(header) if retain_empty else None
     base_timestamp, attributes = header.base_timestamp, header.attributes
-    may_go_later = has_tombstone or is_spent_marker
+    may_go_later = has_tombstone or is_discardable_marker
     if may_go_later and header.delete_horizon_ms is None and new_delete_horizon_ms is not None:
         base_timestamp, attributes = new_delete_horizon_ms, attributes | DELETE_HORIZON_BIT
     elif count == header.record_count:
@@ -91,10 +92,11 @@ def filter_batch(
 
 
 def view_records(header: BatchHeader, batch: memoryview) -> Iterator[RecordView]:
-    """Yield the parts of a batch's records that compaction needs, one record at a time.
+    """Yield the fields of a batch's records that compaction needs, one record at a time.
 
-    Raises, while iterating: LogError if they are unreadable, or their offsets do not ascend within
-    the batch, because they decide which records of other batches are removed.
+    Raises, while iterating: LogError if the records cannot be decoded, or if their offsets do not
+    ascend within the batch. The offsets are checked because they determine which records of other
+    batches are removed.
     """
     pieces = decompressed_pieces(header.compression, batch[HEADER_BYTES:])
     delta_min = 0
@@ -103,7 +105,7 @@ def view_records(header: BatchHeader, batch: memoryview) -> Iterator[RecordView]
         if not delta_min <= view.offset_delta <= header.last_offset_delta:
             raise LogError(
                 ErrorCode.invalid_record,
-                f"A record claims offset {header.base_offset + view.offset_delta}, but "
+                f"A record has offset {header.base_offset + view.offset_delta}, but an offset from "
                 f"{header.base_offset + delta_min} to {header.last_offset} is expected.",
             )
         delta_min = view.offset_delta + 1

@@ -1,12 +1,12 @@
-"""The two sparse indexes of a segment, in Kafka's binary formats.
+"""The offset index and the time index of a segment, in Kafka's binary formats.
 
     .index      relative offset int32 | position int32    the last offset of the batch at `position`
     .timeindex  timestamp int64 | relative offset int32    the largest timestamp up to that offset
 
-Purpose: find the position to start from for an offset or a timestamp. Invariant: entries ascend; an
-index can lack entries but has no wrong ones; it can be rebuilt from the log. Only its size is in
-memory: a lookup reads a few blocks. Must not know: batches. Source: `OffsetIndex`, `TimeIndex`,
-`AbstractIndex`.
+A lookup returns the position or offset at which a search in the log file starts. Invariants:
+entries are in ascending order. An index may lack entries, but it contains no incorrect entries, and
+it can be rebuilt from the log file. Only the number of entries is kept in memory; a lookup reads a
+few blocks. Source: `OffsetIndex`, `TimeIndex`, `AbstractIndex`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from broker_ref.log.storage import File
 
 _OFFSET_ENTRY = struct.Struct("!ii")
 _TIME_ENTRY = struct.Struct("!qi")
-# A search reads single entries until this many are left, and then all of those at once.
+# A binary search reads single entries until at most this many remain, and reads these in one block.
 _BLOCK_ENTRIES = 256
 RELATIVE_OFFSET_MAX = 2**31 - 1
 
 
 class _SortedEntries:
-    """A file of fixed-size entries whose columns ascend."""
+    """A file of fixed-size entries with two columns, both in ascending order."""
 
     def __init__(self, file: File, entry: struct.Struct, bytes_max: int) -> None:
         self.file = file
@@ -51,7 +51,7 @@ class _SortedEntries:
         return self.read(self.entries - 1) if self.entries else None
 
     def floor(self, key: int) -> tuple[int, int] | None:
-        """Return the last entry whose first column is at most `key`."""
+        """Return the last entry whose first column is at most `key`, or None."""
         low, high = 0, self.entries
         while high - low > _BLOCK_ENTRIES:
             middle = (low + high) // 2
@@ -93,21 +93,21 @@ class OffsetIndex:
         return self._entries.entries >= self._entries.entries_max
 
     def append(self, last_offset: int, position: int) -> None:
-        """Add an entry: the batch at `position` ends with `last_offset`."""
+        """Add an entry for the batch at `position`, which ends with `last_offset`."""
         self._entries.append(last_offset - self._base_offset, position)
 
     def lookup(self, offset: int) -> tuple[int, int] | None:
-        """Return (last offset, position) of the last entry at or before `offset`."""
+        """Return (last offset, position) of the last entry at or before `offset`, or None."""
         found = self._entries.floor(min(offset - self._base_offset, RELATIVE_OFFSET_MAX))
         return None if found is None else (self._base_offset + found[0], found[1])
 
     def damage(self, log_bytes: int) -> str | None:
-        """Return why the index cannot belong to a log file of this size, or None."""
+        """Return the reason why the index cannot belong to a log file of this size, or None."""
         if self._entries.has_torn_entry:
-            return f"its size of {self.file.size()} bytes is not a whole number of entries"
+            return f"its size of {self.file.size()} bytes is not a multiple of the entry size"
         last = self._entries.last()
         if last is not None and (last[0] < 0 or not 0 < last[1] < log_bytes):
-            return f"its last entry {last} exceeds a log of {log_bytes} bytes"
+            return f"its last entry {last} is invalid for a log file of {log_bytes} bytes"
         return None
 
     def truncate_to(self, offset: int) -> None:
@@ -129,11 +129,11 @@ class TimeIndex:
 
     @property
     def is_full(self) -> bool:
-        """Return whether it is full; one entry is reserved for the end of the segment."""
+        """Return whether the index is full; one entry is reserved for the end of the segment."""
         return self._entries.entries >= self._entries.entries_max - 1
 
     def last(self) -> tuple[int, int]:
-        """Return the largest timestamp with its offset, or (-1, base offset) if empty."""
+        """Return (largest timestamp, offset), or (-1, base offset) if the index is empty."""
         if self._last is None:
             entry = self._entries.last()
             self._last = (
@@ -144,27 +144,27 @@ class TimeIndex:
         return self._last
 
     def append_if_larger(self, timestamp: int, offset: int) -> None:
-        """Add `timestamp` if it is larger than the last one."""
+        """Add an entry if `timestamp` is larger than the timestamp of the last entry."""
         if timestamp > self.last()[0]:
             self._entries.append(timestamp, offset - self._base_offset)
             self._last = (timestamp, offset)
 
     def lookup(self, timestamp: int) -> int:
-        """Return an offset up to which all timestamps are at most `timestamp`."""
+        """Return an offset up to which no record has a timestamp larger than `timestamp`."""
         found = self._entries.floor(timestamp)
         return self._base_offset + found[1] if found else self._base_offset
 
     def damage(self) -> str | None:
-        """Return why the index cannot be correct, or None."""
+        """Return the reason why the index is invalid, or None."""
         if self._entries.has_torn_entry:
-            return f"its size of {self.file.size()} bytes is not a whole number of entries"
+            return f"its size of {self.file.size()} bytes is not a multiple of the entry size"
         last = self._entries.last()
         if last is not None and (last[1] < 0 or last[0] < self._entries.read(0)[0]):
-            return f"its last entry {last} is before its first"
+            return f"its last entry {last} is smaller than its first entry"
         return None
 
     def truncate_to(self, offset: int) -> None:
-        """Remove the entries whose timestamp is of a batch that ends at or after `offset`."""
+        """Remove the entries for batches that end at or after `offset`."""
         self._entries.truncate_to(offset - self._base_offset, column=1)
         self._last = None
 

@@ -1,8 +1,8 @@
 """The start offsets of leader epochs in a log (KIP-101, Kafka's `LeaderEpochFileCache`).
 
-Purpose: the (epoch, start offset) history of one log, stored in `leader-epoch-checkpoint`.
-Invariant: epochs and start offsets are strictly ascending; a new epoch is on disk before its first
-record. Must not know: who leads.
+The (leader epoch, start offset) entries of a log are stored in `leader-epoch-checkpoint`.
+Invariants: leader epochs and start offsets are strictly ascending. A new leader epoch is written to
+disk before its first record.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ UNDEFINED_EPOCH_OFFSET = -1
 
 
 class LeaderEpochFileCache:
-    """The epochs of one log, oldest first."""
+    """The leader epochs of one log, oldest first."""
 
     def __init__(self, *, storage: Storage, directory: str) -> None:
-        """Read the checkpoint. Raises: CorruptLogError naming it."""
+        """Read the checkpoint file. Raises: CorruptLogError with the name of the file."""
         self._storage = storage
         self._path = f"{directory}/{LEADER_EPOCH_FILE}"
         self._entries: list[tuple[int, int]] = []
@@ -30,22 +30,22 @@ class LeaderEpochFileCache:
                 epoch <= self._entries[-1][0] or start_offset <= self._entries[-1][1]
             ):
                 raise CorruptLogError(
-                    self._path, 0, f"epoch {epoch} does not follow the previous entry"
+                    self._path, 0, f"leader epoch {epoch} contradicts the previous entry"
                 )
             self._entries.append((epoch, start_offset))
 
     @property
     def entries(self) -> tuple[tuple[int, int], ...]:
-        """Return (epoch, start offset) entries, oldest first."""
+        """Return the (leader epoch, start offset) entries, oldest first."""
         return tuple(self._entries)
 
     @property
     def latest(self) -> int | None:
-        """Return the newest epoch, or None if there is none."""
+        """Return the newest leader epoch, or None if there are no entries."""
         return self._entries[-1][0] if self._entries else None
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Store that `epoch` starts at `start_offset`; removes contradicting entries."""
+        """Store the start offset of a leader epoch and remove entries that contradict it."""
         if self._entries and self._entries[-1][0] == epoch and start_offset >= self._entries[-1][1]:
             return
         entries = list(self._entries)
@@ -56,15 +56,16 @@ class LeaderEpochFileCache:
         self._write(entries)
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """Return the epoch that wrote `offset`, or None if unknown."""
+        """Return the leader epoch of the record at `offset`, or None if it is unknown."""
         index = bisect_right(self._entries, offset, key=lambda entry: entry[1])
         return self._entries[index - 1][0] if index else None
 
     def end_offset_for_epoch(self, epoch: int, *, log_end_offset: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the largest epoch up to the requested one.
+        """Return (leader epoch, end offset) of the largest leader epoch that is at most `epoch`.
 
-        Returns (-1, -1) if it is newer than all known epochs. An epoch older than all known ones
-        ends at the start of the first known one.
+        Returns (-1, -1) if `epoch` is newer than all known leader epochs. If `epoch` is older than
+        all known leader epochs, its end offset is the start offset of the oldest known leader
+        epoch.
         """
         if epoch == UNDEFINED_EPOCH or not self._entries or epoch > self._entries[-1][0]:
             return UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET
@@ -75,20 +76,23 @@ class LeaderEpochFileCache:
         return floor_epoch, self._entries[index][1]
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Remove the epochs that start at or after `end_offset`."""
+        """Remove the leader epochs that start at or after `end_offset`."""
         kept = [entry for entry in self._entries if entry[1] < end_offset]
         if len(kept) != len(self._entries):
             self._write(kept)
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Remove the epochs that end before `start_offset`, where the next one then starts."""
+        """Remove the leader epochs that end at or before `start_offset`.
+
+        The leader epoch of the record at `start_offset` then starts at `start_offset`.
+        """
         index = bisect_right(self._entries, start_offset, key=lambda entry: entry[1])
         if index and self._entries[:index] != [(self._entries[index - 1][0], start_offset)]:
             first = (self._entries[index - 1][0], start_offset)
             self._write([first, *self._entries[index:]])
 
     def clear(self) -> None:
-        """Remove all epochs."""
+        """Remove all leader epochs."""
         if self._entries:
             self._write([])
 

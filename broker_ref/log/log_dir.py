@@ -1,4 +1,4 @@
-"""The log directory for DescribeLogDirs, provided by the I/O layer."""
+"""The log directory that DescribeLogDirs reports, provided by the I/O layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNKNOWN_BYTES: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSpace:
-    """Total and usable bytes of the volume; -1 if unknown."""
+    """The total size and the usable space of a volume in bytes; -1 means unknown."""
 
     total_bytes: int = UNKNOWN_BYTES
     usable_bytes: int = UNKNOWN_BYTES
@@ -19,11 +19,11 @@ class DiskSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDir:
-    """The path of the logs; `space` measures the volume when called."""
+    """The path of the log directory; `space` returns the current disk space of its volume."""
 
     path: str = "/"
     space: Callable[[], DiskSpace] = DiskSpace
 
 
 UNKNOWN_LOG_DIR: Final = LogDir()
-"""The default if the I/O layer provides none."""
+"""The log directory if the I/O layer does not provide one."""

@@ -3,17 +3,17 @@
     <root>/
         orders-0/  orders-1/                one log each (`partition_log`)
         <topic id>-2-delete/                a log that is being deleted
-        <topic id>-3-stray/                 a log whose topic does not exist, renamed
-        recovery-point-offset-checkpoint    flushed offsets, per partition
+        <topic id>-3-stray/                 a log whose topic does not exist
+        recovery-point-offset-checkpoint    recovery points, per partition
         log-start-offset-checkpoint         log start offsets, per partition
         cleaner-offset-checkpoint           compacted offsets, per partition
         replication-offset-checkpoint       high watermarks, per partition
-        .kafka_cleanshutdown                exists only between a clean shutdown and the next start
+        .kafka_cleanshutdown                exists only from a clean shutdown to the next startup
 
-Purpose: open logs with their checkpoints, checkpoint all logs in a few files, and distinguish a
-clean shutdown from a crash. Invariant: the clean-shutdown marker is written last and removed first;
-no checkpoint exceeds what its log contains, even if a truncation is interrupted. Must not know:
-topic configs, or when to checkpoint. Source: `LogManager`, `CleanShutdownFileHandler`.
+The manager opens logs with their checkpointed offsets, writes the checkpoints of all logs to common
+files, and detects whether the last shutdown was clean. Invariants: the clean-shutdown marker is
+written last and removed first. No checkpointed offset exceeds the log end offset, even if a
+truncation is interrupted. Source: `LogManager`, `CleanShutdownFileHandler`.
 """
 
 from __future__ import annotations
@@ -41,23 +41,27 @@ from broker_ref.log.partition_log import PartitionLog
 from broker_ref.log.storage import Storage, StorageError
 
 _LOG_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
-# Short suffixes that no log has: a topic name can be as long as a file name.
+# Directories with these suffixes contain the topic id instead of the topic name, because a topic
+# name can already have the maximum length of a file name.
 _DELETE_SUFFIX = "-delete"
 _STRAY_SUFFIX = "-stray"
 
-# About a tenth of a second of work, during which nothing else is served.
+# About 100 ms of work, during which the broker serves no requests.
 CLEAN_BUDGET_BYTES = 256 * 1024
 
 logger = logging.getLogger(__name__)
 
 
 class LogManager:
-    """The logs in one storage, which has one user at a time (`DiskStorage` locks its root)."""
+    """The logs in one storage, which only one process can use at a time.
+
+    `DiskStorage` locks its root directory for this purpose.
+    """
 
     def __init__(self, *, storage: Storage, dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES) -> None:
-        """Read the checkpoints, remove the clean-shutdown marker, finish interrupted deletions.
+        """Read the checkpoints, remove the clean-shutdown marker and finish interrupted deletions.
 
-        Raises: CorruptLogError naming a damaged checkpoint, StorageError.
+        Raises: CorruptLogError with the name of a damaged checkpoint file, StorageError.
         """
         self._storage = storage
         self._logs: dict[TopicPartition, PartitionLog] = {}
@@ -85,7 +89,9 @@ class LogManager:
                     storage.remove(name)
                 except StorageError as error:
                     logger.warning(
-                        "A deleted log remains on storage until the next start: %s", error
+                        "The files of a deleted log could not be removed. They will be removed at "
+                        "the next startup of the broker: %s",
+                        error,
                     )
 
     @property
@@ -94,17 +100,17 @@ class LogManager:
         return self._logs
 
     def partitions_on_disk(self) -> list[TopicPartition]:
-        """Return the partitions that have a directory, sorted."""
+        """Return all partitions that have a log directory, sorted."""
         matches = [_LOG_DIRECTORY.fullmatch(name) for name in self._storage.list("")]
         return sorted((match[1], int(match[2])) for match in matches if match is not None)
 
     def open_log(
         self, topic: str, partition: int, *, config: LogConfig, now_ms: int
     ) -> PartitionLog:
-        """Open a partition's log, creating it if missing, and add it to the open logs.
+        """Open the log of a partition, or create the log if it does not exist.
 
-        Raises: CorruptLogError, StorageError. The log's files then do not change, and the next
-        shutdown does not count as clean.
+        Raises: CorruptLogError, StorageError. If opening fails, the files of the log are unchanged,
+        and the next shutdown is not recorded as clean.
         """
         key = (topic, partition)
         assert key not in self._logs, f"{topic}-{partition} is already open"
@@ -124,7 +130,7 @@ class LogManager:
         return self._logs[key]
 
     def high_watermark(self, topic: str, partition: int) -> int:
-        """Return the checkpointed high watermark of an open log, limited to its start and end."""
+        """Return the checkpointed high watermark of an open log, limited to the log's offsets."""
         log = self._logs[topic, partition]
         checkpointed = self._high_watermarks.get((topic, partition), 0)
         return max(log.log_start_offset, min(checkpointed, log.log_end_offset))
@@ -136,25 +142,26 @@ class LogManager:
         self.checkpoint()
 
     def delete_log(self, topic: str, partition: int, *, unique_id: str) -> None:
-        """Close and delete a partition's log; a crash leaves it whole or deleted.
+        """Close and delete the log of a partition.
 
-        `unique_id` distinguishes logs of the same name. Raises: StorageError if it remains on
-        storage, under its name or as a log to delete, which the next start removes.
+        After a crash, the log is either complete or deleted. `unique_id` distinguishes logs with
+        the same name. Raises: StorageError if files could not be removed. If the log was already
+        renamed, the next startup removes these files.
         """
         name = self._move(topic, partition, f"{unique_id}-{partition}{_DELETE_SUFFIX}")
         self.checkpoint()
         self._storage.remove(name)
 
-    def set_aside(self, topic: str, partition: int, *, unique_id: str) -> str:
-        """Close a partition's log and rename it; returns the new name."""
+    def rename_stray(self, topic: str, partition: int, *, unique_id: str) -> str:
+        """Close the log of a partition and rename it as a stray log; return the new name."""
         name = self._move(topic, partition, f"{unique_id}-{partition}{_STRAY_SUFFIX}")
         self.checkpoint()
         return name
 
-    def forget_offsets(self, topic: str, partition: int) -> None:
-        """Durably remove a partition's checkpoints; a new one must not inherit them."""
+    def remove_checkpoints(self, topic: str, partition: int) -> None:
+        """Durably remove a partition's checkpoints, so that a new log does not inherit them."""
         key = (topic, partition)
-        self._forget(key)
+        self._remove_from_checkpoints(key)
         if any(key in offsets for offsets in self._written.values()):
             self.checkpoint()
 
@@ -165,9 +172,9 @@ class LogManager:
         *,
         budget_bytes: int = CLEAN_BUDGET_BYTES,
     ) -> bool:
-        """Compact some of the open logs; returns whether there is more to do.
+        """Compact some of the open logs; return whether more work remains.
 
-        See `LogCleaner.run`. Raises: nothing.
+        See `LogCleaner.run`. Raises no exceptions.
         """
         return self._cleaner.run(now_ms, stable_offsets, budget_bytes=budget_bytes)
 
@@ -179,24 +186,25 @@ class LogManager:
         directory = f"{topic}-{partition}"
         if self._storage.list(directory):
             self._storage.rename(directory, target)
-        self._forget(key)
+        self._remove_from_checkpoints(key)
         return target
 
-    def _forget(self, key: TopicPartition) -> None:
+    def _remove_from_checkpoints(self, key: TopicPartition) -> None:
         for offsets in self._checkpoints().values():
             offsets.pop(key, None)
 
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
         """Write the checkpoint files whose offsets have changed.
 
-        `high_watermarks` are those of open logs; other logs keep their last ones.
+        `high_watermarks` contains the high watermarks of open logs. Other checkpointed high
+        watermarks do not change.
         """
         for key, high_watermark in (high_watermarks or {}).items():
             if key in self._logs:
                 self._high_watermarks[key] = high_watermark
         for key, log in self._logs.items():
             self._recovery_points[key] = log.recovery_point
-            # As in Kafka, a log that starts with its first segment has no entry.
+            # As in Kafka, there is no entry if the log starts at its first segment.
             self._log_start_offsets.pop(key, None)
             if log.log_start_offset > log.segment_base_offsets[0]:
                 self._log_start_offsets[key] = log.log_start_offset
@@ -214,10 +222,11 @@ class LogManager:
         }
 
     def close(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
-        """Shut down cleanly: flush and close all logs, checkpoint, and write the marker.
+        """Shut down cleanly: flush and close all logs, then write the checkpoints and the marker.
 
-        If a log could not be opened or written, there is no marker and the next start recovers the
-        logs. The first LogError or StorageError is raised after all are closed.
+        If a log could not be opened or written, the marker is not written, and the next startup
+        recovers the logs. Raises: the first LogError or StorageError, after all logs have been
+        closed.
         """
         self._cleaner.abort()
         unopened = [key for key in self.partitions_on_disk() if key not in self._logs]

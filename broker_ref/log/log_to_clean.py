@@ -1,11 +1,10 @@
 """The part of a log to compact, and its priority (`LogToClean`, `LogCleanerManager`).
 
-      log start        first dirty offset      first uncleanable offset         log end
-      | already compacted   | dirty: cleanable       | last stable offset, active |
-      |                     |                        | segment, too young         |
+    log start offset    first dirty offset    first uncleanable offset    log end offset
+    | compacted         | dirty, cleanable    | dirty, not cleanable      |
 
-Purpose: this division. Invariant: nothing at or above the last stable offset, in the active
-segment, or younger than `min.compaction.lag.ms` is compacted. Must not know: how to compact.
+Invariant: records at or above the last stable offset, records in the active segment, and records
+that are younger than `min.compaction.lag.ms` are not compacted.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogToClean:
-    """A log with dirty records; `ratio` is the dirty share of the compactable part."""
+    """A log with dirty records; `ratio` is the share of dirty bytes among clean and dirty bytes."""
 
     log: PartitionLog
     first_dirty_offset: int
@@ -31,7 +30,7 @@ class LogToClean:
 def find_cleanable(
     log: PartitionLog, *, checkpoint: int | None, last_stable_offset: int, now_ms: int
 ) -> LogToClean | None:
-    """Return the part of a log to compact, or None if it is not due.
+    """Return the part of a log to compact, or None if no compaction is necessary.
 
     `checkpoint` is the offset up to which the log has been compacted, or None.
     """
@@ -40,8 +39,8 @@ def find_cleanable(
     if not log.log_start_offset <= first_dirty <= log.log_end_offset:
         if not config.delete:
             logger.warning(
-                "%s was compacted up to offset %d, but contains offsets %d to %d; compacting all "
-                "of it",
+                "%s: the compaction checkpoint %d is not between the log start offset %d and the "
+                "log end offset %d. The entire log is compacted again",
                 log.directory, first_dirty, log.log_start_offset, log.log_end_offset,
             )  # fmt: skip
         first_dirty = log.log_start_offset

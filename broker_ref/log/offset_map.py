@@ -1,18 +1,18 @@
-"""The offset of the last record of each key, within a memory limit (`OffsetMap`).
+"""The offset of the last record of each key, with a memory limit (Kafka's `OffsetMap`).
 
-Purpose: the map that compaction compares records with. Invariant: memory stays below the limit,
-except for a single key that exceeds it. Unlike Kafka's `SkimpyOffsetMap` it stores keys, not
-hashes. Must not know: segments.
+Compaction removes a record if the map contains a higher offset for its key. Invariant: the map uses
+less memory than the limit, unless it contains only one key. The map contains keys; Kafka's
+`SkimpyOffsetMap` contains hashes of keys.
 """
 
 from __future__ import annotations
 
-# Memory of an entry in addition to its key: the bytes object, the integer, a slot.
+# Memory of an entry in addition to its key: the bytes object, the integer and the dict slot.
 _ENTRY_BYTES = 200
 
 
 class OffsetMap:
-    """Maps keys to offsets, using at most about `bytes_max` bytes."""
+    """Maps keys to offsets, with at most about `bytes_max` bytes of memory."""
 
     def __init__(self, *, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -20,7 +20,10 @@ class OffsetMap:
         self._offsets: dict[bytes, int] = {}
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Store the last offset of a key; returns False if full. The first always fits."""
+        """Store the last offset of a key; return False if the map is full.
+
+        The first key is always stored.
+        """
         if key not in self._offsets:
             size_bytes = self._bytes + len(key) + _ENTRY_BYTES
             if size_bytes > self._bytes_max and self._offsets:
@@ -30,5 +33,5 @@ class OffsetMap:
         return True
 
     def get(self, key: bytes) -> int:
-        """Return the last offset of a key, or -1."""
+        """Return the last offset of a key, or -1 if the map does not contain the key."""
         return self._offsets.get(key, -1)

@@ -7,14 +7,13 @@
         leader-epoch-checkpoint
 
     log start offset <= segments ... <= recovery point <= log end offset
-    reads below it      everything below is        the offset of the
+    reads below it      records below it are       the offset of the
     are rejected        flushed to disk            next record
 
-Purpose: append as leader and as follower, read, search, truncate, retain. Invariant: offsets ascend
-from the log start offset to the log end offset, with gaps only after compaction; a rejected append
-changes nothing; after a failed write the log rejects appends until it is opened again, because the
-state on disk is then unknown; a failed read, or a write that did not start, changes nothing. Must
-not know: replicas, the current high watermark (callers pass end offsets), requests, the clock.
+Invariants: offsets ascend from the log start offset to the log end offset, with gaps only after
+compaction. An append that is rejected does not change the log. After a failed write, the log
+rejects appends until it is opened again, because the state on disk is unknown. A failed read, or a
+write that was not started, does not change the log.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class PartitionLog:
         self.leader_epochs = loaded.leader_epochs
         self.producers = loaded.producers
         self.removals = 0
-        """Incremented when segments are removed or truncated, which invalidates earlier lookups."""
+        """Incremented when segments are removed or truncated; earlier lookups are then invalid."""
 
     @classmethod
     def open(
@@ -93,12 +92,13 @@ class PartitionLog:
         high_watermark: int = 0,
         on_truncate: Callable[[int], None] = lambda _: None,
     ) -> PartitionLog:
-        """Open the log in `directory`, creating it if missing, with recovery unless `clean`.
+        """Open the log in `directory`, or create it if it does not exist.
 
-        `clean` means that the last shutdown was clean; the offsets are from the checkpoints (see
-        `LogManager`). `on_truncate` is called with the new end before each truncation and must
-        lower the checkpoints durably. Raises: CorruptLogError naming file and position,
-        StorageError.
+        `clean` means that the last shutdown was clean, so that the log is not recovered.
+        `recovery_point`, `log_start_offset` and `high_watermark` are the checkpointed offsets (see
+        `LogManager`). Before each truncation, `on_truncate` is called with the new end of the log
+        and must durably lower the checkpoints. Raises: CorruptLogError with the file and the
+        position, StorageError.
         """
         loaded = LogLoader(
             storage=storage,
@@ -120,7 +120,7 @@ class PartitionLog:
         )
 
     def update_config(self, config: LogConfig) -> None:
-        """Apply new settings; index settings take effect in the next segment."""
+        """Apply a new config; changes to index settings apply to the next segment."""
         self.config = config
 
     @property
@@ -130,17 +130,17 @@ class PartitionLog:
 
     @property
     def log_end_offset(self) -> int:
-        """The offset of the next record."""
+        """The offset of the next record to be appended."""
         return self._log_end_offset
 
     @property
     def recovery_point(self) -> int:
-        """The offset below which everything is flushed."""
+        """The offset below which all records are flushed to disk."""
         return self._recovery_point
 
     @property
     def size_bytes(self) -> int:
-        """Return the size of all log files, without indexes."""
+        """Return the size of all log files in bytes, without indexes."""
         return self._segments.size_bytes
 
     @property
@@ -155,12 +155,12 @@ class PartitionLog:
 
     @property
     def producer_entries(self) -> tuple[ProducerStateEntry, ...]:
-        """Return the producer state (for DescribeProducers)."""
+        """Return the state of all producers (for DescribeProducers)."""
         return self.producers.entries
 
     @property
     def storage_error(self) -> str | None:
-        """Return why the log rejects appends, or None."""
+        """Return the reason why the log rejects appends, or None."""
         return self._health.error
 
     # Appending
@@ -174,13 +174,13 @@ class PartitionLog:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         guard: VerificationGuard | None = None,
     ) -> AppendResult:
-        """Append a produced batch and assign its offsets (`UnifiedLog.appendAsLeader`).
+        """Append a batch from a producer and assign its offsets (`UnifiedLog.appendAsLeader`).
 
-        Raises: LogError with Kafka's error codes: INVALID_RECORD, CORRUPT_MESSAGE,
-        MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, INVALID_PRODUCER_EPOCH,
-        OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR; RecordValidationError
-        for single records. Records are decoded only if the topic is compacted or limits the age of
-        timestamps.
+        Records are decoded only if the topic is compacted, if it limits the age of timestamps, or
+        if the max timestamp is too far in the future. Raises: LogError with Kafka's error codes:
+        INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
+        INVALID_TIMESTAMP, INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE,
+        KAFKA_STORAGE_ERROR; RecordValidationError if some records are invalid.
         """
         self._health.require()
         header = check_produced(
@@ -209,7 +209,7 @@ class PartitionLog:
         leader_epoch: int,
         now_ms: int,
     ) -> AppendResult:
-        """Append, as the leader, a marker that ends a producer's transaction.
+        """Append a marker that ends a producer's transaction, on the leader.
 
         Raises: LogError with INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED,
         KAFKA_STORAGE_ERROR.
@@ -248,11 +248,12 @@ class PartitionLog:
         )
 
     def append_as_follower(self, records: bytes, *, now_ms: int) -> None:
-        """Append batches with the leader's offsets (`UnifiedLog.appendAsFollower`).
+        """Append batches to which the leader has assigned offsets (`UnifiedLog.appendAsFollower`).
 
-        They start at the log end offset, or above it if the leader's log was compacted. All are
-        checked before the first is written. Raises: LogError(OFFSET_OUT_OF_RANGE) if they start
-        below the log end offset, LogError(CORRUPT_MESSAGE), LogError(KAFKA_STORAGE_ERROR).
+        The first batch starts at the log end offset, or above it if the leader's log was compacted.
+        All batches are checked before the first one is written. Raises:
+        LogError(OFFSET_OUT_OF_RANGE) if the first batch starts below the log end offset,
+        LogError(CORRUPT_MESSAGE), LogError(KAFKA_STORAGE_ERROR).
         """
         self._health.require()
         headers = check_replicated(
@@ -262,7 +263,7 @@ class PartitionLog:
             self._write(headers, memoryview(records), now_ms)
 
     def _write(self, headers: Sequence[BatchHeader], view: memoryview, now_ms: int) -> None:
-        """Write batches at the log end, with one write per segment."""
+        """Write batches at the end of the log, with one write per segment."""
         markers = markers_of(headers, view)
         for header in headers:
             if header.partition_leader_epoch != self.leader_epochs.latest and (
@@ -273,10 +274,11 @@ class PartitionLog:
             0,
             0,
             0,
-        )  # The run to write next: its first index, and its bounds in the view.
+        )  # The batches to write next: the index of the first batch, and bounds in the view.
         for index, header in enumerate(headers):
             active = self._segments.active
-            # The first batch of a segment determines when it is rolled, so it is written alone.
+            # The first batch of a segment determines when the segment is rolled, so this batch is
+            # written separately.
             if end > start and (
                 active.size_bytes == 0 or self._should_roll(header, now_ms, end - start)
             ):
@@ -308,12 +310,12 @@ class PartitionLog:
         self._segments.active.append(batches, headers)
         self._log_end_offset = headers[-1].next_offset
         for header in headers:
-            self.producers.note(header, markers.get(header.base_offset), self._segments.active)
+            self.producers.update(header, markers.get(header.base_offset), self._segments.active)
 
     def _roll(self, now_ms: int, base_offset: int) -> None:
-        """Flush the active segment, store a producer snapshot, create a new active segment."""
+        """Flush the active segment, store a producer snapshot, and create a new active segment."""
         self._seal(now_ms)
-        with not_retriable():  # A segment has several files; a partial set must not remain.
+        with not_retriable():  # Some of the segment's files may already exist.
             self._segments.add(self._new_segment(base_offset, now_ms))
         self._log_end_offset = base_offset
 
@@ -330,16 +332,16 @@ class PartitionLog:
     # Truncation
 
     def truncate_to(self, offset: int, *, now_ms: int) -> None:
-        """Durably remove everything from `offset` on (`UnifiedLog.truncateTo`).
+        """Durably remove all batches that end at or after `offset` (`UnifiedLog.truncateTo`).
 
-        A batch that starts below `offset` and ends above it is removed too, so that the log end
-        offset is at most `offset`; it is lower also if `offset` follows a gap. `on_truncate` is
-        called before the first byte is removed. Raises: LogError.
+        A batch that contains `offset` is removed completely. The new log end offset is then lower
+        than `offset`. It is also lower if there is a gap before `offset`. `on_truncate` is called
+        before any data is removed. Raises: LogError.
         """
         self._health.require()
         with self._health.writing():
             if offset >= self._log_end_offset:
-                # An epoch can start at the end without a record.
+                # A leader epoch can start at the log end offset before its first record.
                 self.leader_epochs.truncate_from_end(offset)
             elif offset < self._segments[0].base_offset:
                 self.truncate_fully_and_start_at(offset, now_ms=now_ms)
@@ -348,9 +350,9 @@ class PartitionLog:
                     self._truncate(offset, now_ms)
 
     def _truncate(self, offset: int, now_ms: int) -> None:
-        # After the truncation this is the last segment; all earlier ones are whole and flushed.
+        # The last segment after the truncation. All earlier segments are complete and flushed.
         index = self._segments.index_of(offset)
-        kept_offset = self._segments[index].cut_offset(offset)
+        kept_offset = self._segments[index].end_offset_after_truncation(offset)
         self._lower_checkpoints(
             kept_offset, log_start_offset=min(self._log_start_offset, kept_offset)
         )
@@ -366,13 +368,14 @@ class PartitionLog:
         )
 
     def truncate_fully_and_start_at(self, offset: int, *, now_ms: int) -> None:
-        """Remove everything; the log then starts empty at `offset`. Raises: LogError."""
+        """Remove all records; the empty log then starts at `offset`. Raises: LogError."""
         self._health.require()
         with self._health.writing(), not_retriable():
             self._restart_at(offset, now_ms)
 
     def _restart_at(self, offset: int, now_ms: int) -> None:
-        # After a crash the start finds the rest below `offset` and starts there, or at `offset`.
+        # After a crash, the next startup either recovers the remaining segments or creates an empty
+        # log at `offset`.
         self._lower_checkpoints(min(self._segments[0].base_offset, offset), log_start_offset=offset)
         self._segments.delete_newest_to(0)
         self._segments.add(self._new_segment(offset, now_ms))
@@ -382,7 +385,7 @@ class PartitionLog:
         self.producers.clear()
 
     def _lower_checkpoints(self, recovery_point: int, *, log_start_offset: int) -> None:
-        """Durably lower the checkpoints before the data is removed."""
+        """Durably lower the checkpoints, before data is removed."""
         self.removals += 1
         self._recovery_point = min(self._recovery_point, recovery_point)
         self._log_start_offset = log_start_offset
@@ -393,13 +396,13 @@ class PartitionLog:
     def read(
         self, start_offset: int, *, end_offset: int, max_bytes: int, at_least_one_batch: bool
     ) -> bytes:
-        """Return whole batches from the one that contains `start_offset` on, below `end_offset`.
+        """Return complete batches, from the batch that contains `start_offset` up to `end_offset`.
 
-        Empty if `start_offset` is at or above `end_offset`, or if the first batch exceeds
-        `max_bytes` and `at_least_one_batch` is not set. One call reads from one segment.
+        Returns no batches if `start_offset` is at or above `end_offset`, or if the first batch
+        exceeds `max_bytes` and `at_least_one_batch` is False. One call reads from one segment.
 
-        Raises: LogError(OFFSET_OUT_OF_RANGE) below the log start or above the log end offset,
-        CorruptLogError if a batch on disk is damaged.
+        Raises: LogError(OFFSET_OUT_OF_RANGE) if `start_offset` is below the log start offset or
+        above the log end offset, CorruptLogError if a batch on disk is damaged.
         """
         self._require_in_range(start_offset)
         end_offset = min(end_offset, self._log_end_offset)
@@ -414,9 +417,9 @@ class PartitionLog:
             )
 
     def position_of(self, offset: int) -> LogPosition:
-        """Return the position of the batch that contains `offset`, or the end of the log.
+        """Return the position of the batch that contains `offset`, or of the end of the log.
 
-        Reads some headers, no records. Raises: as `read`.
+        Reads batch headers, but no records. Raises: the same errors as `read`.
         """
         self._require_in_range(offset)
         if offset == self._log_end_offset:
@@ -428,12 +431,12 @@ class PartitionLog:
         if not self._log_start_offset <= offset <= self._log_end_offset:
             raise LogError(
                 ErrorCode.offset_out_of_range,
-                f"Offset {offset} of {self.directory} is out of range. The log contains offsets "
-                f"{self._log_start_offset} to {self._log_end_offset}.",
+                f"Offset {offset} of {self.directory} is out of range. The log start offset is "
+                f"{self._log_start_offset}, and the log end offset is {self._log_end_offset}.",
             )
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Return the last stable offset: all transactions below are decided and replicated."""
+        """Return the last stable offset: all transactions below it are completed and replicated."""
         first = self.producers.first_unstable_offset(high_watermark)
         if first is None:
             return high_watermark
@@ -447,16 +450,17 @@ class PartitionLog:
     def offset_for_timestamp(
         self, timestamp_ms: int, *, end_offset: int
     ) -> TimestampAndOffset | None:
-        """Return the first record below `end_offset` with at least this timestamp."""
+        """Return the first record below `end_offset` whose timestamp is at least `timestamp_ms`."""
         with self._health.reading():
             return self._segments.find_timestamp(
                 timestamp_ms, start_offset=self._log_start_offset, end_offset=end_offset
             )
 
     def offset_of_max_timestamp(self, *, end_offset: int) -> TimestampAndOffset | None:
-        """Return the first record with the largest timestamp, or None if it is not below the end.
+        """Return the first record with the largest timestamp.
 
-        As in Kafka it can be below the log start offset while its segment exists.
+        Returns None if this record is at or above `end_offset`. As in Kafka, the record can be
+        below the log start offset if its segment still exists.
         """
         with self._health.reading():
             found = self._segments.find_max_timestamp()
@@ -465,16 +469,17 @@ class PartitionLog:
     # Retention
 
     def delete_records_before(self, offset: int) -> int:
-        """Raise the log start offset to `offset` and return the log start offset.
+        """Raise the log start offset to `offset` and return the new log start offset.
 
-        Segments below are removed by the next `apply_retention`. Raises:
+        The next `apply_retention` removes the segments below the log start offset. Raises:
         LogError(OFFSET_OUT_OF_RANGE) if `offset` is negative or above the log end offset.
         """
         if not 0 <= offset <= self._log_end_offset:
             raise LogError(
                 ErrorCode.offset_out_of_range,
-                f"Cannot delete records of {self.directory} up to offset {offset}. The log "
-                f"contains offsets {self._log_start_offset} to {self._log_end_offset}.",
+                f"Cannot delete records of {self.directory} up to offset {offset}. The log start "
+                f"offset is {self._log_start_offset}, and the log end offset is "
+                f"{self._log_end_offset}.",
             )
         if offset > self._log_start_offset:
             self._log_start_offset = offset
@@ -483,10 +488,10 @@ class PartitionLog:
         return self._log_start_offset
 
     def apply_retention(self, now_ms: int, *, high_watermark: int | None = None) -> int:
-        """Delete old segments according to `cleanup.policy`; returns how many.
+        """Delete old segments according to `cleanup.policy`; return the number of deleted segments.
 
-        Only segments below `high_watermark` (default: the log end offset) are deleted. If the
-        active segment is deleted too, an empty one replaces it first.
+        Only segments below `high_watermark` are deleted (default: the log end offset). If the
+        active segment is deleted, a new active segment is created first.
         """
         self._health.require()
         with self._health.writing():
@@ -505,7 +510,7 @@ class PartitionLog:
     def _delete_oldest(self, count: int, now_ms: int) -> None:
         if count == len(self._segments):
             self._roll(now_ms, self._log_end_offset)
-        # The directory must keep a segment that determines the next offset.
+        # The directory must always contain a segment, because its name determines the next offset.
         self._segments[count].flush()
         self.removals += 1
         deleted = self._segments.take_oldest(count)
@@ -514,36 +519,36 @@ class PartitionLog:
         for segment in deleted:
             segment.delete()
         snapshots = self.producers.snapshots
-        snapshots.keep(offset for offset in snapshots.offsets if offset >= first_offset)
+        snapshots.retain_only(offset for offset in snapshots.offsets if offset >= first_offset)
 
     def expire_producers(self, now_ms: int) -> None:
-        """Remove producers that have not written for `producer.id.expiration.ms`."""
+        """Remove the state of producers that have not written for `producer.id.expiration.ms`."""
         self.producers.expire(now_ms)
 
     # Compaction
 
     def new_cleaned_segment(self, first: LogSegment) -> LogSegment:
-        """Create an empty segment for the retained records of `first` and following segments.
+        """Create an empty segment for the retained records of `first` and the segments after it.
 
-        It is not in the log yet. Raises: StorageError.
+        The new segment is not yet part of the log. Raises: StorageError.
         """
         for name in cleaned_names(first.base_offset):
             self._storage.remove(f"{self.directory}/{name}")
         return self._new_segment(first.base_offset, first.created_ms, name_end=CLEANED_SUFFIX)
 
     def replace_segments(self, old: Sequence[LogSegment], cleaned: LogSegment) -> None:
-        """Replace segments by the cleaned one, and delete them.
+        """Replace segments with the compacted segment and delete the replaced segments.
 
-        A crash leaves the old segments, or the start completes the replacement (see `recovery`).
-        Raises: LogError.
+        After a crash, either the old segments remain, or the next startup completes the replacement
+        (see `recovery`). Raises: LogError.
         """
         self._health.require()
         with self._health.writing():
-            # The active segment can lose its last batches in a crash, but the next segment names
-            # its base.
+            # If a crash removes all batches of the active segment, its file name still determines
+            # the next offset.
             self._segments.active.flush()
             if any(segment.transactions.exists_on_disk for segment in old):
-                cleaned.transactions.create()  # Its rename replaces the old segment's index.
+                cleaned.transactions.create()  # Replaces the index of the old segment.
             cleaned.seal()
             cleaned.flush()
             with not_retriable():
@@ -569,28 +574,31 @@ class PartitionLog:
             self._flush(self._last_flush_ms if now_ms is None else now_ms)
 
     def flush_if_due(self, now_ms: int) -> None:
-        """Flush if unflushed records are older than `flush.ms`."""
+        """Flush if the last flush was at least `flush.ms` ago."""
         if now_ms - self._last_flush_ms >= self.config.flush_ms:
             self.flush(now_ms)
 
     def _flush(self, now_ms: int) -> None:
-        # Inactive segments are flushed already.
+        # Inactive segments are already flushed.
         if self._recovery_point < self._log_end_offset:
             self._segments.active.flush()
             self._recovery_point = self._log_end_offset
         self._last_flush_ms = now_ms
 
     def _seal(self, now_ms: int) -> None:
-        """Complete the active segment's time index, flush it, store a producer snapshot."""
+        """Complete the active segment's time index, flush it, and store a producer snapshot."""
         self._segments.active.seal()
-        # The time index can have changed without a record since the last flush.
+        # The time index may have changed since the last flush, even without new records.
         self._segments.active.flush()
         self._recovery_point = self._log_end_offset
         self._last_flush_ms = now_ms
-        self.producers.keep_snapshot(self._log_end_offset)
+        self.producers.take_snapshot(self._log_end_offset)
 
     def close(self) -> None:
-        """Flush, store a producer snapshot, close the files; `open` then needs no recovery."""
+        """Flush the log, store a producer snapshot, and close the files.
+
+        `open` then needs no recovery.
+        """
         try:
             if self._health.error is None:
                 with self._health.writing():
@@ -599,7 +607,7 @@ class PartitionLog:
             self.discard()
 
     def discard(self) -> None:
-        """Close the files without a flush, before the log is removed."""
+        """Close the files without flushing them, before the log is removed."""
         self.removals += 1
         for segment in self._segments:
             segment.close()

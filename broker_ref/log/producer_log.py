@@ -1,15 +1,17 @@
-"""The producers of one log: their state, its snapshots and the aborted transactions.
+"""The producers of one log: their state, its snapshots, and the aborted transactions.
 
-Purpose: keep these three consistent with the batches of the log: checked before an append, updated
-after it, and recovered from the latest snapshot after a start or a truncation. Invariant: the state
-equals the batches up to the log end; the transaction index of each segment contains the aborted
-transactions whose markers it contains. Must not know: the current high watermark, or why the log is
-truncated. Source: `UnifiedLog.analyzeAndValidateProducerState`,
-`ProducerStateManager.truncateAndReload`, `LogSegment.recover`.
+Keeps the producer state, the snapshots and the transaction indexes consistent with the batches of
+the log. A batch is checked before an append, and the state is updated after the append. After a
+start or a truncation, the state is recovered from the latest snapshot. Invariants: the state is the
+result of all batches up to the log end offset. The transaction index of each segment contains the
+aborted transactions whose markers are in the segment. Source:
+`UnifiedLog.analyzeAndValidateProducerState`, `ProducerStateManager.truncateAndReload`,
+`LogSegment.recover`.
 
-It deliberately differs from Kafka in one point: Kafka assumes that a snapshot contains nothing
-above the high watermark, so that it forgets which markers are not replicated, and lets readers read
-beyond the last stable offset after a start or a truncation. Here they are recovered from the log.
+One behavior deliberately differs from Kafka. Kafka assumes that a snapshot contains no batches
+above the high watermark. After a start or a truncation, it therefore treats all markers as
+replicated, and consumers can read beyond the last stable offset. Here, markers that are not yet
+replicated are recovered from the log.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class ProducerLog:
-    """The producers of a log that have written within `expiration_ms`."""
+    """The state of all producers that have written to a log within the last `expiration_ms`."""
 
     def __init__(self, *, snapshots: ProducerSnapshots, expiration_ms: int) -> None:
         self.snapshots = snapshots
@@ -46,7 +48,7 @@ class ProducerLog:
 
     @property
     def entries(self) -> tuple[ProducerStateEntry, ...]:
-        """Return all producers, in the order of their first write."""
+        """Return the state of all producers, in the order of their first writes."""
         return self._state.entries
 
     # Before an append
@@ -54,7 +56,7 @@ class ProducerLog:
     def maybe_start_transaction_verification(
         self, producer_id: int, epoch: int, sequence: int, *, supports_epoch_bump: bool, now_ms: int
     ) -> VerificationGuard | None:
-        """Return a guard for a transaction that is not open here, or None if it is open.
+        """Return a guard, or None if the producer has an open transaction in this log.
 
         Raises: LogError(INVALID_PRODUCER_EPOCH).
         """
@@ -70,15 +72,16 @@ class ProducerLog:
         )
 
     def allows(self, producer_id: int, guard: VerificationGuard | None) -> bool:
-        """Return whether the guard still allows the start of a transaction of the producer."""
+        """Return whether the guard still allows the producer to start a transaction."""
         return self._guards.allows(producer_id, guard)
 
     def check(
         self, header: BatchHeader, *, origin: AppendOrigin, guard: VerificationGuard | None
     ) -> BatchMetadata | None:
-        """Check a batch before an append by the leader; returns the original if it is a duplicate.
+        """Check a batch before the leader appends it.
 
-        Raises: LogError as in the table of `producer_state`.
+        Returns the original batch if this batch is a duplicate, or None. Raises: LogError according
+        to the tables in `producer_state`.
         """
         if not header.has_producer_id:
             return None
@@ -95,8 +98,8 @@ class ProducerLog:
         ):
             raise LogError(
                 ErrorCode.invalid_txn_state,
-                f"Producer {producer_id} (epoch {header.producer_epoch}) writes without an open "
-                "transaction that the coordinator has verified.",
+                f"Producer {producer_id} (epoch {header.producer_epoch}) sent a transactional "
+                "batch, but the transaction coordinator has not verified an open transaction.",
             )
         if origin is AppendOrigin.CLIENT:
             self._guards.check_sequence(header, is_first=not self._state.has_batches(producer_id))
@@ -111,7 +114,7 @@ class ProducerLog:
         producer_epoch: int,
         transaction_version: int,
     ) -> None:
-        """Do the same as `ProducerStateManager.check_marker`."""
+        """Check a marker. See `ProducerStateManager.check_marker`."""
         self._state.check_marker(
             marker,
             producer_id=producer_id,
@@ -121,7 +124,7 @@ class ProducerLog:
 
     # After an append
 
-    def note(
+    def update(
         self, header: BatchHeader, marker: EndTransactionMarker | None, segment: LogSegment
     ) -> None:
         """Update the state with a batch that was appended to a segment. Raises: StorageError."""
@@ -132,27 +135,27 @@ class ProducerLog:
             segment.append_aborted(aborted)
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """Do the same as `ProducerStateManager.first_unstable_offset`."""
+        """Return the first unstable offset. See `ProducerStateManager.first_unstable_offset`."""
         return self._state.first_unstable_offset(high_watermark)
 
-    def forget_replicated(self, high_watermark: int) -> None:
-        """Do the same as `ProducerStateManager.forget_replicated`."""
-        self._state.forget_replicated(high_watermark)
+    def remove_replicated(self, high_watermark: int) -> None:
+        """Remove replicated transactions. See `ProducerStateManager.remove_replicated`."""
+        self._state.remove_replicated(high_watermark)
 
-    def keep_snapshot(self, log_end_offset: int) -> None:
-        """Durably store the state at the log end offset. Raises: StorageError."""
+    def take_snapshot(self, log_end_offset: int) -> None:
+        """Durably store a snapshot at the log end offset. Raises: StorageError."""
         self.snapshots.write(log_end_offset, self.entries)
 
     def expire(self, now_ms: int) -> None:
-        """Remove producers whose last write is older than the expiration."""
+        """Remove the state of producers that have not written for the expiration time."""
         self._state.expire(now_ms, expiration_ms=self._expiration_ms)
         self._guards.expire(now_ms, expiration_ms=self._expiration_ms)
 
     # Recovery
 
     def clear(self) -> None:
-        """Remove all state, as in an empty log. Raises: StorageError."""
-        self.snapshots.keep(())
+        """Remove the state of all producers, and all snapshots. Raises: StorageError."""
+        self.snapshots.retain_only(())
         self._state = ProducerStateManager()
 
     def load(
@@ -165,14 +168,15 @@ class ProducerLog:
         high_watermark: int | None = None,
         indexed_to: int | None = None,
     ) -> None:
-        """Recover the state at the log end, from the latest snapshot or from the log start.
+        """Recover the state at the log end offset.
 
-        `high_watermark` is the checkpointed one, for a log that is opened; an open log already
-        knows which markers are not replicated. The transaction indexes are correct, except from the
-        segment on that starts at `indexed_to`, if given, from which they are rebuilt. Raises:
-        CorruptLogError, StorageError.
+        The state is read from the latest snapshot and the batches after it, or from all batches if
+        there is no snapshot. When a log is opened, `high_watermark` is the checkpointed high
+        watermark. When a log is truncated, it is None, because this object already contains the
+        markers that are not replicated. If `indexed_to` is set, the transaction indexes of the
+        segments at or above this base offset are rebuilt. Raises: CorruptLogError, StorageError.
         """
-        self.snapshots.keep_between(log_start_offset, log_end_offset)
+        self.snapshots.retain_between(log_start_offset, log_end_offset)
         listed = list(segments)
         if indexed_to is not None:
             for segment in listed:
@@ -182,11 +186,11 @@ class ProducerLog:
             self._read(listed, self._loaded(to_index, now_ms), log_start_offset, indexed_to)
         latest = self._loaded(log_end_offset, now_ms)
         state = self._read(listed, latest, log_start_offset, None)
-        state.take_decided(self._state, end_offset=log_end_offset)
+        state.copy_completed(self._state, end_offset=log_end_offset)
         if high_watermark is not None and (latest[1] or 0) > high_watermark:
             before = self._loaded(high_watermark, now_ms)
             known = self._unreplicated(listed, before, log_start_offset, high_watermark)
-            state.take_decided(known, end_offset=log_end_offset)
+            state.copy_completed(known, end_offset=log_end_offset)
         self._state = state
 
     def _unreplicated(
@@ -198,19 +202,21 @@ class ProducerLog:
     ) -> ProducerStateManager:
         """Return a state with the markers at or above the high watermark.
 
-        As in Kafka it has none if the batches before the snapshot are damaged, so that a log with a
-        sound snapshot can be opened.
+        As in Kafka, the state contains no markers if the batches before the snapshot are damaged,
+        so that a log with a valid snapshot can be opened.
         """
         try:
             state = self._read(segments, loaded, log_start_offset, None)
         except CorruptLogError as error:
-            logger.warning("Unreplicated markers are treated as replicated: %s", error)
+            logger.warning(
+                "Transaction markers above the high watermark are treated as replicated: %s", error
+            )
             return ProducerStateManager()
-        state.forget_replicated(high_watermark)
+        state.remove_replicated(high_watermark)
         return state
 
     def _loaded(self, end_offset: int, now_ms: int) -> tuple[ProducerStateManager, int | None]:
-        """Return the state of the latest snapshot at or below an offset, and its offset."""
+        """Return the state of the latest snapshot at or below `end_offset`, and its offset."""
         state = ProducerStateManager()
         latest = self.snapshots.latest(end_offset)
         if latest is None:
@@ -245,7 +251,7 @@ class ProducerLog:
 def markers_of(
     headers: Sequence[BatchHeader], batches: memoryview
 ) -> dict[int, EndTransactionMarker]:
-    """Return the markers in consecutive batches by offset.
+    """Return the markers in consecutive batches by base offset.
 
     Raises: LogError(INVALID_RECORD) if a control batch is damaged.
     """

@@ -1,14 +1,16 @@
-"""Producer state on disk: `<offset, 20 digits>.snapshot`, Kafka's ProducerSnapshot version 1.
+"""Snapshots of producer state on disk, in Kafka's ProducerSnapshot version 1.
 
-    version int16 = 1 | crc uint32 of the rest | count int32 | entry*
+    <offset, 20 digits>.snapshot
+    version int16 = 1 | crc uint32 of the following bytes | count int32 | entry*
     entry: producer id int64 | epoch int16 | last sequence int32 | last offset int64
            | offset delta int32 | timestamp int64 | coordinator epoch int32
            | current transaction's first offset int64
 
-Purpose: recovery starts at the latest snapshot. Invariant: a snapshot at offset n contains the
-state after all batches below n; a damaged one is removed and the previous one is used, because the
-log contains everything. As in Kafka, it contains only the last batch of each producer. Must not
-know: segments. Source: `ProducerStateManager.readSnapshot`, `ProducerStateManager.writeSnapshot`.
+Recovery of producer state starts at the latest snapshot. Invariant: a snapshot at offset n contains
+the state after all batches below n. If a snapshot is damaged, it is removed and the previous
+snapshot is used, because the state can always be recovered from the log. As in Kafka, a snapshot
+contains only the last batch of each producer. Source: `ProducerStateManager.readSnapshot`,
+`ProducerStateManager.writeSnapshot`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from collections.abc import Iterable
 
 from crc32c import crc32c
 
-from broker_ref.log.producer_state import BATCHES_REMEMBERED, BatchMetadata, ProducerStateEntry
+from broker_ref.log.producer_state import BATCHES_RETAINED, BatchMetadata, ProducerStateEntry
 from broker_ref.log.segment import file_name
 from broker_ref.log.storage import Storage
 
@@ -34,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 def encode_snapshot(entries: Iterable[ProducerStateEntry]) -> bytes:
-    """Encode a snapshot file."""
+    """Encode the contents of a snapshot file."""
     rows = []
     for entry in entries:
         last = entry.batches[-1] if entry.batches else None
@@ -55,7 +57,7 @@ def encode_snapshot(entries: Iterable[ProducerStateEntry]) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> list[ProducerStateEntry] | None:
-    """Return the entries, or None if the file is damaged."""
+    """Return the entries in a snapshot file, or None if the file is damaged."""
     if len(data) < _HEAD.size + _COUNT.size:
         return None
     version, crc = _HEAD.unpack_from(data)
@@ -68,7 +70,7 @@ def decode_snapshot(data: bytes) -> list[ProducerStateEntry] | None:
 
 def _entry(*fields: int) -> ProducerStateEntry:
     producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, txn_offset = fields
-    batches: deque[BatchMetadata] = deque(maxlen=BATCHES_REMEMBERED)
+    batches: deque[BatchMetadata] = deque(maxlen=BATCHES_RETAINED)
     if offset >= 0:
         batches.append(
             BatchMetadata(
@@ -99,16 +101,19 @@ class ProducerSnapshots:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Return the offsets of the snapshots, ascending."""
+        """Return the offsets of the snapshots in ascending order."""
         return tuple(self._offsets)
 
     def write(self, offset: int, entries: Iterable[ProducerStateEntry]) -> None:
-        """Durably store the state after all batches below `offset`."""
+        """Durably store a snapshot of the state after all batches below `offset`."""
         self._storage.write_atomically(self._path(offset), encode_snapshot(entries))
         self._offsets = sorted({*self._offsets, offset})
 
     def latest(self, end_offset: int) -> tuple[int, list[ProducerStateEntry]] | None:
-        """Return the newest valid snapshot at or below `end_offset`, with its offset."""
+        """Return the offset and the entries of the newest valid snapshot at or below `end_offset`.
+
+        Returns None if there is no valid snapshot. Damaged snapshots are removed.
+        """
         for offset in reversed([offset for offset in self._offsets if offset <= end_offset]):
             entries = decode_snapshot(self._storage.read(self._path(offset)))
             if entries is not None:
@@ -118,21 +123,21 @@ class ProducerSnapshots:
         return None
 
     def remove(self, offset: int) -> None:
-        """Remove the snapshot at `offset`, if any."""
+        """Remove the snapshot at `offset`, if it exists."""
         if offset in self._offsets:
             self._offsets.remove(offset)
             self._storage.remove(self._path(offset))
 
-    def keep(self, offsets: Iterable[int]) -> None:
-        """Remove all other snapshots."""
+    def retain_only(self, offsets: Iterable[int]) -> None:
+        """Remove all snapshots except those at `offsets`."""
         kept = frozenset(offsets)
         for offset in self.offsets:
             if offset not in kept:
                 self.remove(offset)
 
-    def keep_between(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Remove the snapshots outside of the log."""
-        self.keep(o for o in self._offsets if log_start_offset < o <= log_end_offset)
+    def retain_between(self, log_start_offset: int, log_end_offset: int) -> None:
+        """Remove the snapshots that are not within the log."""
+        self.retain_only(o for o in self._offsets if log_start_offset < o <= log_end_offset)
 
     def _path(self, offset: int) -> str:
         return f"{self._directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"

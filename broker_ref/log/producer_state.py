@@ -1,34 +1,38 @@
 """Producer state of a partition: sequences and transactions (KIP-98, `ProducerStateManager`).
 
-| producer | batch of a client                  | result                              |
+| producer | batch from a client                | result                              |
 | -------- | ---------------------------------- | ----------------------------------- |
-| any      | same epoch, and (first, last)      | duplicate: success with the offsets |
-|          | sequence of a stored batch         | of the original, before other checks|
-| any      | transactional, no transaction of   | INVALID_TXN_STATE without the guard |
-|          | its epoch is open                  | of a verification (KIP-890)         |
-| known    | lower epoch                        | INVALID_PRODUCER_EPOCH              |
-| known    | higher epoch, sequence 0           | appended; older batches removed     |
-| known    | higher epoch, other sequence       | OUT_OF_ORDER_SEQUENCE_NUMBER        |
-| known    | same epoch, next sequence          | appended                            |
-| known    | same epoch, other sequence         | OUT_OF_ORDER_SEQUENCE_NUMBER        |
-| known    | not transactional, but one is open | INVALID_TXN_STATE                   |
+| any      | same producer epoch, first and     | duplicate: success with the offsets |
+|          | last sequence as a stored batch    | of the stored batch                 |
+| any      | transactional, but no transaction  | INVALID_TXN_STATE without a         |
+|          | with its producer epoch is open    | verification guard (KIP-890)        |
+| known    | lower producer epoch               | INVALID_PRODUCER_EPOCH              |
+| known    | higher producer epoch, sequence 0  | appended; stored batches removed    |
+| known    | higher producer epoch, other       | OUT_OF_ORDER_SEQUENCE_NUMBER        |
+|          | sequence                           |                                     |
+| known    | same producer epoch, next sequence | appended                            |
+| known    | same producer epoch, other         | OUT_OF_ORDER_SEQUENCE_NUMBER        |
+|          | sequence                           |                                     |
+| known    | not transactional, but a           | INVALID_TXN_STATE                   |
+|          | transaction is open                |                                     |
 | unknown  | any sequence                       | appended                            |
 
 | producer | marker                             | result                              |
 | -------- | ---------------------------------- | ----------------------------------- |
-| known    | lower epoch; with transaction      | INVALID_PRODUCER_EPOCH              |
-|          | version 2 also the same epoch, if  |                                     |
-|          | a transaction is open (KIP-1228)   |                                     |
-| known    | of an older coordinator epoch      | TRANSACTION_COORDINATOR_FENCED      |
-| any      | any other                          | appended; its transaction is ended  |
+| known    | lower producer epoch               | INVALID_PRODUCER_EPOCH              |
+| known    | same producer epoch, if a          | INVALID_PRODUCER_EPOCH              |
+|          | transaction is open (transaction   |                                     |
+|          | version 2, KIP-1228)               |                                     |
+| known    | lower coordinator epoch            | TRANSACTION_COORDINATOR_FENCED      |
+| any      | any other marker                   | appended; the transaction ends      |
 
-transaction:  open ----marker----> decided, not replicated ----high watermark----> removed
-              the last stable offset stays below the first offset of both
+    open ----marker----> completed, not replicated ----high watermark----> removed
 
-Purpose: these tables, over the last five batches of each producer. Invariant: checks change
-nothing; `update` is called after the append has succeeded, or during recovery; open transactions
-are sorted by first offset. Must not know: files (see `producer_snapshots`, `producer_log`), or the
-current high watermark. Source: `ProducerStateManager`, `ProducerAppendInfo`, `ProducerStateEntry`.
+The last stable offset is at most the first offset of a transaction that is open or not replicated.
+
+The state contains the last five batches of each producer. Invariants: checks do not change the
+state. `update` is called after a successful append, or during recovery. Open transactions are
+sorted by first offset. Source: `ProducerStateManager`, `ProducerAppendInfo`, `ProducerStateEntry`.
 """
 
 from __future__ import annotations
@@ -46,18 +50,18 @@ from broker_ref.log.control import EndTransactionMarker, Marker
 from broker_ref.log.errors import LogError
 from broker_ref.log.transaction_index import AbortedTransaction
 
-BATCHES_REMEMBERED = 5
+BATCHES_RETAINED = 5
 NO_PRODUCER_EPOCH = -1
 NO_TRANSACTION = -1
 EPOCH_MAX = 2**15 - 1
 
 EPOCH_FOR_EACH_TRANSACTION = 2
-"""From this transaction version on, a marker has a higher epoch than its transaction (KIP-890)."""
+"""From this version on, a marker has a higher producer epoch than its transaction (KIP-890)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchMetadata:
-    """A stored batch; `timestamp` is its largest, in milliseconds."""
+    """A stored batch; `timestamp` is the max timestamp of the batch in milliseconds."""
 
     last_sequence: int
     last_offset: int
@@ -75,11 +79,14 @@ class BatchMetadata:
 
 @dataclass(slots=True, kw_only=True)
 class ProducerStateEntry:
-    """The state of a producer, batches oldest first. Times in milliseconds, -1: none."""
+    """The state of a producer.
+
+    The oldest batch comes first. Timestamps are in milliseconds. -1 means that a value is not set.
+    """
 
     producer_id: int
     epoch: int = NO_PRODUCER_EPOCH
-    batches: deque[BatchMetadata] = field(default_factory=lambda: deque(maxlen=BATCHES_REMEMBERED))
+    batches: deque[BatchMetadata] = field(default_factory=lambda: deque(maxlen=BATCHES_RETAINED))
     last_timestamp: int = NO_TIMESTAMP
     coordinator_epoch: int = -1
     current_txn_first_offset: int = NO_TRANSACTION
@@ -94,24 +101,24 @@ class ProducerStateEntry:
 
 
 class ProducerStateManager:
-    """The producers of a partition."""
+    """The state of all producers of a partition."""
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerStateEntry] = {}
-        self._open: dict[int, int] = {}
-        """The producer of each open transaction, by first offset, ascending."""
-        self._decided: dict[int, int] = {}
-        """The marker offset of decided transactions by first offset; some are not replicated."""
+        self._ongoing: dict[int, int] = {}
+        """First offset -> producer id of open transactions, in ascending order."""
+        self._completed: dict[int, int] = {}
+        """First offset -> marker offset of completed transactions not known to be replicated."""
 
     @property
     def entries(self) -> tuple[ProducerStateEntry, ...]:
-        """Return all producers, in the order of their first write."""
+        """Return the state of all producers, in the order of their first writes."""
         return tuple(self._entries.values())
 
     # Checks
 
     def duplicate_of(self, header: BatchHeader) -> BatchMetadata | None:
-        """Return the stored batch that this one repeats, or None."""
+        """Return the stored batch with the same producer epoch and sequences, or None."""
         entry = self._entries.get(header.producer_id)
         if entry is None or entry.epoch != header.producer_epoch:
             return None
@@ -124,32 +131,34 @@ class ProducerStateManager:
         return None
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Return whether a batch of this epoch continues an open transaction.
+        """Return whether the producer has an open transaction with this producer epoch.
 
-        With a higher epoch it may start the next one before the marker of the last one has arrived.
+        If the open transaction has a lower producer epoch, the marker that ends it has not arrived
+        yet.
         """
         entry = self._entries.get(producer_id)
         return entry is not None and entry.has_open_transaction and entry.epoch == epoch
 
     def has_batches(self, producer_id: int) -> bool:
-        """Return whether any batch of the producer's epoch is stored."""
+        """Return whether a batch with the current epoch of the producer is stored."""
         entry = self._entries.get(producer_id)
         return entry is not None and bool(entry.batches)
 
     def check_epoch(self, producer_id: int, epoch: int) -> None:
-        """Raise LogError(INVALID_PRODUCER_EPOCH) if a later epoch has written."""
+        """Raise LogError(INVALID_PRODUCER_EPOCH) if the producer has used a higher epoch."""
         entry = self._entries.get(producer_id)
         if entry is not None and epoch < entry.epoch:
             raise LogError(
                 ErrorCode.invalid_producer_epoch,
-                f"Producer {producer_id} writes with epoch {epoch}, but epoch {entry.epoch} has "
-                "written: another producer instance has fenced this one.",
+                f"Producer {producer_id} uses epoch {epoch}, but its current epoch is "
+                f"{entry.epoch}. Another producer instance has fenced this one.",
             )
 
     def check(self, header: BatchHeader, *, origin: AppendOrigin = AppendOrigin.CLIENT) -> None:
-        """Check a batch at the leader that is neither a duplicate nor unverified.
+        """Check a batch on the leader.
 
-        Raises: LogError(INVALID_PRODUCER_EPOCH), LogError(OUT_OF_ORDER_SEQUENCE_NUMBER),
+        The batch is not a duplicate, and has been verified if necessary. Raises:
+        LogError(INVALID_PRODUCER_EPOCH), LogError(OUT_OF_ORDER_SEQUENCE_NUMBER),
         LogError(INVALID_TXN_STATE).
         """
         entry = self._entries.get(header.producer_id)
@@ -161,8 +170,8 @@ class ProducerStateManager:
         if entry.has_open_transaction and not header.is_transactional:
             raise LogError(
                 ErrorCode.invalid_txn_state,
-                f"Producer {header.producer_id} (epoch {header.producer_epoch}) writes outside of "
-                "its transaction, which has been open since offset "
+                f"Producer {header.producer_id} (epoch {header.producer_epoch}) sent a "
+                "non-transactional batch, but has a transaction that has been open since offset "
                 f"{entry.current_txn_first_offset}.",
             )
 
@@ -174,7 +183,7 @@ class ProducerStateManager:
         producer_epoch: int,
         transaction_version: int,
     ) -> None:
-        """Check a coordinator's marker.
+        """Check a marker from a transaction coordinator.
 
         Raises: LogError(INVALID_PRODUCER_EPOCH), LogError(TRANSACTION_COORDINATOR_FENCED).
         """
@@ -188,27 +197,28 @@ class ProducerStateManager:
             and entry.has_open_transaction
             and producer_epoch != EPOCH_MAX
         ):
-            # Without an open transaction the marker is a retry whose response was lost.
+            # Without an open transaction, the marker is a retry of one that was already written.
             raise LogError(
                 ErrorCode.invalid_producer_epoch,
-                f"A marker of producer {producer_id} has epoch {producer_epoch}, in which the "
-                "producer has started another transaction. The marker is outdated.",
+                f"A marker for producer {producer_id} has epoch {producer_epoch}, but the producer "
+                "has already started another transaction with this epoch. The marker is outdated.",
             )
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise LogError(
                 ErrorCode.transaction_coordinator_fenced,
-                f"A marker of producer {producer_id} has coordinator epoch "
-                f"{marker.coordinator_epoch}, but coordinator epoch {entry.coordinator_epoch} has "
-                "written: another broker has become coordinator.",
+                f"A marker for producer {producer_id} has coordinator epoch "
+                f"{marker.coordinator_epoch}, but the current coordinator epoch is "
+                f"{entry.coordinator_epoch}. Another broker has become the transaction "
+                "coordinator.",
             )
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """Return the start of the first transaction that is open or not replicated.
+        """Return the first offset of the first transaction that is open or not replicated.
 
-        None if every transaction is decided below the high watermark.
+        Returns None if the markers of all transactions are below the high watermark.
         """
-        first = next(iter(self._open), None)
-        for first_offset, last_offset in self._decided.items():
+        first = next(iter(self._ongoing), None)
+        for first_offset, last_offset in self._completed.items():
             if last_offset >= high_watermark and (first is None or first_offset < first):
                 first = first_offset
         return first
@@ -218,9 +228,10 @@ class ProducerStateManager:
     def update(
         self, header: BatchHeader, marker: EndTransactionMarker | None = None
     ) -> AbortedTransaction | None:
-        """Update the state with a batch in the log, with its offsets.
+        """Update the state with a batch that has been written to the log.
 
-        `marker` is the content of a control batch. Returns the transaction that it aborts, if any.
+        `marker` is the marker in a control batch. Returns the transaction that the marker aborts,
+        or None.
         """
         if not header.has_producer_id:
             return None
@@ -245,7 +256,7 @@ class ProducerStateManager:
         )
         if header.is_transactional and not entry.has_open_transaction:
             entry.current_txn_first_offset = header.base_offset
-            self._open[header.base_offset] = header.producer_id
+            self._ongoing[header.base_offset] = header.producer_id
         return None
 
     def _end(
@@ -258,49 +269,52 @@ class ProducerStateManager:
             entry.current_txn_first_offset,
             NO_TRANSACTION,
         )
-        del self._open[first_offset]
-        self._decided[first_offset] = header.last_offset
+        del self._ongoing[first_offset]
+        self._completed[first_offset] = header.last_offset
         if marker.marker is Marker.COMMIT:
             return None
         return AbortedTransaction(
             producer_id=entry.producer_id,
             first_offset=first_offset,
             last_offset=header.last_offset,
-            last_stable_offset=next(iter(self._open), header.last_offset + 1),
+            last_stable_offset=next(iter(self._ongoing), header.last_offset + 1),
         )
 
-    def forget_replicated(self, high_watermark: int) -> None:
-        """Remove decided transactions whose markers are below the high watermark."""
-        if self._decided:
-            self._decided = {
+    def remove_replicated(self, high_watermark: int) -> None:
+        """Remove completed transactions whose markers are below the high watermark."""
+        if self._completed:
+            self._completed = {
                 first_offset: last_offset
-                for first_offset, last_offset in self._decided.items()
+                for first_offset, last_offset in self._completed.items()
                 if last_offset >= high_watermark
             }
 
-    def take_decided(self, known: ProducerStateManager, *, end_offset: int) -> None:
-        """Copy the decided but unreplicated transactions with markers below an offset.
+    def copy_completed(self, known: ProducerStateManager, *, end_offset: int) -> None:
+        """Copy the completed transactions of `known` whose markers are below `end_offset`.
 
-        A snapshot does not contain them.
+        Snapshots do not contain completed transactions.
         """
-        self._decided |= {
+        self._completed |= {
             first_offset: last_offset
-            for first_offset, last_offset in known._decided.items()
+            for first_offset, last_offset in known._completed.items()
             if last_offset < end_offset
         }
 
     def load(self, entries: Iterable[ProducerStateEntry]) -> None:
-        """Replace the state by that of a snapshot; `take_decided` adds the decided transactions."""
+        """Replace the state with the entries of a snapshot.
+
+        `copy_completed` then adds completed transactions.
+        """
         self._entries = {entry.producer_id: entry for entry in entries}
         is_open = [entry for entry in self._entries.values() if entry.has_open_transaction]
-        self._open = {
+        self._ongoing = {
             entry.current_txn_first_offset: entry.producer_id
             for entry in sorted(is_open, key=attrgetter("current_txn_first_offset"))
         }
-        self._decided = {}
+        self._completed = {}
 
     def expire(self, now_ms: int, *, expiration_ms: int) -> None:
-        """Remove producers whose last batch is too old, unless they have an open transaction."""
+        """Remove producers whose last write is too old and that have no open transaction."""
         self._entries = {
             producer_id: entry
             for producer_id, entry in self._entries.items()
@@ -317,6 +331,6 @@ def _check_sequence(header: BatchHeader, entry: ProducerStateEntry) -> None:
         raise LogError(
             ErrorCode.out_of_order_sequence_number,
             f"Producer {header.producer_id} (epoch {header.producer_epoch}) sent sequence "
-            f"{header.base_sequence}, but {expected} was expected: a batch between them, or the "
-            "producer's state, was lost.",
+            f"{header.base_sequence}, but {expected} was expected. A previous batch or the state "
+            "of the producer was lost.",
         )

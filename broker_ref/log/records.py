@@ -1,13 +1,12 @@
-"""Single records of format 2, for the few components that decode them.
+"""Encode and decode single records in record format 2.
 
     record: length varint | attributes int8 | timestamp delta varlong | offset delta varint
             | key length varint (-1: null) | key | value length varint | value
             | header count varint | (key length varint | key | value length varint | value)*
 
-Varints are zigzag. Purpose: timestamp lookups, the key check of compacted topics, compaction,
-internal topics, tests. Invariant: fetches and ordinary appends do not decode records; at most one
-record and one decompressed piece are in memory. Must not know: the batch around them, files.
-Source: `DefaultRecord`.
+Varints use zigzag encoding. Records are decoded for timestamp lookups, the key check of compacted
+topics, compaction, internal topics and tests, but not for fetches and ordinary appends. Invariant:
+at most one record and one decompressed piece are in memory. Source: `DefaultRecord`.
 """
 
 from __future__ import annotations
@@ -22,12 +21,13 @@ from broker_ref.log.errors import LogError
 NO_TIMESTAMP = -1
 RECORD_BYTES_MAX = 1 << 27
 RECORDS_MAX = 1 << 20
-"""Maximum number of decoded records of a batch, which takes about ten seconds.
+"""Maximum number of records that are decoded from one batch.
 
-Nothing else is served meanwhile. Uncompressed, a batch of the default `max.message.bytes` contains
-at most 150,000 records; compressed, a megabyte can contain a hundred million.
+Decoding this many records takes about ten seconds, during which the broker serves no requests. An
+uncompressed batch with the default `max.message.bytes` contains at most 150,000 records, but one
+megabyte of compressed data can contain a hundred million records.
 """
-# Length, attributes, timestamp and offset deltas, lengths of key and value, count of headers.
+# Length, attributes, timestamp delta, offset delta, key length, value length and header count.
 RECORD_BYTES_MIN = 7
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 _VARLONG_BYTES_MAX = 10
@@ -35,7 +35,7 @@ _VARLONG_BYTES_MAX = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A record; `timestamp` in milliseconds since the epoch, -1 if it has none."""
+    """A record; `timestamp` is in milliseconds since the epoch, or -1 if it is not set."""
 
     offset: int = 0
     timestamp: int = NO_TIMESTAMP
@@ -46,9 +46,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordView:
-    """The fields of a record that compaction needs; the rest is copied.
+    """The fields of a record that compaction needs, and its remaining bytes.
 
-    `attributes` is its first byte, `tail` everything from the offset delta on.
+    `attributes` is the first byte of the record. `tail` contains all bytes after the timestamp
+    delta.
     """
 
     timestamp: int
@@ -59,9 +60,9 @@ class RecordView:
     tail: memoryview
 
     def encode(self, base_timestamp: int) -> bytes:
-        """Encode the record with its length, in a batch with this base timestamp.
+        """Encode the record, including its length, for a batch with this base timestamp.
 
-        Raises: LogError(INVALID_RECORD) if the two timestamps are too far apart.
+        Raises: LogError(INVALID_RECORD) if the timestamp delta is not an int64.
         """
         timestamp_delta = _int64(self.timestamp - base_timestamp, "a timestamp delta")
         body = b"".join((self.attributes, _varint(timestamp_delta), self.tail))
@@ -69,30 +70,30 @@ class RecordView:
 
 
 def split_records(pieces: Iterator[bytes | memoryview], count: int) -> Iterator[memoryview]:
-    """Yield the bodies of exactly `count` records, without their lengths, from a stream of pieces.
+    """Yield the bodies of exactly `count` records, without their lengths, from decompressed pieces.
 
-    Raises, while iterating: LogError(INVALID_RECORD) if bytes are missing or left over, or if there
-    are more than `RECORDS_MAX` records.
+    Raises, while iterating: LogError(INVALID_RECORD) if there are too few or too many bytes, or if
+    `count` exceeds `RECORDS_MAX`.
     """
     if count > RECORDS_MAX:
-        raise _invalid(f"the header claims {count} records; the limit is {RECORDS_MAX}")
+        raise _invalid(f"the record count is {count}, but the limit is {RECORDS_MAX}")
     pending = memoryview(b"")
     for index in range(count):
         while (bounds := _record_bounds(pending)) is None or bounds[1] > len(pending):
             missing = 1 if bounds is None else bounds[1] - len(pending)
             more = _gather(pieces, missing)
             if not more:
-                raise _invalid(f"the header claims {count} records, but only {index} are complete")
+                raise _invalid(f"the record count is {count}, but only {index} are complete")
             pending = memoryview(b"".join((pending, more)))
         start, end = bounds
         yield pending[start:end]
         pending = pending[end:]
     if pending or any(pieces):
-        raise _invalid("bytes are left over after the last record")
+        raise _invalid("there are extra bytes after the last record")
 
 
 def _gather(pieces: Iterator[bytes | memoryview], bytes_min: int) -> bytes:
-    """Return at least `bytes_min` of the next bytes; fewer only at the end of the pieces."""
+    """Return the next `bytes_min` or more bytes, or fewer bytes at the end of the pieces."""
     gathered, size_bytes = [], 0
     while size_bytes < bytes_min and (piece := next(pieces, None)) is not None:
         gathered.append(piece)
@@ -103,7 +104,7 @@ def _gather(pieces: Iterator[bytes | memoryview], bytes_min: int) -> bytes:
 def decode_record(body: memoryview, *, base_offset: int, base_timestamp: int) -> Record:
     """Decode a record from its body. Raises: LogError(INVALID_RECORD)."""
     reader = _Reader(body)
-    reader.skip(1)  # A record's own attributes are unused.
+    reader.skip(1)  # The attributes of a record are unused.
     timestamp = _int64(base_timestamp + reader.varint(), "a record's timestamp")
     record = Record(
         offset=base_offset + reader.varint(),
@@ -117,7 +118,7 @@ def decode_record(body: memoryview, *, base_offset: int, base_timestamp: int) ->
 
 
 def view_record(body: memoryview, *, base_timestamp: int) -> RecordView:
-    """Decode a record without its headers. Raises: LogError(INVALID_RECORD)."""
+    """Decode the fields of a record that compaction needs. Raises: LogError(INVALID_RECORD)."""
     reader = _Reader(body)
     reader.skip(1)
     timestamp = _int64(base_timestamp + reader.varint(), "a record's timestamp")
@@ -135,7 +136,7 @@ def view_record(body: memoryview, *, base_timestamp: int) -> RecordView:
 
 
 def encode_record(record: Record, *, offset_delta: int, timestamp_delta: int) -> bytes:
-    """Encode a record with its length."""
+    """Encode a record, including its length."""
     body = bytearray(b"\x00") + _varint(timestamp_delta) + _varint(offset_delta)
     body += _nullable_bytes(record.key) + _nullable_bytes(record.value)
     body += _varint(len(record.headers))
@@ -145,7 +146,7 @@ def encode_record(record: Record, *, offset_delta: int, timestamp_delta: int) ->
 
 
 def _record_bounds(pending: memoryview) -> tuple[int, int] | None:
-    """Return the bounds of the first record's body, or None if its length is incomplete."""
+    """Return the start and end of the first record's body, or None if its length is incomplete."""
     reader = _Reader(pending)
     try:
         length = reader.varint()
@@ -154,14 +155,14 @@ def _record_bounds(pending: memoryview) -> tuple[int, int] | None:
             return None
         raise
     if not 0 < length <= RECORD_BYTES_MAX:
-        raise _invalid(f"a record claims {length} bytes")
+        raise _invalid(f"a record has the invalid length {length}")
     return reader.position, reader.position + length
 
 
 def _headers(reader: _Reader) -> tuple[tuple[str, bytes | None], ...]:
     count = reader.varint()
     if not 0 <= count <= reader.remaining:
-        raise _invalid(f"a record claims {count} headers")
+        raise _invalid(f"a record has the invalid header count {count}")
     headers = []
     for _ in range(count):
         key = reader.nullable_bytes()
@@ -172,7 +173,7 @@ def _headers(reader: _Reader) -> tuple[tuple[str, bytes | None], ...]:
 
 
 class _Reader:
-    """Reads a record's body; every read checks that the bytes exist."""
+    """A reader for the body of a record, which never reads beyond its end."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -205,14 +206,16 @@ class _Reader:
         if length == -1:
             return None
         if length < -1 or length > self.remaining:
-            raise _invalid(f"a field claims {length} bytes, but {self.remaining} are left")
+            raise _invalid(
+                f"a field has the length {length}, but only {self.remaining} bytes remain"
+            )
         start = self.position
         self.position += length
         return bytes(self._data[start : self.position])
 
     def expect_end(self) -> None:
         if self.remaining:
-            raise _invalid(f"{self.remaining} bytes are left over in a record")
+            raise _invalid(f"there are {self.remaining} extra bytes at the end of a record")
 
 
 def _nullable_bytes(value: bytes | None) -> bytes:
@@ -231,9 +234,11 @@ def _varint(value: int) -> bytes:
 
 def _int64(value: int, what: str) -> int:
     if not _LONG_MIN <= value <= _LONG_MAX:
-        raise _invalid(f"{what} of {value} is not an int64")
+        raise _invalid(f"{what} of {value} is not a valid int64")
     return value
 
 
 def _invalid(reason: str) -> LogError:
-    return LogError(ErrorCode.invalid_record, f"The records of a batch are unreadable: {reason}.")
+    return LogError(
+        ErrorCode.invalid_record, f"The records of a batch cannot be decoded: {reason}."
+    )

@@ -1,28 +1,28 @@
-"""Recovery of a log's directory to a consistent state (Kafka's `LogLoader`).
+"""Restore a log directory to a consistent state (Kafka's `LogLoader`).
 
-| found                                       | action                                         |
+| file or state                               | action                                         |
 | ------------------------------------------- | ---------------------------------------------- |
-| an index without its log file, `*.deleted`  | removed; rejected if it is between two         |
-|                                             | segments, because no crash causes this         |
+| `*.deleted`; an index file without its log  | removed; an index file between two segments is |
+| file                                        | rejected, because no crash causes this state   |
 | `*.cleaned`, `*.swap`                       | see `swapping`                                 |
 | a missing or damaged index                  | rebuilt from the log file                      |
-| after an unclean shutdown, at or above the  | all CRCs checked; truncated at the first bad   |
-| recovery point (not guaranteed)             | batch, later segments removed                  |
-| the same below the recovery point, or after | rejected: `CorruptLogError` with file and      |
-| a clean shutdown                            | position                                       |
-| overlapping segments                        | rejected; gaps result from compaction          |
-| a checkpointed log start offset above the   | all segments removed, the log starts there     |
-| log's end                                   |                                                |
-| producer state                              | latest snapshot, then the batches after it;    |
-|                                             | markers that may not be replicated, from the   |
-|                                             | high watermark on                              |
-| transaction indexes, damaged or at or above | rebuilt from there on, from the producer state |
-| the recovery point                          | before                                         |
+| a segment at or above the recovery point,   | all CRCs are checked; the log is truncated at  |
+| after an unclean shutdown                   | the first invalid batch                        |
+| an invalid batch below the recovery point,  | rejected with `CorruptLogError`, which         |
+| or after a clean shutdown                   | contains file and position                     |
+| overlapping segments                        | rejected with `CorruptLogError`; gaps are      |
+|                                             | accepted, because compaction causes gaps       |
+| a checkpointed log start offset above the   | all segments are removed; the log starts empty |
+| log end offset                              | at the log start offset                        |
+| producer state                              | recovered from the latest snapshot and the     |
+|                                             | batches after it; markers that may not be      |
+|                                             | replicated are read from the high watermark    |
+| a transaction index that is damaged, or at  | rebuilt, along with all later transaction      |
+| or above the recovery point                 | indexes                                        |
 
-Purpose: this table. Invariant: the loaded log contains valid batches with ascending offsets, at
-least up to the recovery point. It deliberately differs from Kafka in one point: Kafka also
-truncates damage below the recovery point, which silently loses flushed records; here that is
-rejected. Must not know: how the log is used.
+Invariant: the loaded log contains valid batches with ascending offsets, at least up to the recovery
+point. One behavior deliberately differs from Kafka: if a batch below the recovery point is damaged,
+Kafka truncates the log, which silently loses flushed records. Here, the log is rejected.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedLog:
-    """A consistent log with at least one segment; the last one is active."""
+    """A consistent log with at least one segment; the last segment is active."""
 
     segments: list[LogSegment]
     leader_epochs: LeaderEpochFileCache
@@ -67,7 +67,7 @@ class LoadedLog:
 
 @dataclass(slots=True, kw_only=True)
 class LogLoader:
-    """Loads one log. Offsets are from the checkpoints, 0 if there are none."""
+    """The loader of one log; the offsets are checkpointed offsets, or 0 without a checkpoint."""
 
     storage: Storage
     directory: str
@@ -79,7 +79,10 @@ class LogLoader:
     high_watermark: int
 
     def load(self) -> LoadedLog:
-        """Load the log. Raises: CorruptLogError if guaranteed data is damaged, StorageError."""
+        """Load the log, and create a segment if there is none.
+
+        Raises: CorruptLogError if flushed data is damaged, StorageError.
+        """
         leader_epochs = LeaderEpochFileCache(storage=self.storage, directory=self.directory)
         segments = self._open_segments()
         log_end_offset = self._recover(segments, leader_epochs)
@@ -87,26 +90,26 @@ class LogLoader:
             raise CorruptLogError(
                 segments[-1].path,
                 segments[-1].size_bytes,
-                f"it ends before offset {log_end_offset}, but the log was flushed up to offset "
+                f"the log ends at offset {log_end_offset}, but it was flushed up to offset "
                 f"{self.recovery_point}",
             )
         if segments and self.clean and 0 < self.recovery_point < log_end_offset:
             raise CorruptLogError(
                 segments[-1].path,
                 segments[-1].size_bytes,
-                f"it claims to end before offset {log_end_offset}, but the log ended before "
-                f"offset {self.recovery_point} at the clean shutdown",
+                f"the log ends at offset {log_end_offset}, but it ended at offset "
+                f"{self.recovery_point} at the clean shutdown",
             )
         if log_end_offset < self.log_start_offset:
             logger.warning(
-                "%s ends at offset %d, below its log start offset %d; starting it empty at the "
-                "log start offset",
+                "%s: the log end offset %d is below the log start offset %d. The log is emptied "
+                "and starts at the log start offset",
                 self.directory, log_end_offset, self.log_start_offset,
             )  # fmt: skip
             _remove_from(segments, 0)
         if not segments:
             segments.append(self._open_segment(self.log_start_offset))
-            # From now on its name, not the checkpoint, determines the next offset.
+            # The name of this segment, not the checkpoint, determines the next offset.
             segments[0].flush()
             log_end_offset = self.log_start_offset
         log_start_offset = max(self.log_start_offset, segments[0].base_offset)
@@ -145,7 +148,7 @@ class LogLoader:
         )
 
     def _open_segments(self) -> list[LogSegment]:
-        """Open the segments that have files, ascending; removes left-over files."""
+        """Open all segments in ascending order and remove leftover files."""
         finish_compaction(self.storage, self.directory)
         names = self.storage.list(self.directory)
         bases = sorted(
@@ -158,11 +161,11 @@ class LogLoader:
             stem, _, suffix = name.rpartition(".")
             orphan = f".{suffix}" in _INDEX_SUFFIXES and f"{stem}{LOG_SUFFIX}" not in present
             if orphan and bases and stem.isdigit() and bases[0] < int(stem) < bases[-1]:
-                # Segments are removed from either end, and the cleaner removes indexes first.
+                # Segments are removed at the ends of the log. The cleaner removes indexes first.
                 raise CorruptLogError(
                     f"{self.directory}/{stem}{LOG_SUFFIX}",
                     0,
-                    "it is missing, but its indexes are not",
+                    "the log file is missing, but its indexes exist",
                 )
             if orphan or name.endswith(DELETED_SUFFIX):
                 self.storage.remove(f"{self.directory}/{name}")
@@ -188,7 +191,7 @@ class LogLoader:
             damage = segment.transactions.damage(segment.base_offset)
             if damage is not None:
                 logger.warning(
-                    "Rebuilding the transaction indexes from %s on: %s", segment.path, damage
+                    "Rebuilding the transaction indexes starting with %s: %s", segment.path, damage
                 )
                 return segment.base_offset
         return None
@@ -199,7 +202,7 @@ class LogLoader:
         return not self.clean and (not following or following[0] > self.recovery_point)
 
     def _recover(self, segments: list[LogSegment], leader_epochs: LeaderEpochFileCache) -> int:
-        """Check the segments in order and truncate a torn tail; returns the log end offset."""
+        """Check the segments in order, truncate invalid batches, and return the log end offset."""
         bases = [segment.base_offset for segment in segments]
         expected: int | None = None
         for index, segment in enumerate(segments):
@@ -207,7 +210,7 @@ class LogLoader:
                 raise CorruptLogError(
                     segments[index - 1].path,
                     segments[index - 1].size_bytes,
-                    f"it claims to end before offset {expected}, but the next segment starts at "
+                    f"the segment ends at offset {expected}, but the next segment starts at "
                     f"offset {segment.base_offset}",
                 )
             if not self._to_recover(segment.base_offset, bases):
@@ -227,7 +230,7 @@ class LogLoader:
     def _recover_segment(
         self, segment: LogSegment, leader_epochs: LeaderEpochFileCache
     ) -> tuple[int, BadBatch | None]:
-        """Return the offset after the last valid batch, and the bad batch after it, if any."""
+        """Return the offset after the last valid batch, and the first invalid batch or None."""
         next_offset = segment.base_offset
         for item in segment.recover():
             if isinstance(item, BadBatch):
@@ -242,6 +245,6 @@ class LogLoader:
 
 
 def _remove_from(segments: list[LogSegment], index: int) -> None:
-    """Remove the segments from `index` on, newest first, so that a crash leaves no gap."""
+    """Remove the segments at and after `index`, newest first, so that a crash leaves no gap."""
     while len(segments) > index:
         segments.pop().delete()

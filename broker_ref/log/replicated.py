@@ -1,8 +1,8 @@
-"""Checks the batches that a follower fetches from its leader.
+"""Check the batches that a follower fetches from its leader.
 
-Purpose: find the whole and valid batches in a fetch response. Invariant: offsets ascend, with gaps
-only if the leader's log was compacted; all CRCs are checked; records are not decoded. Must not
-know: segments. Source: `UnifiedLog.appendAsFollower`, `UnifiedLog.analyzeAndValidateRecords`.
+Invariants: the offsets of the batches ascend, with gaps only if the leader's log was compacted. All
+CRCs are checked, but records are not decoded. Source: `UnifiedLog.appendAsFollower`,
+`UnifiedLog.analyzeAndValidateRecords`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from broker_ref.log.errors import LogError
 
 
 def check_replicated(records: bytes, *, log_end_offset: int, directory: str) -> list[BatchHeader]:
-    """Return the headers of the whole batches in `records`, which follow `log_end_offset`.
+    """Check the complete batches in `records`, which follow `log_end_offset`; return their headers.
 
     An incomplete batch at the end is ignored, as in Kafka. Raises: LogError(OFFSET_OUT_OF_RANGE) if
-    the first batch starts below `log_end_offset`, LogError(CORRUPT_MESSAGE) if the bytes are not
-    batches, a CRC is wrong, or offsets do not ascend.
+    the first batch starts below `log_end_offset`, LogError(CORRUPT_MESSAGE) if the data contains no
+    valid batches, a CRC is wrong, or offsets do not ascend.
     """
     view = memoryview(records)
     headers: list[BatchHeader] = []
@@ -56,8 +56,8 @@ def _misplaced(directory: str, base_offset: int, next_offset: int, *, is_first: 
     if is_first:
         return LogError(
             ErrorCode.offset_out_of_range,
-            f"A batch at offset {base_offset} cannot be appended to {directory}, which ends at "
-            f"offset {next_offset}. Truncate the log or fetch from its end.",
+            f"A batch at offset {base_offset} cannot be appended to {directory}, because the log "
+            f"end offset is {next_offset}. Truncate the log or fetch from the log end offset.",
         )
     return _corrupt(directory, f"a batch at offset {base_offset} follows offset {next_offset - 1}")
 

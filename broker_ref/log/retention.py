@@ -1,13 +1,13 @@
-"""The number of old segments to delete (`UnifiedLog.deleteOldSegments`).
+"""Count the old segments to delete (`UnifiedLog.deleteOldSegments`).
 
-| reason      | a segment is deleted if                                                     |
-| ----------- | --------------------------------------------------------------------------- |
-| log start   | it is below the log start offset; with any policy                           |
-| size        | the rest still has `retention.bytes`; policy `delete`                       |
-| time        | its newest record is older than `retention.ms`; policy `delete`             |
+| reason           | a segment is deleted if                                                       |
+| ---------------- | ----------------------------------------------------------------------------- |
+| log start offset | all its offsets are below the log start offset, whatever the cleanup policy   |
+| size             | the later segments total at least `retention.bytes`, with policy `delete`     |
+| time             | its newest record is older than `retention.ms`, with policy `delete`          |
 
-Purpose: this table. Invariant: only the oldest segments are deleted, all below the high watermark,
-and never an empty active segment. Must not know: how segments are deleted.
+Invariants: only the oldest segments are deleted. All deleted segments are below the high watermark.
+An empty active segment is never deleted.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def count_expired(
     high_watermark: int,
     now_ms: int,
 ) -> int:
-    """Return how many of the oldest segments to delete; all of them includes the active one."""
+    """Return how many of the oldest segments to delete; the active segment may be included."""
 
     def count_while(first: int, condition: Callable[[LogSegment, int], bool]) -> int:
-        """Return the index of the first segment from `first` on that fails the condition."""
+        """Return the index of the first segment, starting at `first`, that must not be deleted."""
         for index in range(first, len(segments)):
             segment, is_last = segments[index], index + 1 == len(segments)
             upper = log_end_offset if is_last else segments[index + 1].base_offset
@@ -54,7 +54,7 @@ def count_expired(
 
 
 def _exceeds(excess_bytes: int) -> Callable[[LogSegment, int], bool]:
-    """Return whether the log is large enough without a segment and those checked before it."""
+    """Return a condition for the oldest segments whose sizes add up to at most `excess_bytes`."""
 
     def exceeds(segment: LogSegment, _: int) -> bool:
         nonlocal excess_bytes
@@ -67,5 +67,5 @@ def _exceeds(excess_bytes: int) -> Callable[[LogSegment, int], bool]:
 
 
 def _age_from(segment: LogSegment) -> int:
-    """Return the start of a segment's age: its newest record's timestamp, or when it was opened."""
+    """Return the timestamp of a segment's newest record, or the time at which it was opened."""
     return segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms

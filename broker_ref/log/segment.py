@@ -1,11 +1,11 @@
-"""A segment: a log file of record batches with its indexes (Kafka's `LogSegment`).
+"""A segment of a log: a file of record batches and its indexes (Kafka's `LogSegment`).
 
     <base offset, 20 digits>.log  .index  .timeindex  .txnindex
 
-Purpose: append, read and search whole batches, and rebuild the first two indexes from the log file;
-the third requires the producer state of the whole log. Invariant: batches that `read` returns have
-a valid CRC and ascending offsets; a damaged file raises `CorruptLogError` with its path and
-position. Must not know: other segments, producers, high watermarks.
+A segment appends, reads and searches complete batches, and can rebuild its offset index and its
+time index from the log file. Rebuilding the transaction index requires the producer state of the
+entire log. Invariants: batches that `read` returns have valid CRCs and ascending offsets. If a file
+is damaged, the methods raise `CorruptLogError` with its path and the position.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 TRANSACTION_INDEX_SUFFIX = ".txnindex"
 SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
-# Headers are read in small windows: an index entry is at most one interval and a batch away.
+# Headers are read in small windows, because the previous index entry is at most one index interval
+# and one batch away.
 _HEADER_WINDOW_BYTES = 8 * 1024
 _SCAN_WINDOW_BYTES = 1024 * 1024
-# base offset, length, (epoch, magic, crc, attributes), last offset delta
+# base offset, length, (leader epoch), magic, (crc, attributes), last offset delta
 _EXTENT = struct.Struct("!qi4xb6xi")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimestampAndOffset:
-    """A record found by time: timestamp in milliseconds, offset and leader epoch."""
+    """The timestamp in milliseconds, the offset and the leader epoch of a record."""
 
     timestamp_ms: int
     offset: int
@@ -55,7 +56,10 @@ class TimestampAndOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadBatch:
-    """The position at which a log file has no valid batch, and why."""
+    """A position in a log file at which there is no valid batch, and the reason.
+
+    `next_offset` is the offset after the last valid batch.
+    """
 
     position: int
     next_offset: int
@@ -63,12 +67,12 @@ class BadBatch:
 
 
 def file_name(base_offset: int, suffix: str) -> str:
-    """Return Kafka's name of a file with this base offset."""
+    """Return the name that Kafka uses for a file with this base offset."""
     return f"{base_offset:020d}{suffix}"
 
 
 class LogSegment:
-    """The batches from `base_offset` up to the next segment's."""
+    """The batches from `base_offset` up to the base offset of the next segment."""
 
     def __init__(
         self,
@@ -80,11 +84,11 @@ class LogSegment:
         now_ms: int,
         name_end: str = "",
     ) -> None:
-        """Open the files, creating missing ones; `name_end` is appended to their names."""
+        """Open the files and create missing files; `name_end` is appended to the file names."""
         self.base_offset = base_offset
         self.created_ms = now_ms
         self.end_offset: int | None = None
-        """The offset after the last batch, or None while unknown."""
+        """The offset after the last batch, or None if it is unknown."""
         self._storage = storage
         self._paths = [
             f"{directory}/{file_name(base_offset, suffix)}{name_end}" for suffix in SUFFIXES
@@ -116,12 +120,12 @@ class LogSegment:
 
     @property
     def index_bytes(self) -> int:
-        """Return the size of the larger index."""
+        """Return the size of the offset index or the time index, whichever is larger, in bytes."""
         return max(self._offset_index.file.size(), self._time_index.file.size())
 
     @property
     def first_timestamp(self) -> int:
-        """Return the largest timestamp of the first batch in milliseconds, or -1."""
+        """Return the max timestamp of the first batch in milliseconds, or -1."""
         if self._first_batch_timestamp is None:
             first = next(self._headers(0, self.base_offset), None)
             if first is None:
@@ -131,7 +135,7 @@ class LogSegment:
 
     @property
     def max_timestamp(self) -> int:
-        """Return the largest timestamp in milliseconds, or -1."""
+        """Return the largest timestamp in milliseconds, or -1 if there is none."""
         return self._max_timestamp_and_offset()[0]
 
     def _max_timestamp_and_offset(self) -> tuple[int, int]:
@@ -144,14 +148,14 @@ class LogSegment:
     def append(
         self, batches: bytes | bytearray | memoryview, headers: Sequence[BatchHeader]
     ) -> None:
-        """Write whole batches at the end in one write; `headers` are theirs."""
+        """Append complete batches with one write; `headers` are the headers of these batches."""
         position = self._log.size()
         if position == 0:
             self._first_batch_timestamp = headers[0].max_timestamp
         self._log.append(batches)
         try:
             for header in headers:
-                self._note(position, header)
+                self._update_indexes(position, header)
                 position += header.size_bytes
         except RetriableStorageError as error:
             raise StorageError(
@@ -160,7 +164,7 @@ class LogSegment:
         self.end_offset = headers[-1].next_offset
 
     def append_aborted(self, transaction: AbortedTransaction) -> None:
-        """Add a transaction that a marker in this segment has aborted."""
+        """Add a transaction whose abort marker is in this segment to the transaction index."""
         try:
             self.transactions.append(transaction)
         except RetriableStorageError as error:
@@ -168,9 +172,9 @@ class LogSegment:
                 str(error)
             ) from error  # The marker was already written, so a retry is not safe.
 
-    def _note(self, position: int, header: BatchHeader) -> None:
-        """Index the batch at `position` if an entry is due."""
-        # A batch that compaction has emptied has a timestamp but no record.
+    def _update_indexes(self, position: int, header: BatchHeader) -> None:
+        """Update the largest timestamp, and add index entries for the batch if an entry is due."""
+        # A batch without records, which compaction has removed, still has a max timestamp.
         if header.record_count and header.max_timestamp > self._max_timestamp_and_offset()[0]:
             self._max_timestamp = (header.max_timestamp, header.last_offset)
         if self._bytes_since_index_entry > self._index_interval_bytes and not self.indexes_full:
@@ -192,9 +196,9 @@ class LogSegment:
         last_offset: int,
         now_ms: int,
     ) -> bool:
-        """Return whether a batch requires a new segment (`LogSegment.shouldRoll`)."""
+        """Return whether a new segment must be created for a batch (`LogSegment.shouldRoll`)."""
         if last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
-            return True  # Even if it is empty: compaction may have left such a gap.
+            return True  # This applies to an empty segment too, because compaction can leave gaps.
         if self.size_bytes == 0:
             return False
         return (
@@ -204,13 +208,13 @@ class LogSegment:
         )
 
     def _waited_ms(self, now_ms: int, max_timestamp: int) -> int:
-        """Return the time since the first batch, by record timestamps if available."""
+        """Return the age of the first batch, based on record timestamps if they are available."""
         if self.first_timestamp >= 0:
             return max_timestamp - self.first_timestamp
         return now_ms - self.created_ms
 
     def seal(self) -> None:
-        """Store the largest timestamp, before the next segment is created and at shutdown."""
+        """Add the largest timestamp to the time index when the segment is complete."""
         self._time_index.append_if_larger(*self._max_timestamp_and_offset())
 
     def flush(self) -> None:
@@ -225,19 +229,25 @@ class LogSegment:
         return self._log, self._offset_index.file, self._time_index.file, self.transactions
 
     def delete(self) -> None:
-        """Close and delete the files, the log file first: lone indexes are removed at start."""
+        """Close and delete the files, beginning with the log file.
+
+        After a crash, the next startup removes index files without a log file.
+        """
         self.close()
         for path in self._paths:
             self._storage.remove(path)
 
     def delete_replaced(self) -> None:
-        """Delete with the log file last: between segments, lone indexes mean damage."""
+        """Close and delete the files, the log file last.
+
+        Between two segments, index files without a log file are treated as damage.
+        """
         self.close()
         for path in reversed(self._paths):
             self._storage.remove(path)
 
     def rename(self, old_end: str, new_end: str) -> None:
-        """Close the files and change the end of their names, the log file's last."""
+        """Close the files and replace the end of their names; the log file is renamed last."""
         self.close()
         for path in reversed(self._paths if self.transactions.exists_on_disk else self._paths[:3]):
             self._storage.rename(path, path.removesuffix(old_end) + new_end)
@@ -248,9 +258,9 @@ class LogSegment:
     def read(
         self, start_offset: int, *, end_offset: int, max_bytes: int, at_least_one_batch: bool
     ) -> bytes | None:
-        """Return whole batches from the one that contains `start_offset` on, below `end_offset`.
+        """Return complete batches, from the batch that contains `start_offset` up to `end_offset`.
 
-        None if the segment ends before `start_offset`. Raises: CorruptLogError.
+        Returns None if the segment ends before `start_offset`. Raises: CorruptLogError.
         """
         found = self._find(start_offset)
         if found is None:
@@ -262,19 +272,22 @@ class LogSegment:
         return data[: self._whole_batches(data, position, header.base_offset, end_offset)]
 
     def position_of(self, offset: int) -> int | None:
-        """Return the position of the batch that contains `offset`, or None after the end."""
+        """Return the position of the batch that contains `offset`.
+
+        Returns None if the segment ends before `offset`.
+        """
         found = self._find(offset)
         return None if found is None else found[0]
 
     def _find(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """Return the first batch that ends at or after `offset`, with its position."""
+        """Return the position and the header of the first batch that ends at or after `offset`."""
         for found in self._headers(*self._start_for(offset)):
             if found[1].last_offset >= offset:
                 return found
         return None
 
     def _start_for(self, offset: int) -> tuple[int, int]:
-        """Return position and first offset of a batch at or before `offset`."""
+        """Return the position and the base offset of a batch at or before `offset`."""
         entry = self._offset_index.lookup(offset)
         if entry is None:
             return 0, self.base_offset
@@ -283,12 +296,12 @@ class LogSegment:
             header = unpack_header(data)
             if header.magic == MAGIC and header.last_offset == entry[0]:
                 return entry[1], header.base_offset
-        # Either the index or the log file is wrong; rebuilding detects a damaged log file.
+        # The index or the log file is damaged. Rebuilding detects a damaged log file.
         self.rebuild_indexes()
         return self._start_for(offset)
 
     def _whole_batches(self, data: bytes, position: int, next_offset: int, end_offset: int) -> int:
-        """Return how many bytes of `data`, read at `position`, are valid batches below the end."""
+        """Return how many bytes of `data` form complete and valid batches below `end_offset`."""
         view = memoryview(data)
         length = len(data)
         start = 0
@@ -297,7 +310,9 @@ class LogSegment:
             end = start + batch_length + LOG_OVERHEAD_BYTES
             if end - start < HEADER_BYTES or magic != MAGIC or base_offset < next_offset:
                 raise CorruptLogError(
-                    self.path, position + start, f"there is no batch from offset {next_offset} on"
+                    self.path,
+                    position + start,
+                    f"there is no valid batch at or after offset {next_offset}",
                 )
             if end > length:
                 break
@@ -315,9 +330,9 @@ class LogSegment:
     def batches_from(
         self, offset: int
     ) -> Iterator[tuple[BatchHeader, EndTransactionMarker | None]]:
-        """Yield headers and markers of batches that end at or after `offset`.
+        """Yield the header and the marker of each batch that ends at or after `offset`.
 
-        Raises: CorruptLogError.
+        The marker is None if the batch does not contain a marker. Raises: CorruptLogError.
         """
         found = self._find(offset)
         if found is not None:
@@ -334,9 +349,9 @@ class LogSegment:
             raise CorruptLogError(self.path, position, str(error)) from error
 
     def _headers(self, position: int, next_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield positions and headers of the batches from `position` on, without records.
+        """Yield the position and the header of each batch at or after `position`.
 
-        Raises, while iterating: CorruptLogError if a header is invalid.
+        Records are not read. Raises, while iterating: CorruptLogError if a header is invalid.
         """
         for item in self._scan(position, next_offset, whole=False):
             if isinstance(item, BadBatch):
@@ -346,7 +361,10 @@ class LogSegment:
     def _scan(
         self, position: int, next_offset: int, *, whole: bool
     ) -> Iterator[tuple[int, BatchHeader] | BadBatch]:
-        """Yield the batches from `position` on, with CRC check if `whole`, and then a bad batch."""
+        """Yield the valid batches starting at `position`, and then the first invalid batch, if any.
+
+        If `whole` is True, the CRCs are checked.
+        """
         size = self.size_bytes
         window, window_start = memoryview(b""), position
         previous: tuple[int, BatchHeader] | None = None
@@ -378,7 +396,7 @@ class LogSegment:
     def _gap_damage(
         self, previous: tuple[int, BatchHeader] | None, position: int, header: BatchHeader
     ) -> str | None:
-        """Return why the gap before a batch cannot result from compaction, or None."""
+        """Return the reason why compaction cannot have caused the gap before a batch, or None."""
         if previous is not None:
             batch = self._log.read(previous[0], previous[1].size_bytes)
             if not crc_matches(batch):
@@ -386,9 +404,10 @@ class LogSegment:
         return self._misplaced(position, header)
 
     def _misplaced(self, position: int, header: BatchHeader) -> str | None:
-        """Return why a batch after a gap cannot have its base offset, or None.
+        """Return the reason why the base offset of a batch after a gap is invalid, or None.
 
-        The CRC does not cover its base offset: one that is too large collides with the next batch.
+        The CRC does not cover the base offset. A base offset that is too large overlaps the next
+        batch.
         """
         next_position = position + header.size_bytes
         following = self._log.read(next_position, HEADER_BYTES)
@@ -403,8 +422,11 @@ class LogSegment:
         size_bytes = _SCAN_WINDOW_BYTES if whole else _HEADER_WINDOW_BYTES
         return memoryview(self._log.read(position, max(size_bytes, bytes_min)))
 
-    def cut_offset(self, offset: int) -> int:
-        """Return the end of the segment after `truncate_to(offset)`. Raises: CorruptLogError."""
+    def end_offset_after_truncation(self, offset: int) -> int:
+        """Return the end offset that would result from `truncate_to(offset)`.
+
+        Raises: CorruptLogError.
+        """
         position, next_offset = self._start_for(offset)
         for _, header in self._headers(position, next_offset):
             if header.last_offset >= offset:
@@ -425,7 +447,7 @@ class LogSegment:
     def find_timestamp(
         self, timestamp_ms: int, *, start_offset: int, end_offset: int
     ) -> TimestampAndOffset | None:
-        """Return the first record from `start_offset` on with at least this timestamp."""
+        """Return the first record at or after `start_offset` with at least this timestamp."""
         if self.max_timestamp < timestamp_ms:
             return None
         offset = max(self._time_index.lookup(timestamp_ms), start_offset)
@@ -453,7 +475,7 @@ class LogSegment:
     def _first_record(
         self, position: int, header: BatchHeader, timestamp_ms: int, start_offset: int
     ) -> TimestampAndOffset | None:
-        """Return the first record of a batch from these bounds on."""
+        """Return the first record of a batch with at least this timestamp and this offset."""
         if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
             return TimestampAndOffset(
                 timestamp_ms=header.max_timestamp,
@@ -474,7 +496,7 @@ class LogSegment:
     # Recovery
 
     def index_damage(self) -> str | None:
-        """Return why the indexes are invalid, or None."""
+        """Return the reason why an index is invalid, or None."""
         damage = self._offset_index.damage(self.size_bytes)
         if damage is not None:
             return f"{self._paths[1]}: {damage}"
@@ -482,10 +504,10 @@ class LogSegment:
         return None if damage is None else f"{self._paths[2]}: {damage}"
 
     def recover(self) -> Iterator[BatchHeader | BadBatch]:
-        """Read everything, check all CRCs and rebuild the first two indexes.
+        """Read the log file, check all CRCs, and rebuild the offset index and the time index.
 
-        Yields the header of each valid batch, and `BadBatch` last if one is invalid. The log file
-        does not change: see `truncate`.
+        Yields the headers of valid batches. If there is an invalid batch, the last item is a
+        `BadBatch`. The log file does not change; see `truncate`.
         """
         self._offset_index.clear()
         self._time_index.clear()
@@ -498,24 +520,27 @@ class LogSegment:
                 yield item
                 return
             position, header = item
-            self._note(position, header)
+            self._update_indexes(position, header)
             next_offset = header.next_offset
             yield header
         self.end_offset = next_offset
         self.seal()
 
     def rebuild_indexes(self) -> None:
-        """Rebuild the first two indexes. Raises: CorruptLogError if the log file is damaged."""
+        """Rebuild the offset index and the time index.
+
+        Raises: CorruptLogError if the log file is damaged.
+        """
         for item in self.recover():
             if isinstance(item, BadBatch):
                 raise CorruptLogError(self.path, item.position, item.reason)
 
     def truncate_to(self, offset: int) -> None:
-        """Durably remove the batches that end at or after `offset`, also from the indexes.
+        """Durably remove the batches that end at or after `offset`, and their index entries.
 
-        Reads at most the bytes between two index entries. Raises: CorruptLogError without any
-        change. After a crash the start rebuilds the indexes, because the recovery point was lowered
-        before.
+        Reads at most the bytes between two index entries. Raises: CorruptLogError, in which case
+        nothing has changed. After a crash, the next startup rebuilds the indexes, because the
+        recovery point has already been lowered.
         """
         kept = []
         for position, header in self._headers(*self._start_for(offset - 1)):
@@ -524,7 +549,7 @@ class LogSegment:
             kept.append((position, header))
         else:
             return
-        # The indexes first: they can lack entries but must not index removed batches.
+        # Indexes are truncated first. They may lack entries, but must not refer to removed batches.
         self._offset_index.truncate_to(offset)
         self._time_index.truncate_to(offset)
         self.transactions.truncate_to(offset)
@@ -532,12 +557,12 @@ class LogSegment:
         self.end_offset = kept[-1][1].next_offset if kept else self.base_offset
         self._first_batch_timestamp = self._max_timestamp = None
         self._bytes_since_index_entry = 0
-        for kept_position, kept_header in kept:  # The batches without an entry in the time index.
-            self._note(kept_position, kept_header)
+        for kept_position, kept_header in kept:  # Batches without an entry in the time index.
+            self._update_indexes(kept_position, kept_header)
         self.flush()
 
     def truncate(self, position: int) -> None:
-        """Durably truncate the log file at the bad batch that `recover` found."""
+        """Durably truncate the log file at an invalid batch that `recover` has found."""
         self._log.truncate(position)
         self.end_offset = None
         self.seal()
@@ -545,14 +570,14 @@ class LogSegment:
 
 
 def _chain_break(header: BatchHeader, next_offset: int, bytes_left: int) -> str | None:
-    """Return why no batch with this header can follow an earlier one, or None."""
+    """Return the reason why a batch with this header cannot follow the previous batch, or None."""
     if header.size_bytes < HEADER_BYTES or header.magic != MAGIC:
-        return "there is no batch of format 2 here"
+        return "there is no batch of format 2 at this position"
     # The CRC does not cover base offsets. Compaction leaves gaps.
     if header.base_offset < next_offset or header.last_offset_delta < 0:
-        return f"a batch has offset {header.base_offset}, but {next_offset} is expected"
+        return f"a batch has offset {header.base_offset}, but offset {next_offset} is expected"
     if header.size_bytes > bytes_left:
-        return f"a batch of {header.size_bytes} bytes has only {bytes_left} bytes left"
+        return f"a batch is {header.size_bytes} bytes long, but only {bytes_left} bytes are left"
     return None
 
 

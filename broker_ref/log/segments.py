@@ -1,8 +1,8 @@
 """The segments of one log in order (Kafka's `LogSegments`).
 
-Purpose: find the segment that contains an offset, read from there, and search all segments by time.
-Invariant: base offsets ascend, and there is at least one segment except during a truncation; the
-last is active. Must not know: log start and end offsets (callers pass bounds), producers.
+`LogSegments` finds the segment that contains an offset, reads from it, and searches all segments by
+timestamp. Invariants: base offsets ascend. There is at least one segment, except during a
+truncation. The last segment is active.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker_ref.log.transaction_index import AbortedTransaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPosition:
-    """The position of a batch: its segment and byte position (`LogOffsetMetadata`)."""
+    """A position in a log: a segment and a byte position in its log file (`LogOffsetMetadata`)."""
 
     segment_base_offset: int
     position_bytes: int
@@ -40,7 +40,7 @@ class LogSegments:
 
     @property
     def active(self) -> LogSegment:
-        """Return the segment for appends."""
+        """Return the last segment, to which batches are appended."""
         return self._segments[-1]
 
     @property
@@ -49,39 +49,42 @@ class LogSegments:
 
     @property
     def size_bytes(self) -> int:
-        """Return the size of all log files, without indexes."""
+        """Return the size of all log files in bytes, without indexes."""
         return sum(segment.size_bytes for segment in self._segments)
 
     # Changes
 
     def add(self, segment: LogSegment) -> None:
-        """Add a segment, which becomes active."""
+        """Add a segment, which becomes the active segment."""
         self._segments.append(segment)
 
     def take_oldest(self, count: int) -> list[LogSegment]:
-        """Remove the first `count` segments from the log and return them; their files remain."""
+        """Remove the oldest `count` segments from the list and return them; their files remain."""
         taken, self._segments = self._segments[:count], self._segments[count:]
         return taken
 
     def delete_newest_to(self, count: int) -> None:
-        """Delete all but the first `count`, newest first, so that a crash leaves no gap."""
+        """Delete all but the oldest `count` segments.
+
+        The newest segment is deleted first, so that a crash leaves no gap.
+        """
         while len(self._segments) > count:
             self._segments.pop().delete()
 
     def replace(self, old: Sequence[LogSegment], new: LogSegment) -> None:
-        """Replace the consecutive segments `old` by `new`."""
+        """Replace the consecutive segments `old` with `new`."""
         first = self._segments.index(old[0])
         self._segments[first : first + len(old)] = [new]
 
     # Reading
 
     def index_of(self, offset: int) -> int:
-        """Return the index of the segment that contains `offset`; 0 if it is below all."""
+        """Return the index of the segment that contains `offset`, or 0 if no segment does."""
         position = bisect_right(self._segments, offset, key=lambda segment: segment.base_offset)
         return max(position - 1, 0)
 
     def between(self, start_offset: int, end_offset: int) -> list[LogSegment]:
-        """Return the segments that may contain offsets in this range."""
+        """Return the segments that may contain offsets in this range (the end is exclusive)."""
         return [
             segment
             for segment in self._segments[self.index_of(start_offset) :]
@@ -91,7 +94,7 @@ class LogSegments:
     def read(
         self, start_offset: int, *, end_offset: int, max_bytes: int, at_least_one_batch: bool
     ) -> bytes:
-        """Do the same as `LogSegment.read`, from the first segment with batches in the range."""
+        """Read from the first segment that has batches in the range (see `LogSegment.read`)."""
         for segment in self._segments[self.index_of(start_offset) :]:
             data = segment.read(
                 start_offset,
@@ -104,7 +107,10 @@ class LogSegments:
         return b""
 
     def position_of(self, offset: int) -> LogPosition:
-        """Return the position of the batch at or after `offset`, or of the end."""
+        """Return the position of the first batch that ends at or after `offset`.
+
+        Returns the end of the log if there is no such batch.
+        """
         for segment in self._segments[self.index_of(offset) :]:
             position_bytes = segment.position_of(offset)
             if position_bytes is not None:
@@ -119,7 +125,7 @@ class LogSegments:
         )
 
     def may_have_aborted(self, start_offset: int) -> bool:
-        """Return whether any segment from `start_offset` on has a transaction index."""
+        """Return whether the segment of `start_offset` or a later one has a transaction index."""
         first = self.index_of(start_offset)
         return any(segment.transactions.exists_on_disk for segment in self._segments[first:])
 
@@ -136,7 +142,7 @@ class LogSegments:
     def find_timestamp(
         self, timestamp_ms: int, *, start_offset: int, end_offset: int
     ) -> TimestampAndOffset | None:
-        """Return the first record in the range with at least this timestamp."""
+        """Return the first record in the range whose timestamp is at least `timestamp_ms`."""
         for segment in self._segments:
             found = segment.find_timestamp(
                 timestamp_ms, start_offset=start_offset, end_offset=end_offset

@@ -1,9 +1,8 @@
 """The interface between the log and its storage.
 
-Purpose: everything that the broker persists goes through `Storage`, so that the same log runs on a
-disk (`broker_ref.io.disk`), in memory for tests, and on a simulated disk that loses unflushed
-writes. Invariant: a path is relative, `/`-separated and never leaves the root. Must not know:
-Kafka; record formats belong to higher layers.
+The broker persists all data through `Storage`. The same log can therefore run on a disk
+(`broker_ref.io.disk`), in memory for tests, and on a simulated disk that loses unflushed writes.
+Invariant: paths are relative, use `/` as the separator, and never lead outside the root directory.
 """
 
 from __future__ import annotations
@@ -12,56 +11,65 @@ from typing import Protocol
 
 
 class StorageError(Exception):
-    """A storage operation failed; the message contains the path, the operation and the reason."""
+    """A storage operation failed; the message contains the operation, the path and the reason."""
 
 
 class RetriableStorageError(StorageError):
-    """The operation did not start for lack of file descriptors; a retry is safe."""
+    """An operation was not started, because no file descriptors were available; a retry is safe."""
 
 
 class File(Protocol):
-    """An open file. Writes reach the page cache; only `flush` makes them survive power loss."""
+    """An open file.
+
+    Writes go to the page cache. Only data that has been flushed survives a power failure.
+    """
 
     @property
     def path(self) -> str: ...
 
     def size(self) -> int:
-        """Return the current length in bytes."""
+        """Return the current size in bytes."""
 
     def read(self, position: int, length: int) -> bytes:
-        """Return up to `length` bytes from `position`; fewer only at the end of the file."""
+        """Return up to `length` bytes from `position`, or fewer bytes at the end of the file."""
 
     def append(self, data: bytes | bytearray | memoryview) -> None:
-        """Write at the end, completely or not at all as far as this process can observe."""
+        """Append `data` to the file.
+
+        After a failed append, this process does not observe a partial write.
+        """
 
     def truncate(self, size: int) -> None:
         """Truncate the file to `size` bytes; later appends start there."""
 
     def flush(self) -> None:
-        """Make everything written so far durable (fsync)."""
+        """Make all previous writes durable (fsync)."""
 
     def close(self) -> None: ...
 
 
 class Storage(Protocol):
-    """A tree of files under one root. Every error is a `StorageError` with the path."""
+    """A tree of files under one root directory.
+
+    All errors are raised as `StorageError` with the path.
+    """
 
     def open(self, path: str) -> File:
-        """Open for reading and appending, creating the file and its directories if missing."""
+        """Open a file for reading and appending; create it and its directories if necessary."""
 
     def exists(self, path: str) -> bool: ...
 
     def list(self, directory: str) -> list[str]:
-        """Return the names in `directory`, sorted; empty if it is missing."""
+        """Return the names in `directory`, sorted; empty if the directory does not exist."""
 
     def read(self, path: str) -> bytes:
-        """Return the contents of the file."""
+        """Return the contents of a file."""
 
     def write_atomically(self, path: str, data: bytes) -> None:
-        """Replace the file: write a temporary file, fsync, rename, fsync the directory."""
+        """Replace a file: write and fsync a temporary file, rename it, and fsync the directory."""
 
     def rename(self, source: str, target: str) -> None:
         """Durably rename a file or directory."""
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a directory with its contents; has no effect if missing."""
+        """Remove a file, or a directory with its contents; ignore a path that does not exist."""

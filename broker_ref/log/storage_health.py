@@ -1,8 +1,8 @@
-"""The health of a log's storage: converts storage errors to errors for clients.
+"""The health of a log's storage, and the conversion of storage errors into client errors.
 
-Purpose: answer clients when the storage fails. Invariant: after a failed write, `require` rejects
-everything permanently, because the state on disk is unknown; a failed read, or a write that did not
-start, changes nothing. Must not know: logs. Kafka takes the whole log directory offline.
+Invariants: after a failed write, `require` raises an error until the log is opened again, because
+the state on disk is unknown. A failed read, or a write that was not started, has no consequences.
+After a failed write, Kafka takes the entire log directory offline.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def not_retriable() -> Iterator[None]:
-    """Convert RetriableStorageError to StorageError, because the block cannot be repeated."""
+    """Convert RetriableStorageError to StorageError, for a block that cannot be repeated."""
     try:
         yield
     except RetriableStorageError as error:
@@ -33,17 +33,17 @@ class StorageHealth:
 
     def __init__(self, directory: str) -> None:
         self.error: str | None = None
-        """Why writes are rejected, or None."""
+        """The reason why writes are rejected, or None."""
         self._directory = directory
 
     def require(self) -> None:
-        """Raise LogError(KAFKA_STORAGE_ERROR) if a write has failed."""
+        """Raise LogError(KAFKA_STORAGE_ERROR) if a previous write has failed."""
         if self.error is not None:
             raise LogError(ErrorCode.kafka_storage_error, self.error)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Convert a read error to a LogError; the log does not change."""
+        """Convert StorageError to LogError(KAFKA_STORAGE_ERROR); the log can still be used."""
         try:
             yield
         except StorageError as error:
@@ -54,18 +54,21 @@ class StorageHealth:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Take the log offline if a write fails, as Kafka does with a log directory."""
+        """Reject all further writes to the log if a write in the block fails.
+
+        Kafka does the same for an entire log directory.
+        """
         try:
             yield
         except RetriableStorageError as error:
             raise LogError(
                 ErrorCode.kafka_storage_error,
-                f"{self._directory} cannot be written at the moment: {error}",
+                f"A write to {self._directory} was not started and can be retried: {error}",
             ) from error
         except StorageError as error:
             self.error = (
-                f"{self._directory} rejects writes since a storage failure: {error} Repair the "
-                "storage, then restart the broker."
+                f"{self._directory} rejects writes because of a storage failure: {error} Repair "
+                "the storage, then restart the broker."
             )
             logger.error("%s", self.error)
             raise LogError(ErrorCode.kafka_storage_error, self.error) from error

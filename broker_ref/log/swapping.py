@@ -1,15 +1,15 @@
-"""Completes or reverts an interrupted compaction (`LogLoader`).
+"""Complete or remove an interrupted compaction (`LogLoader`).
 
-| name ends with    | meaning                                  | action at start                   |
-| ----------------- | ---------------------------------------- | --------------------------------- |
-| `.cleaned`        | an incomplete copy                       | removed                           |
-| `.swap`, with a   | a complete copy of one or more segments  | the segments that start within    |
-| `.log.swap`       |                                          | are replaced by the copy          |
-| `.swap`, without  | an incomplete copy                       | removed                           |
+| file name ends with  | meaning                              | action at startup                 |
+| -------------------- | ------------------------------------ | --------------------------------- |
+| `.cleaned`           | an incomplete copy                   | removed                           |
+| `.swap`, if the      | a complete copy of one or more       | all segments that start within    |
+| `.log.swap` exists   | segments                             | the copy are replaced with it     |
+| `.swap`, otherwise   | an incomplete copy                   | removed                           |
 
-Purpose: this table. Invariant: afterwards each offset is in at most one segment. A segment that the
-copy covers but that starts after the copy's last batch remains: its records reappear, and the next
-compaction removes them again. Must not know: loading.
+Invariant: afterwards, each offset is in at most one segment. If a segment was replaced, but starts
+after the last batch of the copy, it is not removed. Its records exist again until the next
+compaction removes them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def cleaned_names(base_offset: int) -> list[str]:
 
 
 def finish_compaction(storage: Storage, directory: str) -> None:
-    """Apply the table. Raises: StorageError."""
+    """Complete or remove an interrupted compaction. Raises: StorageError."""
     names = storage.list(directory)
     swapped = [int(name[:20]) for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
     for name in names:
@@ -55,7 +55,7 @@ def finish_compaction(storage: Storage, directory: str) -> None:
 
 
 def _end_offset(storage: Storage, path: str) -> int:
-    """Return the offset after the last batch of a complete copy, or 0 if it has none."""
+    """Return the offset after the last batch of a complete copy, or 0 if it contains no batches."""
     file = storage.open(path + SWAP_SUFFIX)
     try:
         position, end_offset = 0, 0

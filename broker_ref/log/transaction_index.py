@@ -3,11 +3,12 @@
     .txnindex   version int16 = 0 | producer id int64 | first offset int64 | last offset int64
                 | last stable offset int64              one entry per abort marker, in order
 
-Purpose: find the aborted transactions that overlap a range of offsets, whose records a
-read_committed reader filters. Invariant: last offsets (those of the markers) ascend; the last
-stable offset is the one after the marker was written, so that a search can stop at an entry whose
-last stable offset is at or above the end of the range; the file is created with the first entry.
-Must not know: the log file. Source: `TransactionIndex`, `AbortedTxn`.
+A lookup returns the aborted transactions that overlap a range of offsets, so that read_committed
+consumers can discard their records. Invariants: the last offset of an entry is the offset of the
+marker, and last offsets ascend. The last stable offset of an entry is the last stable offset after
+the marker was written, so a search can stop at an entry whose last stable offset is at or above the
+end of the range. The file is created when the first entry is added. Source: `TransactionIndex`,
+`AbortedTxn`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _READ_ENTRIES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortedTransaction:
-    """An aborted transaction in one partition; its last offset is its marker's."""
+    """An aborted transaction in one partition; its last offset is the offset of its marker."""
 
     producer_id: int
     first_offset: int
@@ -35,7 +36,7 @@ class AbortedTransaction:
 
 
 class TransactionIndex:
-    """The file at `path`, which is created with the first entry."""
+    """The transaction index of a segment, in the file at `path`."""
 
     def __init__(self, *, storage: Storage, path: str) -> None:
         self._storage = storage
@@ -48,12 +49,12 @@ class TransactionIndex:
         return self._file is not None
 
     def create(self) -> None:
-        """Create an empty file if there is none."""
+        """Create an empty file if the file does not exist."""
         if self._file is None:
             self._file = self._storage.open(self._path)
 
     def append(self, transaction: AbortedTransaction) -> None:
-        """Add a transaction, whose marker follows all others."""
+        """Add a transaction; its marker must be after the markers of all other entries."""
         self.create()
         assert self._file is not None
         self._file.append(
@@ -71,7 +72,7 @@ class TransactionIndex:
     ) -> tuple[list[AbortedTransaction], bool]:
         """Return the transactions that overlap a range, and whether the search is complete.
 
-        If it is not complete, later segments may contain more.
+        If the search is not complete, later segments may contain more transactions.
         """
         first = bisect_left(range(self._count), start_offset, key=lambda i: self._at(i).last_offset)
         found = []
@@ -89,15 +90,15 @@ class TransactionIndex:
             self._file.truncate(count * _ENTRY.size)
 
     def damage(self, base_offset: int) -> str | None:
-        """Return why the index cannot belong to a segment with this base offset, or None."""
+        """Return the reason why the index cannot belong to this segment, or None."""
         if self._file is None:
             return None
         if self._file.size() % _ENTRY.size != 0:
-            return f"its size of {self._file.size()} bytes is not a whole number of entries"
+            return f"its size of {self._file.size()} bytes is not a multiple of the entry size"
         previous = base_offset - 1
         for transaction in self._from(0):
             if not previous < transaction.last_offset or transaction.first_offset < 0:
-                return f"an entry for offset {transaction.last_offset} follows {previous}"
+                return f"an entry for offset {transaction.last_offset} follows offset {previous}"
             previous = transaction.last_offset
         return None
 

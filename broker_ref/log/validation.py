@@ -1,8 +1,8 @@
-"""The checks of a produced batch at the leader (Kafka's `LogValidator`).
+"""Check a produced batch on the leader (Kafka's `LogValidator`).
 
-Purpose: reject, with Kafka's error codes, batches that the topic's configs or the format do not
-allow. Invariant: nothing is changed; records are decoded only if the topic is compacted or limits
-the age of timestamps. Must not know: offsets in use, producers, files.
+Batches that the topic configs or the record format do not allow are rejected with Kafka's error
+codes. Invariants: the checks change nothing. Records are decoded only if the topic is compacted, if
+it limits the age of timestamps, or if the max timestamp is too far in the future.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ def check_produced(
     now_ms: int,
     origin: AppendOrigin = AppendOrigin.CLIENT,
 ) -> BatchHeader:
-    """Return the header of the only batch in `records`, which can be appended to log `directory`.
+    """Check `records` and return the header of the batch that it contains.
+
+    `directory` is the log to which the batch will be appended.
 
     Raises: LogError with Kafka's error codes: INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE,
-    RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP; RecordValidationError for single records.
+    RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP; RecordValidationError if some records are invalid.
     """
     headers = parse_batches(records)
     if len(headers) != 1:
         raise LogError(
             ErrorCode.invalid_record,
-            f"A partition must have exactly one record batch, not {len(headers)}.",
+            f"The request must contain exactly one record batch per partition, not {len(headers)}.",
         )
     header = headers[0]
     if header.size_bytes > config.max_message_bytes:
@@ -65,7 +67,7 @@ def check_produced(
 def _check_records(
     header: BatchHeader, records: bytes, *, config: LogConfig, directory: str, now_ms: int
 ) -> None:
-    """Check keys and timestamps (`LogValidator.validateRecord`); decodes records only if needed."""
+    """Check the keys and timestamps of records if necessary (`LogValidator.validateRecord`)."""
     create_time = config.message_timestamp_type is TimestampType.CREATE_TIME
     sent_log_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
     if sent_log_append_time and not (create_time and header.max_timestamp != NO_TIMESTAMP):
@@ -102,12 +104,12 @@ def _check_records(
     if errors:
         raise RecordValidationError(
             ErrorCode.invalid_timestamp if bad_timestamp else ErrorCode.invalid_record,
-            f"{len(errors)} records for {directory} are invalid; the first: {errors[0].message}",
+            f"{len(errors)} records for {directory} are invalid. First error: {errors[0].message}",
             record_errors=tuple(errors),
         )
     if too_new:
         raise LogError(
             ErrorCode.invalid_timestamp,
-            f"The batch's max timestamp {header.max_timestamp} is later than {newest_ms} and not "
-            "the timestamp of any of its records.",
+            f"The max timestamp {header.max_timestamp} of the batch is later than {newest_ms}, and "
+            "no record of the batch has this timestamp.",
         )

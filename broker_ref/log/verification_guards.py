@@ -1,15 +1,15 @@
-"""The transactions that producers are about to start in a partition (KIP-890).
+"""The verification state of transactions that producers start in a partition (KIP-890).
 
     begin -> guard -> the coordinator verifies -> append with the guard
-                \\-> a marker, or another append, comes first: the guard is invalid
+                \\-> another batch or a marker is appended first: the guard is invalid
 
-Purpose: a log contains no batch of a transaction that the coordinator does not know or has ended,
-because nobody would end it. Invariant: a guard is valid for one transaction, and invalid after
-anything of its producer's transactions was written. Must not know: coordinators, or the log.
-Source: `VerificationStateEntry`, `VerificationGuard`.
+Verification prevents a log from containing a batch of a transaction that the transaction
+coordinator has not registered or has already ended. Such a transaction would stay open forever.
+Invariant: a guard is valid for one transaction. It becomes invalid when a transactional batch or a
+marker of its producer is appended. Source: `VerificationStateEntry`, `VerificationGuard`.
 
-The lowest verified sequence is stored, so that a later batch is not appended before an earlier one
-whose verification is retried.
+The lowest verified sequence is stored, so that a later batch is not appended before an earlier
+batch whose verification is being retried.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from broker_ref.log.errors import LogError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VerificationGuard:
-    """Identifies one verification of a producer's transaction; compares by identity."""
+    """Identifies one verification of a producer's transaction; guards are compared by identity."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class _Verification:
     supports_epoch_bump: bool
     guard: VerificationGuard = field(default_factory=VerificationGuard)
 
-    def note(self, epoch: int, sequence: int, *, supports_epoch_bump: bool) -> None:
+    def update(self, epoch: int, sequence: int, *, supports_epoch_bump: bool) -> None:
         if epoch > self.epoch:
             self.epoch, self.lowest_sequence = epoch, sequence
             self.supports_epoch_bump = supports_epoch_bump
@@ -44,7 +44,7 @@ class _Verification:
 
 
 class VerificationGuards:
-    """The verifications of one partition, by producer."""
+    """The verifications of one partition, by producer id."""
 
     def __init__(self) -> None:
         self._verifications: dict[int, _Verification] = {}
@@ -58,7 +58,7 @@ class VerificationGuards:
         supports_epoch_bump: bool,
         now_ms: int,
     ) -> VerificationGuard:
-        """Return the guard with which the batch can be appended after its verification."""
+        """Return the guard with which the batch can be appended once it has been verified."""
         verification = self._verifications.get(producer_id)
         if verification is None:
             verification = _Verification(
@@ -68,7 +68,7 @@ class VerificationGuards:
                 supports_epoch_bump=supports_epoch_bump,
             )
             self._verifications[producer_id] = verification
-        verification.note(epoch, sequence, supports_epoch_bump=supports_epoch_bump)
+        verification.update(epoch, sequence, supports_epoch_bump=supports_epoch_bump)
         return verification.guard
 
     def allows(self, producer_id: int, guard: VerificationGuard | None) -> bool:
@@ -77,30 +77,31 @@ class VerificationGuards:
         return verification is not None and verification.guard is guard
 
     def check_sequence(self, header: BatchHeader, *, is_first: bool) -> None:
-        """Check the sequence of a client's batch; `is_first` if no batch of its producer is known.
+        """Check the sequence of a batch from a client.
 
-        Raises: LogError(OUT_OF_ORDER_SEQUENCE_NUMBER).
+        `is_first` is True if no batch of the producer is stored. Raises:
+        LogError(OUT_OF_ORDER_SEQUENCE_NUMBER).
         """
         verification = self._verifications.get(header.producer_id)
         if verification is None:
             return
         if verification.supports_epoch_bump and is_first and header.base_sequence != 0:
-            expected = "0, because each of its transactions has its own epoch"
+            expected = "0, because each transaction of the producer has a new epoch"
         elif header.base_sequence > verification.lowest_sequence:
-            expected = f"{verification.lowest_sequence}, which it sent before"
+            expected = f"{verification.lowest_sequence}, which the producer sent before"
         else:
             return
         raise LogError(
             ErrorCode.out_of_order_sequence_number,
             f"Producer {header.producer_id} (epoch {header.producer_epoch}) starts a transaction "
-            f"with sequence {header.base_sequence}, but must start with {expected}.",
+            f"with sequence {header.base_sequence}, but it must start with {expected}.",
         )
 
     def end(self, header: BatchHeader) -> None:
-        """Invalidate the guard, because something of the producer's transactions was written.
+        """Invalidate the guard of a producer after an append of a transactional batch or a marker.
 
-        The exception is a late marker of a transaction whose client has an epoch per transaction:
-        what was verified in the marker's epoch is the next transaction.
+        There is one exception: if the producer uses a new epoch for each transaction, a late marker
+        of the previous transaction can have the epoch of the verified transaction.
         """
         verification = self._verifications.get(header.producer_id)
         if verification is None:
@@ -114,7 +115,7 @@ class VerificationGuards:
             del self._verifications[header.producer_id]
 
     def expire(self, now_ms: int, *, expiration_ms: int) -> None:
-        """Remove verifications without a following append."""
+        """Remove verifications that began at least `expiration_ms` ago and led to no append."""
         self._verifications = {
             producer_id: verification
             for producer_id, verification in self._verifications.items()

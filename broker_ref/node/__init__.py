@@ -1,6 +1,6 @@
-"""The nodes of a cluster, without I/O: events in, effects out.
+"""The nodes of a cluster, without I/O. A node receives events and returns effects.
 
 `broker` and `controller` are the two kinds of node. `dispatch` serves requests for both.
-`registration` registers a broker and keeps its session. `metadata_follower` fetches metadata
-records from the controller. `forwarding` forwards clients' requests to the controller.
+`registration` registers a broker and renews its session. `metadata_follower` fetches metadata
+records from the controller. `forwarding` forwards client requests to the controller.
 """

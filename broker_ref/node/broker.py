@@ -1,17 +1,17 @@
-"""A broker without I/O: events in, effects out (Kafka's `BrokerServer`).
+"""A broker without I/O, which receives events and returns effects (Kafka's `BrokerServer`).
 
 Purpose: create the components (registration, metadata, logs, replication, coordinators, handlers)
-and pass each event to the component that handles it. Invariants: each frame is answered by exactly
-one effect, immediately or later; no input makes `handle` raise; time comes with each event; no
-client is served before the controller has unfenced the broker for the first time. Must not know:
-sockets, clocks, files (it has a `Storage`), or what a request means.
+and pass each event to the component that handles it. Invariants: each frame leads to exactly one
+effect, immediately or later. `handle` does not raise on any input. Each event contains the time. No
+client is served before the controller has unfenced the broker for the first time.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from broker_ref.api import APIS
@@ -24,6 +24,7 @@ from broker_ref.controller_api import APIS as CONTROLLER_APIS
 from broker_ref.controller_api import FORWARDED
 from broker_ref.events import (
     ConnectionClosed,
+    ConnectionId,
     ConnectionOpened,
     Effect,
     Event,
@@ -39,6 +40,7 @@ from broker_ref.identity import claim_directory, known_cluster_id
 from broker_ref.log.errors import LogError
 from broker_ref.log.log_dir import UNKNOWN_LOG_DIR, LogDir
 from broker_ref.log.storage import Storage, StorageError
+from broker_ref.node.authentication import Authentication, new_client
 from broker_ref.node.dispatch import Dispatcher, Request
 from broker_ref.node.fault_gate import FaultGate
 from broker_ref.node.forwarding import ForwardingManager
@@ -54,6 +56,9 @@ from broker_ref.replication.fetch_session_cache import FetchSessionCache
 from broker_ref.replication.producer_id_manager import ProducerIdManager
 from broker_ref.replication.replica_manager import ReplicaManager
 from broker_ref.schedule import Schedule
+from broker_ref.security.listeners import Endpoint
+from broker_ref.security.oauthbearer import ValidateToken
+from broker_ref.security.settings import ListenerSettings
 from broker_ref.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from broker_ref.transaction.coordinator import TransactionCoordinator
 
@@ -61,13 +66,13 @@ BROKER_APIS: Final[dict[int, Api[Any]]] = {
     **APIS,
     **{key: CONTROLLER_APIS[key] for key in FORWARDED},
 }
-"""The APIs of a broker: those that it serves and those that it forwards to the controller."""
+"""The APIs of a broker: its own APIs, and the APIs that it forwards to the controller."""
 
 logger = logging.getLogger(__name__)
 
 
 class BrokerNode:
-    """A broker with its storage and the address of its cluster's controller."""
+    """A broker with its storage and the address of the controller."""
 
     def __init__(
         self,
@@ -79,8 +84,16 @@ class BrokerNode:
         random_bytes: Callable[[int], bytes],
         faults: Faults | None = None,
         log_dir: LogDir = UNKNOWN_LOG_DIR,
+        listeners: Mapping[str, ListenerSettings] = MappingProxyType({}),
+        token_validators: Mapping[str, ValidateToken] = MappingProxyType({}),
     ) -> None:
-        """Check the storage's identity. Raises: LogError if damaged or another broker's."""
+        """Create the broker and check the identity in its storage.
+
+        `listeners` contains the settings of the listeners by name. A listener without settings is
+        not secured. `token_validators` validate the signed tokens of listeners, by their names.
+
+        Raises: LogError if the identity is damaged or belongs to another broker.
+        """
         self.metadata = ClusterMetadata()
         self.broker: Broker | None = None
         self._config = config
@@ -90,8 +103,10 @@ class BrokerNode:
         self._now_ms = now_ms
         self._failure: str | None = None
         self._faults = faults or Faults()
-        self._standstill = PauseGate(self._faults, node_id=config.node_id)
+        self._pause_gate = PauseGate(self._faults, node_id=config.node_id)
         self._log_dir = log_dir
+        self._listeners = listeners
+        self._token_validators = token_validators
         self._is_registering = False
         self._woken: dict[Hashable, None] = {}
         self._schedule = Schedule(now_ms)
@@ -120,56 +135,62 @@ class BrokerNode:
             on_change=self._metadata_changed,
         )
         self._dispatcher: Dispatcher | None = None
+        self._authentication: Authentication | None = None
         self._gate: FaultGate | None = None
 
     @property
     def state(self) -> BrokerState:
-        """Return the lifecycle state."""
+        """Return the state of the broker in its lifecycle."""
         return self._registration.state
 
     @property
     def failure(self) -> str | None:
-        """Return why the broker cannot continue; it must then be killed."""
+        """Return the reason why the broker cannot continue, if any.
+
+        The broker must then be killed.
+        """
         if self.broker is not None and self.broker.replicas.storage_failed is not None:
             return self.broker.replicas.storage_failed
         return self._failure or self._registration.failure
 
-    def start(self, host: str, port: int) -> None:
-        """Join the cluster with this advertised address; `handle` continues the startup."""
-        self._registration.start(host, port)
+    def start(self, endpoints: Sequence[Endpoint]) -> None:
+        """Join the cluster with these advertised endpoints, first the one for other brokers.
+
+        `handle` continues the startup.
+        """
+        self._registration.start(endpoints)
         self._advance()
 
     def begin_shutdown(self) -> None:
-        """Begin a controlled shutdown; close the broker in the state SHUTTING_DOWN."""
+        """Begin a controlled shutdown. Call `close` when the state is SHUTTING_DOWN."""
         self._registration.begin_shutdown()
 
     def handle(self, event: Event, now_ms: int) -> list[Effect | PeerEffect]:
-        """Handle an event and return the effects, which can concern any connection."""
+        """Handle an event and return the effects, which can affect any connection."""
         now_ms = self._faults.now_ms(self._config.node_id, now_ms)
-        due = self._standstill.due(event)
+        due = self._pause_gate.due(event)
         if not due:
             return []
         self._now_ms = max(self._now_ms, now_ms)
         self._outbox.advance(self._now_ms)
         for one in due:
-            self._take_in(one)
+            self._handle_event(one)
         self._advance()
         return self._take_effects()
 
-    def _take_in(self, event: Event) -> None:
+    def _handle_event(self, event: Event) -> None:
         dispatcher = self._dispatcher
         match event:
             case FrameReceived():
-                assert dispatcher is not None, "no client is served before the broker is unfenced"
-                dispatcher.serve(event, self._now_ms)
+                assert dispatcher is not None, "No client is served before the broker is unfenced."
+                assert self._authentication is not None
+                if self._authentication.admits(event, self._now_ms):
+                    dispatcher.serve(event, self._now_ms)
             case ConnectionOpened():
                 if dispatcher is not None:
-                    dispatcher.opened(event.connection_id, event.peer)
+                    self._open_connection(dispatcher, event)
             case ConnectionClosed():
-                if dispatcher is not None:
-                    dispatcher.forget(event.connection_id)
-                if self._gate is not None:
-                    self._gate.forget(event.connection_id)
+                self._forget_connection(event.connection_id)
             case ResponseReceived() | RequestFailed():
                 self._outbox.handle(event)
             case TimePassed():
@@ -179,9 +200,27 @@ class BrokerNode:
                 if dispatcher is not None:
                     dispatcher.expire(self._now_ms)
 
+    def _open_connection(self, dispatcher: Dispatcher, event: ConnectionOpened) -> None:
+        try:
+            client = new_client(event, self._listeners)
+        except ValueError as error:  # The certificate has no principal.
+            dispatcher.close_connection(event.connection_id, str(error))
+            return
+        dispatcher.opened(event.connection_id, client)
+        if self._authentication is not None:
+            self._authentication.opened(event.connection_id, client)
+
+    def _forget_connection(self, connection_id: ConnectionId) -> None:
+        if self._dispatcher is not None:
+            self._dispatcher.remove_requests(connection_id)
+        if self._authentication is not None:
+            self._authentication.closed(connection_id)
+        if self._gate is not None:
+            self._gate.remove_requests(connection_id)
+
     def next_deadline_ms(self) -> int | None:
-        """Return the time of the next `TimePassed`."""
-        if self._standstill.is_on or self._faults.time_is_held(self._config.node_id):
+        """Return the time at which the next `TimePassed` event is required."""
+        if self._pause_gate.is_on or self._faults.time_is_held(self._config.node_id):
             return None
         deadlines = [self._schedule.next_deadline_ms(), self._outbox.next_deadline_ms()]
         if self._dispatcher is not None:
@@ -191,7 +230,8 @@ class BrokerNode:
     def close(self, now_ms: int) -> None:
         """Shut down cleanly: flush the logs, write the checkpoints and the clean-shutdown marker.
 
-        The first LogError or StorageError is raised after everything else is closed.
+        If a LogError or StorageError occurs, the rest is closed, and then the first error is
+        raised.
         """
         self._now_ms = max(self._now_ms, now_ms)
         if self.broker is not None:
@@ -204,7 +244,7 @@ class BrokerNode:
         return self._now_ms
 
     def _wake(self, key: Hashable) -> None:
-        """Check the requests that wait for `key`."""
+        """Check the requests that are waiting for `key`."""
         self._woken[key] = None
 
     def _take_effects(self) -> list[Effect | PeerEffect]:
@@ -221,7 +261,7 @@ class BrokerNode:
     # Startup
 
     def _advance(self) -> None:
-        """Take the next step of the startup if it is due."""
+        """Continue the startup if the condition for the next step is true."""
         registration = self._registration
         if registration.state is BrokerState.STARTING:
             if registration.cluster_id is not None and not self._is_registering:
@@ -234,7 +274,7 @@ class BrokerNode:
         elif registration.state is BrokerState.UNFENCING:
             own = self.metadata.brokers.get(self._config.node_id)
             if own is not None and not own.is_fenced:
-                registration.note_unfenced()
+                registration.on_unfenced()
 
     def _attempt(self, step: Callable[[], None]) -> None:
         if self._failure is not None:
@@ -309,15 +349,25 @@ class BrokerNode:
             producer_ids=producer_ids,
             request_topic=AutoTopicCreationManager(self._controller).request,
             log_dir=self._log_dir,
+            authorizer=config.authorizer(self.metadata.acls),
             apis=lambda: tuple(self._apis.values()),
         )
         self._dispatcher = self._make_dispatcher(self.broker)
         self._metadata_changed()
-        self._registration.logs_are_open()
+        self._registration.set_ready_to_unfence()
 
     def _make_dispatcher(self, broker: Broker) -> Dispatcher:
-        """Create the dispatcher: injected faults first, then handlers or the controller."""
-        dispatcher = Dispatcher(self._apis, broker, unsupported=unsupported_version)
+        """Create the dispatcher.
+
+        Injected faults are applied first. Requests are then handled, or forwarded to the
+        controller.
+        """
+        dispatcher = Dispatcher(
+            self._apis,
+            broker,
+            unsupported=unsupported_version,
+            authorizer=broker.authorizer,
+        )
         forwarding = ForwardingManager(
             controller=self._controller,
             schedule=self._schedule,
@@ -340,10 +390,22 @@ class BrokerNode:
             serve=serve,
         )
         dispatcher.admit = self._gate.admit
+        self._authentication = Authentication(
+            listeners=self._listeners,
+            failure_delay_ms=self._config.failed_authentication_delay_ms,
+            dispatcher=dispatcher,
+            schedule=self._schedule,
+            credential=self.metadata.scram_credential,
+            random_bytes=self._random_bytes,
+            token_validators=self._token_validators,
+        )
         return dispatcher
 
     def _claim_directory(self) -> None:
-        """Write the identity into a new directory, after the cluster has registered the broker."""
+        """Write the identity to a new directory.
+
+        The broker is already registered in the cluster.
+        """
         if known_cluster_id(self._config, storage=self._storage) is None:
             claim_directory(
                 dataclasses.replace(self._config, cluster_id=self._registration.cluster_id),
@@ -359,7 +421,7 @@ class BrokerNode:
 
 
 def _served_apis(config: BrokerConfig) -> dict[int, Api[Any]]:
-    """Return the APIs with their stable versions, or with all versions if that is configured."""
+    """Return the APIs with their stable versions, or with all versions if so configured."""
     if config.unstable_api_versions_enable:
         return BROKER_APIS
     return {

@@ -1,24 +1,26 @@
-"""The controller of a cluster, without I/O: events in, effects out (Kafka's `ControllerServer`).
+"""The controller of a cluster, without I/O (Kafka's `ControllerServer`).
 
-Purpose: open the journal, serve requests of brokers and those that brokers forward from clients,
-and expire the sessions of brokers. Invariants: as for `broker`; a response implies that the change
-is durable. Must not know: sockets, clocks, files (it has a `Storage`), or what a request means.
+Purpose: open the journal, serve requests from brokers and forwarded requests from clients, and
+expire broker sessions. The invariants are those of `broker`. In addition, a change is durable
+before its response is sent.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.contract import Api, Call
+from broker_ref.api import k17_sasl_handshake, k36_sasl_authenticate
+from broker_ref.api.contract import Api, Call, on_cluster
 from broker_ref.api.k18_api_versions import unsupported_version
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.client import CONTROLLER_ID
 from broker_ref.controller.controller import Controller
 from broker_ref.controller.journal import CorruptJournalError, Journal
+from broker_ref.controller.records import UserScramCredentialRecord
 from broker_ref.controller_api import APIS, FORWARDED
 from broker_ref.controller_api.contract import ControllerContext
 from broker_ref.controller_api.k01_fetch import METADATA_CHANGED
@@ -36,7 +38,8 @@ from broker_ref.events import (
 from broker_ref.faults import Faults
 from broker_ref.identity import claim_directory, known_cluster_id
 from broker_ref.log.storage import Storage
-from broker_ref.node.dispatch import Dispatcher, Request
+from broker_ref.node.authentication import Authentication, new_client
+from broker_ref.node.dispatch import Client, Dispatcher, Request
 from broker_ref.node.fault_gate import FaultGate
 from broker_ref.node.forwarding import (
     ENVELOPE_KEY,
@@ -49,13 +52,18 @@ from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.frames import read_prefix, response_frame
 from broker_ref.protocol.reader import Cursor, MalformedRequestError
 from broker_ref.schedule import Schedule
+from broker_ref.security.acls import AclOperation
+from broker_ref.security.hosts import host_address
+from broker_ref.security.listeners import SecurityProtocol
+from broker_ref.security.principals import decode_principal
+from broker_ref.security.settings import ListenerSettings
 
 JOURNAL_FILE: Final = "cluster-metadata.journal"
 
 
 def _never(side: ControllerContext, call: Call, request: EnvelopeRequest) -> object:
     del side, call, request
-    raise AssertionError("an Envelope is opened before any handler sees it")
+    raise AssertionError("Envelope requests are unwrapped and have no handler.")
 
 
 ENVELOPE: Final = Api(
@@ -63,7 +71,15 @@ ENVELOPE: Final = Api(
     versions=range(ENVELOPE_VERSION, ENVELOPE_VERSION + 1),
     request=EnvelopeRequest,
     handle=_never,
+    requires=(on_cluster(AclOperation.CLUSTER_ACTION),),
 )
+
+CONTROLLER_APIS: Final[dict[int, Api[Any]]] = {
+    **APIS,
+    k17_sasl_handshake.API.key: k17_sasl_handshake.API,
+    k36_sasl_authenticate.API.key: k36_sasl_authenticate.API,
+}
+"""The APIs that the controller lists in ApiVersions."""
 
 
 class ControllerNode:
@@ -78,10 +94,14 @@ class ControllerNode:
         random_bytes: Callable[[int], bytes],
         faults: Faults | None = None,
         features: Mapping[str, int] | None = None,
+        scram_credentials: Sequence[UserScramCredentialRecord] = (),
+        listener: ListenerSettings | None = None,
     ) -> None:
-        """Read the journal. Raises: LogError or StorageError if it is damaged.
+        """Read the journal. `features` and `scram_credentials` are passed to `Controller`.
 
-        `features` are as for `Controller`.
+        `listener` contains the settings of the listener, or is None if it is not secured.
+
+        Raises: LogError or StorageError if the journal is damaged.
         """
         self._config = dataclasses.replace(config, node_id=CONTROLLER_ID)
         cluster_id = known_cluster_id(self._config, storage=storage)
@@ -103,6 +123,7 @@ class ControllerNode:
             random_bytes=random_bytes,
             now_ms=now_ms,
             features=features,
+            scram_credentials=scram_credentials,
         )
         self.controller.on_change = self._changed
         self._has_changed = False
@@ -111,13 +132,17 @@ class ControllerNode:
             config=self._config,
             cluster_id=cluster_id,
             controller=self.controller,
-            apis=lambda: tuple(APIS.values()),
+            apis=lambda: tuple(CONTROLLER_APIS.values()),
+            authorizer=self._config.authorizer(self.controller.metadata.acls),
         )
         self._dispatcher = Dispatcher(
-            {**APIS, ENVELOPE.key: ENVELOPE}, self.side, unsupported=unsupported_version
+            {**CONTROLLER_APIS, ENVELOPE.key: ENVELOPE},
+            self.side,
+            unsupported=unsupported_version,
+            authorizer=self.side.authorizer,
         )
         self._faults = faults or Faults()
-        self._standstill = PauseGate(self._faults, node_id=CONTROLLER_ID)
+        self._pause_gate = PauseGate(self._faults, node_id=CONTROLLER_ID)
         self._gate = FaultGate(
             faults=self._faults,
             node_id=CONTROLLER_ID,
@@ -127,47 +152,78 @@ class ControllerNode:
             serve=self._serve,
         )
         self._dispatcher.admit = self._gate.admit
+        self._listeners = {} if listener is None else {listener.endpoint.listener: listener}
+        self._is_secured = (
+            listener is not None and listener.endpoint.protocol is not SecurityProtocol.PLAINTEXT
+        )
+        self._authentication = Authentication(
+            listeners=self._listeners,
+            failure_delay_ms=config.failed_authentication_delay_ms,
+            dispatcher=self._dispatcher,
+            schedule=self._schedule,
+            credential=self.controller.metadata.scram_credential,
+            random_bytes=random_bytes,
+        )
 
     @property
     def failure(self) -> str | None:
-        """Return why the controller cannot continue; it must then be stopped."""
+        """Return the reason why the controller cannot continue, if any.
+
+        The controller must then be stopped.
+        """
         return self._failure or self.controller.failure
 
     def handle(self, event: Event, now_ms: int) -> list[Effect | PeerEffect]:
-        """Handle an event and return the effects, which can concern any connection."""
+        """Handle an event and return the effects, which can affect any connection."""
         now_ms = self._faults.now_ms(CONTROLLER_ID, now_ms)
-        due = self._standstill.due(event)
+        due = self._pause_gate.due(event)
         if not due:
             return []
         self._now_ms = max(self._now_ms, now_ms)
         for one in due:
-            self._take_in(one)
+            self._handle_event(one)
         while self._has_changed:
             self._has_changed = False
             self._dispatcher.wake((METADATA_CHANGED,), self._now_ms)
         return list(self._dispatcher.take_effects())
 
-    def _take_in(self, event: Event) -> None:
+    def _handle_event(self, event: Event) -> None:
         match event:
             case FrameReceived():
-                self._dispatcher.serve(event, self._now_ms)
+                if self._authentication.admits(event, self._now_ms):
+                    self._dispatcher.serve(event, self._now_ms)
+            case ConnectionOpened():
+                self._open_connection(event)
             case ConnectionClosed():
-                self._dispatcher.forget(event.connection_id)
-                self._gate.forget(event.connection_id)
+                self._authentication.closed(event.connection_id)
+                self._dispatcher.remove_requests(event.connection_id)
+                self._gate.remove_requests(event.connection_id)
             case TimePassed():
                 self._gate.release()
                 self._schedule.run(self._now_ms)
                 try:
                     self.controller.tick(self._now_ms)
-                except ApiError as error:  # The controller must be able to store its own decisions.
+                except ApiError as error:  # The journal cannot be written.
                     self._failure = error.message
                 self._dispatcher.expire(self._now_ms)
-            case ConnectionOpened() | ResponseReceived() | RequestFailed():
-                pass  # The controller sends no requests and keeps no state of idle connections.
+            case ResponseReceived() | RequestFailed():
+                pass  # The controller sends no requests.
+
+    def _open_connection(self, event: ConnectionOpened) -> None:
+        try:
+            client = new_client(event, self._listeners)
+        except ValueError as error:  # The certificate has no principal.
+            self._dispatcher.close_connection(event.connection_id, str(error))
+            return
+        if not self._is_secured:
+            # Assumes that only nodes can reach this listener. Clients' requests are in Envelopes.
+            client = dataclasses.replace(client, is_node=True)
+        self._dispatcher.opened(event.connection_id, client)
+        self._authentication.opened(event.connection_id, client)
 
     def next_deadline_ms(self) -> int | None:
-        """Return the time of the next `TimePassed`."""
-        if self._standstill.is_on or self._faults.time_is_held(CONTROLLER_ID):
+        """Return the time at which the next `TimePassed` event is required."""
+        if self._pause_gate.is_on or self._faults.time_is_held(CONTROLLER_ID):
             return None
         deadlines = (
             self.controller.next_deadline_ms(),
@@ -177,7 +233,7 @@ class ControllerNode:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def close(self, now_ms: int) -> None:
-        """Close the journal, which is already durable."""
+        """Close the journal. All commits are already durable."""
         del now_ms
         self.controller.close()
 
@@ -186,12 +242,13 @@ class ControllerNode:
 
     def _serve(self, request: Request) -> None:
         if request.api.key == ENVELOPE_KEY:
-            self._open_envelope(request)
+            if self._dispatcher.permits(request):
+                self._open_envelope(request)
         else:
             self._dispatcher.handle(request, self._now_ms)
 
     def _open_envelope(self, request: Request) -> None:
-        """Serve the request in an Envelope, and put its response into an Envelope."""
+        """Serve the request in an Envelope, and send its response in an Envelope."""
         pending = request.pending
 
         def enclosed(response: EnvelopeResponse) -> bytes:
@@ -202,16 +259,28 @@ class ControllerNode:
                 message=response,
             )
 
-        frame = request.message.request_data
-        if not _may_be_forwarded(frame):
-            refused = EnvelopeResponse(error_code=ErrorCode.invalid_request)
+        def refuse(error_code: ErrorCode) -> None:
+            refused = EnvelopeResponse(error_code=error_code)
             self._dispatcher.send_response(pending, enclosed(refused))
+
+        frame = request.message.request_data
+        principal = decode_principal(request.message.request_principal or b"")
+        if principal is None:
+            refuse(ErrorCode.principal_deserialization_failure)
+            return
+        if not _may_be_forwarded(frame):
+            refuse(ErrorCode.invalid_request)
             return
         self._dispatcher.serve(
             FrameReceived(connection_id=pending.connection_id, frame=frame),
             self._now_ms,
             wrap=lambda inner: enclosed(EnvelopeResponse(response_data=inner)),
-            is_answer_lost=pending.is_answer_lost,
+            drops_response=pending.drops_response,
+            client=Client(
+                host=host_address(request.message.client_host_address),
+                listener=pending.client.listener,
+                principal=principal,
+            ),
         )
 
 

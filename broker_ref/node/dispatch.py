@@ -1,10 +1,9 @@
-"""Decodes frames, calls handlers and sends responses, for any node.
+"""Decodes frames, calls handlers and sends responses, for brokers and the controller.
 
-Purpose: decode a frame, call the handler of its API key, and keep requests that wait. Invariant:
-each frame is answered by exactly one effect, immediately or later, and no input makes `serve`
-raise. Effects are kept until they are taken, so an exception in one request does not lose the
-response to another. Must not know: sockets, clocks, what a request means, or which node it serves.
-Source: `kafka.server.KafkaApis.handle`.
+Purpose: decode a frame, call the handler of its API key, and keep waiting requests. Invariants:
+each frame leads to exactly one effect, immediately or later, and `serve` does not raise on any
+input. Effects are stored until they are taken, so that an exception in one request does not lose
+the response to another request. Source: `kafka.server.KafkaApis.handle`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.contract import Api, Call, Hangup, NoAnswer, Wait
+from broker_ref.api.contract import Api, Call, CloseConnectionResponse, NoOpResponse, Wait
 from broker_ref.events import (
     CloseConnection,
     ConnectionId,
@@ -25,6 +24,7 @@ from broker_ref.events import (
     SendFrame,
 )
 from broker_ref.protocol.error_responses import error_frame
+from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.frames import (
     RequestHeader,
     finish_header,
@@ -34,30 +34,47 @@ from broker_ref.protocol.frames import (
 )
 from broker_ref.protocol.reader import Cursor, MalformedRequestError, read_message
 from broker_ref.replication.purgatory import Completion, Failed, Purgatory
-
-API_VERSIONS_KEY: Final = 18
-
+from broker_ref.security.authorizer import AuthHelper, StandardAuthorizer
+from broker_ref.security.principals import ANONYMOUS, Principal
+from broker_ref.security.sasl_messages import API_VERSIONS_KEY
 
 Encode = Callable[[bytes], bytes]
-"""Wraps a response frame before it is sent."""
+"""A function that wraps a response frame before it is sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """A client, its address without a port, and the listener to which it is connected.
+
+    `is_node` is True for a node of the cluster that may do everything.
+    """
+
+    host: str = ""
+    listener: str = "PLAINTEXT"
+    principal: Principal = ANONYMOUS
+    is_node: bool = False
+
+
+UNKNOWN_CLIENT: Final = Client()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingRequest:
-    """A request that is being served: the connection and the header of its response.
+    """A request whose response is pending, with its connection, header and client.
 
-    If `is_answer_lost`, the connection is closed instead of sending the response.
+    If `drops_response` is True, the connection is closed and the response is not sent.
     """
 
     connection_id: ConnectionId
     header: RequestHeader
+    client: Client = UNKNOWN_CLIENT
     wrap: Encode | None = None
-    is_answer_lost: bool = False
+    drops_response: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A decoded frame: header, API and message."""
+    """A decoded request with its API, its message and the original frame."""
 
     pending: PendingRequest
     api: Api[Any]
@@ -66,10 +83,12 @@ class Request:
 
 
 class Dispatcher:
-    """The requests of one node.
+    """Serves the requests of one node.
 
-    `context` is the first argument of handlers. `unsupported` answers an ApiVersions request of an
-    unsupported version. `admit` gets each decoded request, and calls `handle` to serve it.
+    `context` is the first argument of handlers. `unsupported` returns the response to an
+    ApiVersions request with an unsupported version. `authorizer` decides what clients may do, or is
+    None if they may do everything. `admit` receives each decoded request and calls `handle` to
+    serve it.
     """
 
     def __init__(
@@ -78,18 +97,20 @@ class Dispatcher:
         context: object,
         *,
         unsupported: Callable[[], object],
+        authorizer: StandardAuthorizer | None = None,
     ) -> None:
         self._apis = apis
         self._context = context
         self._unsupported = unsupported
+        self._authorizer = authorizer
         self.admit: Callable[[Request, int], None] = self.handle
         self._purgatory: Purgatory[PendingRequest] = Purgatory()
         self._effects: list[Effect] = []
-        self._hosts: dict[ConnectionId, str] = {}
+        self._clients: dict[ConnectionId, Client] = {}
 
-    def opened(self, connection_id: ConnectionId, peer: str) -> None:
-        """Store the address, `host:port`, of a client that has connected."""
-        self._hosts[connection_id] = peer.rpartition(":")[0]
+    def opened(self, connection_id: ConnectionId, client: Client) -> None:
+        """Store a client that has connected, or whose principal has changed."""
+        self._clients[connection_id] = client
 
     def serve(
         self,
@@ -97,50 +118,83 @@ class Dispatcher:
         now_ms: int,
         *,
         wrap: Encode | None = None,
-        is_answer_lost: bool = False,
+        drops_response: bool = False,
+        client: Client | None = None,
     ) -> None:
-        """Answer a frame, immediately or later; for the options see `PendingRequest`."""
+        """Serve a request frame. The response may be sent later.
+
+        `wrap`, `drops_response` and `client` are fields of `PendingRequest`. By default, the
+        client is the one that has opened the connection.
+        """
         connection_id = event.connection_id
-        cursor = Cursor(event.frame)
         try:
-            header = read_prefix(cursor)
+            header = read_prefix(Cursor(event.frame))
             api = self._apis.get(header.api_key)
             if api is None or header.api_version not in api.versions:
                 self._refuse_version(connection_id, api, header)
                 return
-            schema = request_schema(api.key, header.api_version)
-            header = finish_header(cursor, header, flexible=schema.__flexible__)
-            message = read_message(schema, api.request, cursor)
+            header, message = _decode(api, event.frame)
         except MalformedRequestError as error:
             self.close_connection(connection_id, str(error))
             return
         pending = PendingRequest(
-            connection_id=connection_id, header=header, wrap=wrap, is_answer_lost=is_answer_lost
+            connection_id=connection_id,
+            header=header,
+            client=client or self._clients.get(connection_id, UNKNOWN_CLIENT),
+            wrap=wrap,
+            drops_response=drops_response,
         )
         self.admit(Request(pending=pending, api=api, message=message, frame=event.frame), now_ms)
 
+    def permits(self, request: Request) -> bool:
+        """Return whether the client may send a request; otherwise respond with an error code."""
+        auth = self._auth(request.pending.client)
+        try:
+            for requirement in request.api.requires:
+                requirement.check(auth, request.message)
+        except ApiError as error:
+            self.refuse(request, error.error_code, error.message)
+            return False
+        return True
+
+    def _auth(self, client: Client) -> AuthHelper:
+        return AuthHelper(
+            authorizer=None if client.is_node else self._authorizer,
+            principal=client.principal,
+            host=client.host,
+        )
+
     def handle(self, request: Request, now_ms: int) -> None:
-        """Call the handler of a request."""
+        """Call the handler of a request, if the client may send the request."""
+        if not self.permits(request):
+            return
         header = request.pending.header
+        client = request.pending.client
         call = Call(
             version=header.api_version,
             client_id=header.client_id,
             now_ms=now_ms,
-            client_host=self._hosts.get(request.pending.connection_id, ""),
+            client_host=client.host,
+            listener=client.listener,
+            principal=client.principal,
+            auth=self._auth(client),
         )
         outcome = request.api.handle(self._context, call, request.message)
-        self._answer(request.pending, outcome)
+        self._handle_outcome(request.pending, outcome)
 
     def send_response(self, pending: PendingRequest, frame: bytes) -> None:
         """Send an encoded response."""
-        if pending.is_answer_lost:
+        if pending.drops_response:
             self.close_connection(pending.connection_id, "an injected fault drops the response")
             return
         frame = frame if pending.wrap is None else pending.wrap(frame)
         self._effects.append(SendFrame(connection_id=pending.connection_id, frame=frame))
 
-    def refuse(self, request: Request, error_code: ErrorCode) -> None:
-        """Answer everything in the request with an error code; closes the connection for acks=0."""
+    def refuse(self, request: Request, error_code: ErrorCode, message: str | None = None) -> None:
+        """Respond with an error code, or close the connection if no response is expected.
+
+        The error code applies to every item in the request.
+        """
         header = request.pending.header
         frame = error_frame(
             request.message,
@@ -148,40 +202,78 @@ class Dispatcher:
             version=header.api_version,
             correlation_id=header.correlation_id,
             error_code=error_code,
+            message=message,
         )
         if frame is None:
-            reason = f"{error_code.name} for a request that has no response"
+            reason = f"{error_code.name} for a request that expects no response"
             self.close_connection(request.pending.connection_id, reason)
         else:
             self.send_response(request.pending, frame)
 
+    def add_effect(self, effect: Effect) -> None:
+        """Store an effect of another component, in the order of the effects."""
+        self._effects.append(effect)
+
+    def api_versions(self, frame: bytes) -> tuple[bytes, bool]:
+        """Return the response to an ApiVersions request of a client that is not authenticated.
+
+        The second value is False if the request was not valid. Raises: MalformedRequestError.
+        """
+        header = read_prefix(Cursor(frame))
+        api = self._apis[API_VERSIONS_KEY]
+        if header.api_version not in api.versions:
+            return self._unsupported_api_versions(api, header), False
+        header, message = _decode(api, frame)
+        call = Call(version=header.api_version, client_id=header.client_id, now_ms=0)
+        response = api.handle(self._context, call, message)
+        is_valid = getattr(response, "error_code", None) is ErrorCode.none
+        return _encoded(header, response), is_valid
+
+    def illegal_sasl_state(self, frame: bytes) -> bytes | None:
+        """Return the error response to a request during the authentication, if there is one.
+
+        Raises: MalformedRequestError.
+        """
+        header = read_prefix(Cursor(frame))
+        api = self._apis.get(header.api_key)
+        if api is None or header.api_version not in api.versions:
+            return None
+        header, message = _decode(api, frame)
+        return error_frame(
+            message,
+            api_key=header.api_key,
+            version=header.api_version,
+            correlation_id=header.correlation_id,
+            error_code=ErrorCode.illegal_sasl_state,
+        )
+
     def close_connection(self, connection_id: ConnectionId, reason: str) -> None:
-        """Answer by closing the connection."""
+        """Close the connection instead of sending a response."""
         self._effects.append(CloseConnection(connection_id=connection_id, reason=reason))
 
-    def forget(self, connection_id: ConnectionId) -> None:
+    def remove_requests(self, connection_id: ConnectionId) -> None:
         """Discard the waiting requests of a client that has disconnected."""
-        self._hosts.pop(connection_id, None)
-        self._purgatory.forget_where(lambda pending: pending.connection_id == connection_id)
+        self._clients.pop(connection_id, None)
+        self._purgatory.remove_where(lambda pending: pending.connection_id == connection_id)
 
     def wake(self, keys: Collection[Hashable], now_ms: int) -> None:
-        """Check the requests that wait for any of these keys."""
+        """Check the requests that are waiting for any of these keys."""
         self._complete(self._purgatory.check(keys, now_ms))
 
     def expire(self, now_ms: int) -> None:
-        """Answer the requests whose deadline has passed."""
+        """Respond to requests whose deadline has passed."""
         self._complete(self._purgatory.expire(now_ms))
 
     def next_deadline_ms(self) -> int | None:
-        """Return the next deadline of a waiting request."""
+        """Return the earliest deadline of all waiting requests."""
         return self._purgatory.next_deadline_ms()
 
     def take_effects(self) -> list[Effect]:
-        """Return the effects since the last call."""
+        """Return the effects that were stored since the last call."""
         effects, self._effects = self._effects, []
         return effects
 
-    def _answer(self, pending: PendingRequest, outcome: object) -> None:
+    def _handle_outcome(self, pending: PendingRequest, outcome: object) -> None:
         match outcome:
             case Wait():
                 self._purgatory.watch(
@@ -190,51 +282,68 @@ class Dispatcher:
                     keys=outcome.keys,
                     deadline_ms=outcome.deadline_ms,
                 )
-            case NoAnswer():
+            case NoOpResponse():
                 self._effects.append(NoResponse(connection_id=pending.connection_id))
             case Failed():
                 self.close_connection(
-                    pending.connection_id, "an internal error occurred while serving the request"
+                    pending.connection_id, "an internal error occurred in the request handler"
                 )
-            case Hangup():
+            case CloseConnectionResponse():
                 self.close_connection(pending.connection_id, outcome.reason)
             case _:
                 self._respond(pending, outcome)
 
     def _complete(self, completions: list[Completion[PendingRequest]]) -> None:
         for completion in completions:
-            self._answer(completion.owner, completion.message)
+            self._handle_outcome(completion.owner, completion.message)
 
     def _respond(self, pending: PendingRequest, message: object) -> None:
-        header = pending.header
-        frame = response_frame(
-            api_key=header.api_key,
-            version=header.api_version,
+        self.send_response(pending, _encoded(pending.header, message))
+
+    def _unsupported_api_versions(self, api: Api[Any], header: RequestHeader) -> bytes:
+        return response_frame(
+            api_key=api.key,
+            version=0,
             correlation_id=header.correlation_id,
-            message=message,
+            message=self._unsupported(),
         )
-        self.send_response(pending, frame)
 
     def _refuse_version(
         self, connection_id: ConnectionId, api: Api[Any] | None, header: RequestHeader
     ) -> None:
-        """Close the connection, as Kafka does, unless the request is ApiVersions."""
+        """Close the connection, as Kafka does. An ApiVersions request gets a response instead."""
         if header.api_key == API_VERSIONS_KEY and api is not None:
-            frame = response_frame(
-                api_key=api.key,
-                version=0,
-                correlation_id=header.correlation_id,
-                message=self._unsupported(),
-            )
+            frame = self._unsupported_api_versions(api, header)
             self._effects.append(SendFrame(connection_id=connection_id, frame=frame))
             return
         served = (
-            "this API is not served"
+            "the API is not supported"
             if api is None
-            else f"versions {api.versions[0]} to {api.versions[-1]} are served"
+            else f"versions {api.versions[0]} to {api.versions[-1]} are supported"
         )
         self.close_connection(
             connection_id,
-            f"unsupported request: API key {header.api_key}, version {header.api_version}; "
+            f"unsupported request with API key {header.api_key}, version {header.api_version}: "
             f"{served}",
         )
+
+
+def _decode(api: Api[Any], frame: bytes) -> tuple[RequestHeader, Any]:
+    """Decode a request in a supported version. Raises: MalformedRequestError."""
+    cursor = Cursor(frame)
+    header = read_prefix(cursor)
+    schema = request_schema(api.key, header.api_version)
+    header = finish_header(cursor, header, flexible=schema.__flexible__)
+    message = read_message(schema, api.request, cursor)
+    if api.validate is not None:
+        api.validate(message)
+    return header, message
+
+
+def _encoded(header: RequestHeader, message: object) -> bytes:
+    return response_frame(
+        api_key=header.api_key,
+        version=header.api_version,
+        correlation_id=header.correlation_id,
+        message=message,
+    )

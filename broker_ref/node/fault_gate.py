@@ -1,8 +1,8 @@
 """Applies injected faults to the requests of a node.
 
-Purpose: ask `Faults` for the action for each request before its handler runs, and apply it: serve
-the request later, reject it, drop its response or close its connection. Invariant: without a rule,
-a request costs one attribute access. Must not know: what a request means.
+Purpose: ask `Faults` for an action before each request is handled, and apply the action. An action
+delays or rejects the request, drops the request or its response, or closes the connection.
+Invariant: without rules, a request costs one attribute access.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from broker_ref.fault_requests import request_info
 from broker_ref.faults import (
     Delay,
     Drop,
+    DropResponse,
     Faults,
     Hold,
-    LoseAnswer,
     Refuse,
     RequestInfo,
     Rule,
@@ -31,7 +31,7 @@ Serve = Callable[[Request], None]
 
 
 class FaultGate:
-    """The injected faults of one node; `serve` is called for requests that are not affected."""
+    """The faults injected into one node. `serve` is called for requests without a fault."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class FaultGate:
         self._held: list[tuple[Rule, Request]] = []
 
     def admit(self, request: Request, now_ms: int) -> None:
-        """Serve a request or apply the action of a rule."""
+        """Serve a request, or apply the action of a fault rule to it."""
         if not self._faults.is_active:
             self._serve(request)
             return
@@ -69,14 +69,14 @@ class FaultGate:
                 )
             case Refuse():
                 self._dispatcher.refuse(request, action.error_code)
-            case LoseAnswer():
-                pending = dataclasses.replace(request.pending, is_answer_lost=True)
+            case DropResponse():
+                pending = dataclasses.replace(request.pending, drops_response=True)
                 self._serve(dataclasses.replace(request, pending=pending))
             case _:
                 self._serve(request)
 
     def release(self) -> None:
-        """Serve the requests that are no longer held."""
+        """Serve the requests whose rule no longer holds them."""
         held, self._held = self._held, []
         for rule, request in held:
             if rule.is_holding:
@@ -84,7 +84,7 @@ class FaultGate:
             else:
                 self._serve(request)
 
-    def forget(self, connection_id: ConnectionId) -> None:
+    def remove_requests(self, connection_id: ConnectionId) -> None:
         """Discard the held requests of a client that has disconnected."""
         self._held = [
             (rule, request)

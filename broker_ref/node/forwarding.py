@@ -1,13 +1,14 @@
 """Forwards requests that only the controller can serve.
 
-Purpose: send a client's request to the controller in an Envelope, and the response to the client.
-Invariant: the client gets the controller's bytes unchanged, or one error code for the whole
-request; the broker retries until the controller answers or the timeout passes. Must not know: what
-the request means. Source: KIP-590, `kafka.server.ForwardingManager`.
+Purpose: send a client's request to the controller in an Envelope, and return the response to the
+client. Invariants: the client receives the unchanged response of the controller, or one error code
+for the whole request. The broker retries until the controller responds or the timeout has passed.
+Source: KIP-590, `kafka.server.ForwardingManager`.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,19 +19,20 @@ from kio.schema.errors import ErrorCode
 from broker_ref.controller.client import ControllerClient
 from broker_ref.node.dispatch import Dispatcher, Request
 from broker_ref.schedule import Schedule
+from broker_ref.security.principals import encode_principal
 
 ENVELOPE_KEY: Final = 58
 ENVELOPE_VERSION: Final = 0
 RETRY_BACKOFF_MS: Final = 100
 FORWARDING_TIMEOUT_MS: Final = 30_000
-"""Kafka's default of `request.timeout.ms`."""
+"""The timeout of a forwarded request (Kafka's default of `request.timeout.ms`)."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvelopeRequest:
-    """A client's request, with its header."""
+    """An Envelope with a client's request, including its header."""
 
     request_data: bytes
     request_principal: bytes | None = None
@@ -39,14 +41,14 @@ class EnvelopeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvelopeResponse:
-    """The response to the client's request, with its header."""
+    """An Envelope with the response to the client, including its header."""
 
     error_code: ErrorCode = ErrorCode.none
     response_data: bytes | None = None
 
 
 class ForwardingManager:
-    """Forwards requests of a broker's clients to the controller."""
+    """Forwards client requests to the controller."""
 
     def __init__(
         self,
@@ -62,41 +64,53 @@ class ForwardingManager:
         self._dispatcher = dispatcher
 
     def forward(self, request: Request) -> None:
-        """Have the controller answer a request."""
-        self._ask(request, self._now_ms() + FORWARDING_TIMEOUT_MS)
+        """Forward a request to the controller. The client receives the controller's response."""
+        self._send(request, self._now_ms() + FORWARDING_TIMEOUT_MS)
 
-    def _ask(self, request: Request, deadline_ms: int) -> None:
-        def answered(response: EnvelopeResponse) -> None:
+    def _send(self, request: Request, deadline_ms: int) -> None:
+        def handle_response(response: EnvelopeResponse) -> None:
             if response.error_code is ErrorCode.none and response.response_data is not None:
                 self._dispatcher.send_response(request.pending, response.response_data)
             else:
                 logger.warning(
-                    "The controller rejects the forwarded request of API key %d: %s.",
+                    "The controller rejected the forwarded request with API key %d: %s.",
                     request.api.key, response.error_code.name,
                 )  # fmt: skip
                 self._give_up(request, ErrorCode.unknown_server_error)
 
-        def failed(reason: str) -> None:
+        def handle_failure(reason: str) -> None:
             again_ms = self._now_ms() + RETRY_BACKOFF_MS
             if again_ms >= deadline_ms:
                 logger.warning(
-                    "The controller does not answer the forwarded request of API key %d: %s.",
+                    "The controller did not respond to the forwarded request with API key %d: %s.",
                     request.api.key, reason,
                 )  # fmt: skip
                 self._give_up(request, ErrorCode.request_timed_out)
                 return
-            self._schedule.at(again_ms, lambda _: self._ask(request, deadline_ms))
+            self._schedule.at(again_ms, lambda _: self._send(request, deadline_ms))
 
         self._controller.send(
             purpose="forwarding",
             api_key=ENVELOPE_KEY,
             version=ENVELOPE_VERSION,
-            request=EnvelopeRequest(request_data=request.frame),
+            request=EnvelopeRequest(
+                request_data=request.frame,
+                request_principal=encode_principal(request.pending.client.principal),
+                client_host_address=_address_bytes(request.pending.client.host),
+            ),
             response=EnvelopeResponse,
-            on_response=answered,
-            on_failure=failed,
+            on_response=handle_response,
+            on_failure=handle_failure,
             timeout_ms=max(deadline_ms - self._now_ms(), 1),
         )
 
     def _give_up(self, request: Request, error_code: ErrorCode) -> None:
         self._dispatcher.refuse(request, error_code)
+
+
+def _address_bytes(host: str) -> bytes:
+    """Return an IP address in network byte order, or no bytes if `host` is not an IP address."""
+    try:
+        return ipaddress.ip_address(host).packed
+    except ValueError:
+        return b""

@@ -1,9 +1,9 @@
 """Replicates the metadata log from the controller to a broker.
 
-Purpose: fetch new metadata records with long polls, and a snapshot if the broker is too far behind,
-as KRaft's observers do. Invariant: records are applied in order and in whole commits; the broker's
-components are notified after every change. Must not know: what the records mean, or who uses them.
-Source: KIP-595 (Fetch), KIP-630 (FetchSnapshot).
+Purpose: fetch new metadata records with long polling, or a snapshot if the broker is too far
+behind, as KRaft observers do. Invariants: records are applied in order and in complete commits, and
+the components of the broker are notified after every change. Source: KIP-595 (Fetch), KIP-630
+(FetchSnapshot).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from broker_ref.controller_api.k01_fetch import (
 from broker_ref.controller_api.k59_fetch_snapshot import (
     FetchSnapshotRequest,
     FetchSnapshotResponse,
-    WantedSnapshot,
-    WantedTopic,
+    RequestedSnapshot,
+    RequestedTopic,
 )
 from broker_ref.schedule import Schedule
 
@@ -44,7 +44,10 @@ FETCH_WAIT_MS: Final = 5_000
 FETCH_BYTES_MAX: Final = 8 << 20
 FETCH_TIMEOUT_MS: Final = FETCH_WAIT_MS + 10_000
 RETRY_BACKOFF_MS: Final = 100
-"""Kafka's `controller.quorum.retry.backoff.ms` is 20 by default, with exponential backoff."""
+"""The time before a failed request is sent again.
+
+Kafka uses `controller.quorum.retry.backoff.ms`, by default 20 ms, with exponential backoff.
+"""
 
 NO_SNAPSHOT: Final = -1
 
@@ -52,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 
 class MetadataFollower:
-    """Keeps a broker's metadata up to date with the controller's."""
+    """Keeps the metadata of a broker up to date with the controller."""
 
     def __init__(
         self,
@@ -75,7 +78,7 @@ class MetadataFollower:
         self._starts_over = False
 
     def start(self) -> None:
-        """Begin to fetch; it never stops."""
+        """Start fetching metadata. Fetching continues until the process ends."""
         self._fetch()
 
     def _fetch(self) -> None:
@@ -110,18 +113,18 @@ class MetadataFollower:
     def _fetched(self, response: FetchResponse) -> None:
         partitions = [part for topic in response.responses for part in topic.partitions]
         if response.error_code is not ErrorCode.none or len(partitions) != 1:
-            self._failed(f"it responds with {response.error_code.name}")
+            self._failed(f"the error code is {response.error_code.name}")
             return
         (fetched,) = partitions
         if fetched.error_code is ErrorCode.offset_out_of_range:
             logger.warning(
-                "The controller has no metadata from offset %d on; fetching all metadata again.",
+                "The controller's metadata log ends before offset %d. Fetching all metadata again.",
                 self._metadata.end_offset,
             )
             self._starts_over = True
             self._retry()
         elif fetched.error_code is not ErrorCode.none:
-            self._failed(f"it responds with {fetched.error_code.name}")
+            self._failed(f"the error code is {fetched.error_code.name}")
         elif fetched.snapshot_id.end_offset != NO_SNAPSHOT:
             self._snapshot_id, self._snapshot = fetched.snapshot_id, bytearray()
             self._fetch_snapshot()
@@ -134,7 +137,7 @@ class MetadataFollower:
             for commit in commits:
                 self._metadata.apply_commit(commit)
         except (UnreadableRecordError, ValueError) as error:
-            self._failed(f"its records cannot be applied: {error}")
+            self._failed(f"the records cannot be applied: {error}")
             return
         self._fetch()
         if commits:
@@ -149,10 +152,10 @@ class MetadataFollower:
                 replica_id=self._node_id,
                 max_bytes=FETCH_BYTES_MAX,
                 topics=(
-                    WantedTopic(
+                    RequestedTopic(
                         name=METADATA_TOPIC,
                         partitions=(
-                            WantedSnapshot(
+                            RequestedSnapshot(
                                 partition=METADATA_PARTITION,
                                 snapshot_id=self._snapshot_id,
                                 position=len(self._snapshot),
@@ -170,11 +173,11 @@ class MetadataFollower:
     def _fetched_snapshot(self, response: FetchSnapshotResponse) -> None:
         partitions = [part for topic in response.topics for part in topic.partitions]
         if response.error_code is not ErrorCode.none or len(partitions) != 1:
-            self._failed(f"it responds with {response.error_code.name}")
+            self._failed(f"the error code is {response.error_code.name}")
             return
         (piece,) = partitions
         if piece.error_code is not ErrorCode.none or piece.position != len(self._snapshot):
-            self._failed(f"it responds with {piece.error_code.name} to a request for a snapshot")
+            self._failed(f"the error code of the snapshot request is {piece.error_code.name}")
             return
         self._snapshot += piece.unaligned_records
         if len(self._snapshot) < piece.size and piece.unaligned_records:
@@ -183,7 +186,7 @@ class MetadataFollower:
         try:
             records = decode_snapshot(bytes(self._snapshot))
         except UnreadableRecordError as error:
-            self._failed(f"its snapshot is unreadable: {error}")
+            self._failed(f"the snapshot cannot be decoded: {error}")
             return
         self._metadata.replace(records, self._snapshot_id.end_offset)
         self._snapshot = bytearray()
@@ -192,7 +195,7 @@ class MetadataFollower:
         self._on_change()
 
     def _failed(self, reason: str) -> None:
-        logger.info("Fetching metadata from the controller failed: %s.", reason)
+        logger.info("Failed to fetch metadata from the controller: %s", reason)
         self._retry()
 
     def _retry(self) -> None:

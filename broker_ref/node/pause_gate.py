@@ -1,9 +1,9 @@
-"""Queues the events of a node that a test has paused.
+"""Queues the events of a paused node.
 
-Purpose: queue the events of a node while `Faults.pause` pauses it, and return them afterwards, in
-order. To others it looks like a process that was stopped with SIGSTOP: connections stay open and
-nothing is answered. Invariant: no event is lost except `TimePassed`, which is sent again when the
-node resumes. Must not know: what an event means.
+Purpose: queue the events of a node while a test pauses it with `Faults.pause`, and return the
+events in order when the node resumes. A paused node behaves like a process that has received
+SIGSTOP: its connections stay open, and no request gets a response. Invariant: no event is lost
+except `TimePassed`, which is sent again when the node resumes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ class PauseGate:
 
     @property
     def is_on(self) -> bool:
-        """Return whether the node is paused and has no deadlines."""
+        """Return whether the node is paused. A paused node has no deadlines."""
         return self._faults.is_paused(self._node_id)
 
     def due(self, event: Event) -> Sequence[Event]:
-        """Return the events that the node has to handle now."""
+        """Return the events that the node must handle.
+
+        The result is empty while the node is paused.
+        """
         if self.is_on:
             if not isinstance(event, TimePassed):
                 self._kept.append(event)

@@ -4,17 +4,17 @@
     UNFENCING --(the controller has unfenced the broker)--> RUNNING
     RUNNING --(shutdown begins)--> PENDING_CONTROLLED_SHUTDOWN --(leads nothing)--> SHUTTING_DOWN
 
-Purpose: these states and the requests between them: DescribeCluster, BrokerRegistration,
-BrokerHeartbeat. Invariant: a broker sends heartbeats from its registration on, also while it is
-fenced; only errors that cannot be retried (a directory of another cluster, a rejected id or
-address) end it. Must not know: logs, clients. Source: KIP-631,
+Purpose: manage these states and send the DescribeCluster, BrokerRegistration and BrokerHeartbeat
+requests. Invariants: a broker sends heartbeats after its registration, even while it is fenced.
+Only errors that cannot be retried stop the broker: a data directory that belongs to another
+cluster, or a rejected broker id or address. Source: KIP-631,
 `org.apache.kafka.server.BrokerLifecycleManager`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final
 
@@ -38,10 +38,14 @@ from broker_ref.controller_api.k63_broker_heartbeat import (
 )
 from broker_ref.protocol.identifiers import Uuid
 from broker_ref.schedule import Schedule
+from broker_ref.security.listeners import Endpoint
 
 RETRY_BACKOFF_MS: Final = 100
-LEAVING_HEARTBEAT_INTERVAL_MS: Final = 100
-"""Kafka also shortens the heartbeat interval during a controlled shutdown."""
+FAST_HEARTBEAT_INTERVAL_MS: Final = 100
+"""The maximum heartbeat interval during unfencing and controlled shutdown.
+
+Kafka also shortens the interval during a controlled shutdown.
+"""
 
 NO_EPOCH: Final = -1
 
@@ -49,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 
 class BrokerState(Enum):
-    """Kafka's states, and UNFENCING, which is part of RECOVERY in Kafka."""
+    """The states of Kafka's `BrokerState`, and UNFENCING, which is part of RECOVERY in Kafka."""
 
     STARTING = "STARTING"
     RECOVERY = "RECOVERY"
@@ -72,7 +76,11 @@ class BrokerLifecycleManager:
         metadata_offset: Callable[[], int],
         incarnation_id: Uuid,
     ) -> None:
-        """`metadata_offset` returns the offset of the last applied metadata record."""
+        """Create the manager in the state STARTING.
+
+        `metadata_offset` returns the offset of the last metadata record that the broker has
+        applied.
+        """
         self.state = BrokerState.STARTING
         self.broker_epoch = NO_EPOCH
         self.cluster_id: str | None = None
@@ -83,31 +91,34 @@ class BrokerLifecycleManager:
         self._now_ms = now_ms
         self._metadata_offset = metadata_offset
         self._incarnation_id = incarnation_id
-        self._address = ("", 0)
+        self._endpoints: Sequence[Endpoint] = ()
         self._reported: str | None = None
         self._beats = 0
 
-    def start(self, host: str, port: int) -> None:
-        """Join the cluster with this advertised address; fetches an unknown `cluster_id`."""
-        self._address = (host, port)
+    def start(self, endpoints: Sequence[Endpoint]) -> None:
+        """Join the cluster with these advertised endpoints, first the one for other brokers.
+
+        If `cluster_id` is unknown, it is first requested from the controller.
+        """
+        self._endpoints = endpoints
         if self.cluster_id is None:
             self._describe_cluster()
 
-    def logs_are_open(self) -> None:
-        """Ask the controller to unfence the broker, which is ready for clients."""
+    def set_ready_to_unfence(self) -> None:
+        """Ask the controller to unfence the broker, which is ready to serve clients."""
         self.state = BrokerState.UNFENCING
-        self._beat()
+        self._send_heartbeat()
 
     def begin_shutdown(self) -> None:
-        """Ask the controller for a controlled shutdown, which moves the leaderships first."""
+        """Ask the controller for a controlled shutdown, in which it first elects other leaders."""
         if self.state in (BrokerState.UNFENCING, BrokerState.RUNNING):
             self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
-            self._beat()
+            self._send_heartbeat()
         else:
             self.state = BrokerState.SHUTTING_DOWN
 
-    def note_unfenced(self) -> None:
-        """Note that the broker is unfenced in the metadata."""
+    def on_unfenced(self) -> None:
+        """Set the state to RUNNING, because the broker is unfenced in the metadata."""
         if self.state is BrokerState.UNFENCING:
             self.state = BrokerState.RUNNING
 
@@ -115,7 +126,7 @@ class BrokerLifecycleManager:
         self._schedule.at(self._now_ms() + delay_ms, lambda _: act())
 
     def _report(self, what: str) -> None:
-        """Log a problem once, even if it repeats."""
+        """Log a problem, unless it is the same as the last logged problem."""
         if what != self._reported:
             logger.warning("Broker %d: %s", self._config.node_id, what)
         self._reported = what
@@ -136,24 +147,26 @@ class BrokerLifecycleManager:
         )
 
     def _described(self, response: DescribeClusterResponse) -> None:
+        if response.error_code is ErrorCode.cluster_authorization_failed:
+            self._not_authorized()
+            return
         if response.error_code is not ErrorCode.none:
-            self._not_described(f"it responds with {response.error_code.name}")
+            self._not_described(f"the error code is {response.error_code.name}")
             return
         self.cluster_id = response.cluster_id
 
     def _not_described(self, reason: str) -> None:
         self._report(
-            f"the controller at {self._controller.host}:{self._controller.port} is not available: "
-            f"{reason}; retrying"
+            f"The controller at {self._controller.host}:{self._controller.port} is not "
+            f"available: {reason}. Retrying."
         )
         self._later(RETRY_BACKOFF_MS, self._describe_cluster)
 
     # BrokerLifecycleManager
 
     def register(self) -> None:
-        """Register in the cluster `cluster_id`."""
+        """Register the broker in the cluster `cluster_id`."""
         assert self.cluster_id is not None
-        host, port = self._address
         self._controller.send(
             purpose="registration",
             api_key=62,
@@ -162,7 +175,15 @@ class BrokerLifecycleManager:
                 broker_id=self._config.node_id,
                 cluster_id=self.cluster_id,
                 incarnation_id=self._incarnation_id,
-                listeners=(Listener(name="PLAINTEXT", host=host, port=port),),
+                listeners=tuple(
+                    Listener(
+                        name=endpoint.listener,
+                        host=endpoint.host,
+                        port=endpoint.port,
+                        security_protocol=endpoint.protocol,
+                    )
+                    for endpoint in self._endpoints
+                ),
                 rack=self._config.rack,
             ),
             response=BrokerRegistrationResponse,
@@ -176,29 +197,39 @@ class BrokerLifecycleManager:
                 self.broker_epoch = response.broker_epoch
                 self.state = BrokerState.RECOVERY
                 self._reported = None
-                self._beat()
+                self._send_heartbeat()
             case ErrorCode.duplicate_broker_registration:
                 self._not_registered(
-                    "another broker with this id is running or has stopped only recently"
+                    "another broker with this id is running or was stopped recently"
                 )
             case ErrorCode.inconsistent_cluster_id:
                 self.failure = (
-                    f"The controller at {self._controller.host}:{self._controller.port} belongs "
-                    f"to another cluster than this broker, whose cluster id is {self.cluster_id}. "
-                    "Use the controller of that cluster, or another data directory."
+                    f"The controller at {self._controller.host}:{self._controller.port} does not "
+                    f"belong to the cluster of this broker, {self.cluster_id}. Use the "
+                    "controller of that cluster, or another data directory."
                 )
+            case ErrorCode.cluster_authorization_failed:
+                self._not_authorized()
             case other:
                 self.failure = (
-                    f"The controller rejects the registration of this broker: {other.name}."
+                    f"The controller rejected the registration of this broker: {other.name}."
                 )
 
+    def _not_authorized(self) -> None:
+        self.failure = (
+            f"The controller at {self._controller.host}:{self._controller.port} rejected this "
+            "broker (CLUSTER_AUTHORIZATION_FAILED), because the principal of the broker may not "
+            "perform CLUSTER_ACTION on the cluster. Add the principal to super.users of the "
+            "controller and the brokers."
+        )
+
     def _not_registered(self, reason: str) -> None:
-        self._report(f"not registered yet: {reason}; retrying")
+        self._report(f"The registration failed: {reason}. Retrying.")
         self._later(RETRY_BACKOFF_MS, self.register)
 
     # Heartbeats
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         self._beats += 1
         beat = self._beats
         self._controller.send(
@@ -213,30 +244,33 @@ class BrokerLifecycleManager:
                 want_shut_down=self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN,
             ),
             response=BrokerHeartbeatResponse,
-            on_response=lambda response: self._answered(beat, response),
-            on_failure=lambda reason: self._unanswered(beat, reason),
+            on_response=lambda response: self._handle_heartbeat_response(beat, response),
+            on_failure=lambda reason: self._handle_heartbeat_failure(beat, reason),
             timeout_ms=self._config.broker_session_timeout_ms // 2,
         )
 
-    def _answered(self, beat: int, response: BrokerHeartbeatResponse) -> None:
+    def _handle_heartbeat_response(self, beat: int, response: BrokerHeartbeatResponse) -> None:
         if response.error_code is not ErrorCode.none:
-            self._unanswered(beat, f"it responds with {response.error_code.name}")
+            self._handle_heartbeat_failure(beat, f"the error code is {response.error_code.name}")
             return
         self._reported = None
         if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN and response.should_shut_down:
             self.state = BrokerState.SHUTTING_DOWN
             return
-        self._next_beat(beat)
+        self._schedule_next_heartbeat(beat)
 
-    def _unanswered(self, beat: int, reason: str) -> None:
-        self._report(f"the controller does not accept heartbeats: {reason}")
-        self._next_beat(beat)
+    def _handle_heartbeat_failure(self, beat: int, reason: str) -> None:
+        self._report(f"The controller does not accept heartbeats: {reason}.")
+        self._schedule_next_heartbeat(beat)
 
-    def _next_beat(self, beat: int) -> None:
+    def _schedule_next_heartbeat(self, beat: int) -> None:
         if beat != self._beats or self.state is BrokerState.SHUTTING_DOWN:
-            return  # A later heartbeat is in flight.
-        in_a_hurry = self.state in (BrokerState.UNFENCING, BrokerState.PENDING_CONTROLLED_SHUTDOWN)
+            return  # A later heartbeat is in flight, or the broker is shutting down.
+        uses_fast_interval = self.state in (
+            BrokerState.UNFENCING,
+            BrokerState.PENDING_CONTROLLED_SHUTDOWN,
+        )
         interval_ms = self._config.broker_heartbeat_interval_ms
-        if in_a_hurry:
-            interval_ms = min(interval_ms, LEAVING_HEARTBEAT_INTERVAL_MS)
-        self._later(interval_ms, lambda: self._beat() if beat == self._beats else None)
+        if uses_fast_interval:
+            interval_ms = min(interval_ms, FAST_HEARTBEAT_INTERVAL_MS)
+        self._later(interval_ms, lambda: self._send_heartbeat() if beat == self._beats else None)

@@ -1,8 +1,8 @@
-"""Creates topics that clients of a broker need.
+"""Creates topics on behalf of the clients of a broker.
 
-Purpose: ask the controller to create a topic in the background, for automatic topic creation and
-for the internal topics. Invariant: a topic has at most one request in flight, however many clients
-need it. Must not know: who needs it. Source: `kafka.server.AutoTopicCreationManager`.
+Purpose: ask the controller in the background to create topics (internal topics, and topics that are
+created automatically). Invariant: each topic has at most one request in flight. Source:
+`kafka.server.AutoTopicCreationManager`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ logger = logging.getLogger(__name__)
 
 
 class AutoTopicCreationManager:
-    """The topics whose creation is in flight."""
+    """Requests the creation of topics, and tracks the requests in flight."""
 
     def __init__(self, controller: ControllerClient) -> None:
         self._controller = controller
-        self._asked_for: set[str] = set()
+        self._in_flight: set[str] = set()
 
     def request(self, new: NewTopic) -> None:
-        """Request the creation of a topic; callers retry until it exists."""
-        if new.name in self._asked_for:
+        """Request the creation of a topic. Callers retry until the topic exists."""
+        if new.name in self._in_flight:
             return
-        self._asked_for.add(new.name)
+        self._in_flight.add(new.name)
         self._controller.send(
             purpose="topic-creation",
             api_key=19,
@@ -55,21 +55,24 @@ class AutoTopicCreationManager:
                 ),
             ),
             response=CreateTopicsResponse,
-            on_response=lambda response: self._answered(new.name, response),
-            on_failure=lambda reason: self._failed(new.name, reason),
+            on_response=lambda response: self._handle_response(new.name, response),
+            on_failure=lambda reason: self._handle_failure(new.name, reason),
         )
 
-    def _answered(self, name: str, response: CreateTopicsResponse) -> None:
-        self._asked_for.discard(name)
+    def _handle_response(self, name: str, response: CreateTopicsResponse) -> None:
+        self._in_flight.discard(name)
         for topic in response.topics:
             if topic.error_code not in (ErrorCode.none, ErrorCode.topic_already_exists):
                 logger.warning(
-                    "Topic %.100r was not created: %s: %s",
+                    "Failed to create topic %.100r: %s: %s",
                     topic.name, topic.error_code.name, topic.error_message,
                 )  # fmt: skip
 
-    def _failed(self, name: str, reason: str) -> None:
-        self._asked_for.discard(name)
+    def _handle_failure(self, name: str, reason: str) -> None:
+        self._in_flight.discard(name)
         logger.warning(
-            "Topic %.100r was not created: %s; retrying when a client requests it.", name, reason
+            "Failed to create topic %.100r: %s. The broker retries when a client requests the "
+            "topic.",
+            name,
+            reason,
         )

@@ -1,5 +1,6 @@
-"""Frames to messages and back: kio's entities as the schema, our own version-independent messages.
+"""Decode request frames into messages, and encode messages into response frames.
 
-`reader` decodes a request of any version into one message class, `writer` encodes one message as a
-response of any version, and `frames` handles the request and response headers.
+A message is a dataclass for all versions of a request or response. kio's entity classes define the
+fields of each version. `reader` decodes requests, `writer` encodes responses, and `frames` handles
+request and response headers.
 """

@@ -1,10 +1,10 @@
-"""The response to a request that fails as a whole, with one error code.
+"""Error responses to entire requests.
 
-Purpose: build the response to a request that is rejected before its handler runs, with the same
-error code wherever the client expects one. The table lists, per API, which arrays of the response
-correspond to arrays of the request; names and ids are copied from the request. Invariant: every
-served API can be rejected in every version. Must not know: why a request is rejected. Source:
-`AbstractRequest.getErrorResponse` of Kafka's request classes.
+These responses are used if a request is rejected before its handler runs. An error response
+contains the same error code in every place where the client expects one. A table lists, for each
+API, which arrays of the response correspond to arrays of the request; names and ids are copied from
+the request. Invariant: every served API can be rejected in every version. Source:
+`AbstractRequest.getErrorResponse` in Kafka's request classes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from broker_ref.protocol.writer import write_entities
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirror:
-    """Which array of the request each array of the response corresponds to.
+    """The request array that corresponds to each array of the response.
 
-    `until` is the last version with the array, if later versions have a top-level error code only.
-    Further array names are those of other request versions. `fields` are additional fields to copy
-    from the request, as in `MIRRORED_FIELDS`.
+    If several names are listed, their elements are concatenated. If later
+    versions have only a top-level error code, `until` contains the last version that has the array.
+    `fields` contains additional fields to copy from the request, as in `MIRRORED_FIELDS`.
     """
 
     arrays: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -76,6 +76,7 @@ MIRRORS: Final[Mapping[int, Mirror]] = {
     14: _TOP_LEVEL_ONLY,  # SyncGroup
     15: Mirror(arrays={"groups": ("groups",)}),  # DescribeGroups
     16: _TOP_LEVEL_ONLY,  # ListGroups
+    17: _TOP_LEVEL_ONLY,  # SaslHandshake
     18: _TOP_LEVEL_ONLY,  # ApiVersions
     19: _TOPICS,  # CreateTopics
     20: Mirror(arrays={"responses": ("topics", "topic_names")}),  # DeleteTopics
@@ -99,9 +100,13 @@ MIRRORS: Final[Mapping[int, Mirror]] = {
         fields={"producer_id": ("producer_id",)},
     ),
     28: _TOPICS_AND_PARTITIONS,  # TxnOffsetCommit
+    29: _TOP_LEVEL_ONLY,  # DescribeAcls
+    30: Mirror(arrays={"results": ("creations",)}),  # CreateAcls
+    31: Mirror(arrays={"filter_results": ("filters",)}),  # DeleteAcls
     32: _RESOURCES,  # DescribeConfigs
     33: _RESOURCES,  # AlterConfigs
     35: _TOP_LEVEL_ONLY,  # DescribeLogDirs; versions 1 and 2 have no error code
+    36: _TOP_LEVEL_ONLY,  # SaslAuthenticate
     37: Mirror(arrays={"results": ("topics",)}),  # CreatePartitions
     42: Mirror(arrays={"results": ("groups_names",)}),  # DeleteGroups
     43: Mirror(  # ElectLeaders
@@ -116,6 +121,10 @@ MIRRORS: Final[Mapping[int, Mirror]] = {
     ),  # AlterPartitionReassignments
     46: _TOP_LEVEL_ONLY,  # ListPartitionReassignments
     47: _TOP_LEVEL_ONLY,  # OffsetDelete
+    50: _TOP_LEVEL_ONLY,  # DescribeUserScramCredentials
+    51: Mirror(  # AlterUserScramCredentials
+        arrays={"results": ("deletions", "upsertions")}, fields={"user": ("name",)}
+    ),
     56: _TOP_LEVEL_ONLY,  # AlterPartition
     57: _TOP_LEVEL_ONLY,  # UpdateFeatures
     58: _TOP_LEVEL_ONLY,  # Envelope
@@ -150,9 +159,10 @@ MIRRORED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "topic_id": ("topic_id",),
     "transactional_id": ("transactional_id",),
 }
-"""Fields of a response that are copied from the request, with their names in the request.
+"""The fields of a response that are copied from the request, and their names in the request.
 
-A plain value in the request (a group id, a partition) is the value of the field.
+If an element of the request is not a struct, but a string or an integer (such as a group id or a
+partition), this value is copied.
 """
 
 UNKNOWN: Final = frozenset(
@@ -178,7 +188,7 @@ UNKNOWN: Final = frozenset(
         "timestamp",
     }
 )
-"""Integer fields that are -1 if there is no value."""
+"""Integer fields that are -1 if they are not set."""
 
 _EMPTY: Final[Mapping[str, Any]] = {
     "bool": False,
@@ -190,7 +200,7 @@ _EMPTY: Final[Mapping[str, Any]] = {
     "timedelta_i64": timedelta(),
     "uuid": ZERO_UUID,
 }
-"""Empty values by Kafka type; all other types use zero."""
+"""The empty value of each Kafka type; the empty value of all other types is zero."""
 
 
 def error_frame(
@@ -202,7 +212,7 @@ def error_frame(
     error_code: ErrorCode,
     message: str | None = None,
 ) -> bytes | None:
-    """Encode `error_response` with its header, without the four-byte length."""
+    """Encode `error_response` including its header, but without the four-byte length."""
     entity = error_response(
         request, api_key=api_key, version=version, error_code=error_code, message=message
     )
@@ -220,11 +230,11 @@ def error_response(
     error_code: ErrorCode,
     message: str | None = None,
 ) -> Any | None:
-    """Return the response, as a kio entity, with `error_code` for everything in `request`.
+    """Return a response, as a kio entity, that contains `error_code` for the entire request.
 
-    `request` is a message or a kio entity. Returns None if no response is expected (Produce with
-    acks=0): as in Kafka, the broker can only close the connection. Raises: KeyError if the API is
-    not in the table.
+    `request` is a message or a kio entity. Returns None if the client does not expect a response
+    (Produce with acks=0); as in Kafka, the broker can then only close the connection. Raises:
+    KeyError if the table does not contain the API.
     """
     if api_key == _PRODUCE and getattr(request, "acks", None) == 0:
         return None
@@ -236,7 +246,7 @@ def error_response(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Failure:
-    """An error response under construction."""
+    """The parameters of an error response."""
 
     mirror: Mirror
     version: int
@@ -244,7 +254,7 @@ class _Failure:
     message: str | None
 
     def struct(self, schema: type[Any], source: object) -> Any:
-        """Return an entity of `schema` for `source`, a struct of the request or a plain value."""
+        """Return an entity of `schema` for a struct or a value of the request."""
         values: dict[str, Any] = {}
         for described in fields_of(schema):
             sources = self.mirror.sources(described.name, self.version)
@@ -266,7 +276,7 @@ class _Failure:
         return (self.message or "") if not described.nullable else self.message
 
     def _empty_value(self, described: FieldSchema) -> Any:
-        """Return the empty value of a field that has no default."""
+        """Return the empty value of a field without a default."""
         if described.is_array:
             return ()
         if described.struct is not None:
@@ -279,7 +289,7 @@ class _Failure:
 def _mirrored(
     described: FieldSchema, source: object, further: Mapping[str, tuple[str, ...]]
 ) -> Any:
-    """Return the value of the field in the request, or None."""
+    """Return the request's value for a field of the response, or None."""
     names = MIRRORED_FIELDS.get(described.name, further.get(described.name))
     if names is None or source is None:
         return None
@@ -293,8 +303,4 @@ def _mirrored(
 
 
 def _elements(source: object, names: tuple[str, ...]) -> tuple[Any, ...]:
-    for name in names:
-        elements = getattr(source, name, None)
-        if elements:
-            return tuple(elements)
-    return ()
+    return tuple(element for name in names for element in getattr(source, name, None) or ())

@@ -1,7 +1,7 @@
-"""The error that an API handler raises.
+"""The error that API handlers raise.
 
-Purpose: a rejection with a Kafka error code and a message for the client. The log has its own
-counterpart, `broker_ref.log.errors.LogError`, so that it does not depend on the protocol.
+It contains a Kafka error code and a message for the client. The log raises
+`broker_ref.log.errors.LogError` instead, so that it does not depend on the protocol.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 MESSAGE_LENGTH_MAX: Final = 1000
-"""Length limit of a message; a name in a request can be longer than a response allows."""
+"""Maximum length of a message, which may contain a long name from the request."""
 
 
 class ApiError(Exception):
-    """A request, or a part of it, is rejected with `error_code`."""
+    """A request, or a part of a request, is rejected with `error_code`."""
 
     def __init__(self, error_code: ErrorCode, message: str) -> None:
         if len(message) > MESSAGE_LENGTH_MAX:
@@ -26,7 +26,7 @@ class ApiError(Exception):
 
 
 def unknown_partition(topic: str, partition: int) -> ApiError:
-    """Return the error for a topic or partition that this broker does not host."""
+    """Return the error for a topic or partition that does not exist on this broker."""
     return ApiError(
         ErrorCode.unknown_topic_or_partition,
         f"This broker does not host partition {partition} of topic {topic!r}.",

@@ -1,9 +1,9 @@
 """Request and response headers.
 
-Purpose: decode the header of a request (API key, version, correlation id, client id), and encode
-the response frame. Invariant: a response header has version 1 if the body is flexible, but always
-version 0 for ApiVersions, so that a client that does not know the broker's versions can read it
-(KIP-511). Must not know: which APIs the broker serves.
+Decodes the header of a request (API key, version, correlation id and client id), and encodes
+response frames. Invariant: a response header has version 1 if the body is flexible. For ApiVersions
+it always has version 0, so that clients can read the response before they know which versions the
+broker supports (KIP-511).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PREFIX: Final = struct.Struct(">hhi")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHeader:
-    """The fields that all versions of the request header have."""
+    """The fields of a request header that exist in all versions."""
 
     api_key: int
     api_version: int
@@ -38,7 +38,7 @@ class RequestHeader:
 
 
 def read_prefix(cursor: Cursor) -> RequestHeader:
-    """Read API key, version and correlation id; `finish_header` reads the client id."""
+    """Read the API key, version and correlation id; `finish_header` reads the client id."""
     api_key = cursor.fixed(_INT16, "the API key")
     api_version = cursor.fixed(_INT16, "the API version")
     correlation_id = cursor.fixed(_INT32, "the correlation id")
@@ -48,14 +48,17 @@ def read_prefix(cursor: Cursor) -> RequestHeader:
 
 
 def finish_header(cursor: Cursor, header: RequestHeader, *, flexible: bool) -> RequestHeader:
-    """Read the client id, which is never a compact string, and the tagged fields if flexible."""
+    """Read the client id, and the tagged fields if the header is flexible.
+
+    The client id is never a compact string.
+    """
     length = cursor.fixed(_INT16, "the client id")
     client_id = None
     if length >= 0:
         try:
             client_id = cursor.take(length, "the client id").decode()
         except UnicodeDecodeError:
-            raise MalformedRequestError("the client id is not UTF-8") from None
+            raise MalformedRequestError("the client id is not valid UTF-8") from None
     if flexible:
         skip_tagged_fields(cursor)
     return RequestHeader(
@@ -67,26 +70,26 @@ def finish_header(cursor: Cursor, header: RequestHeader, *, flexible: bool) -> R
 
 
 def request_schema(api_key: int, version: int) -> type[Any]:
-    """Return kio's class for the request."""
+    """Return the kio class of a request."""
     return _schema(_request_schemas, load_request_schema, api_key, version)
 
 
 def response_frame(*, api_key: int, version: int, correlation_id: int, message: object) -> bytes:
-    """Encode a response, header and body, without the four-byte length."""
+    """Encode the header and body of a response, without the four-byte length."""
     schema = response_schema(api_key, version)
     header = schema.__header_schema__(correlation_id=correlation_id)
     return write_entities(header, build(schema, message))
 
 
 def response_schema(api_key: int, version: int) -> type[Any]:
-    """Return kio's class for the response."""
+    """Return the kio class of a response."""
     return _schema(_response_schemas, load_response_schema, api_key, version)
 
 
 def request_frame(
     *, api_key: int, version: int, correlation_id: int, client_id: str, message: object
 ) -> bytes:
-    """Encode a request, header and body, without the four-byte length."""
+    """Encode the header and body of a request, without the four-byte length."""
     schema = request_schema(api_key, version)
     header = schema.__header_schema__(
         request_api_key=api_key,

@@ -1,8 +1,8 @@
-"""Topic ids: 128-bit ids, generated and printed as in Kafka.
+"""Topic ids: 128-bit ids that are generated and printed as in Kafka.
 
-Purpose: the only module of the core that imports `uuid`, for the type only (random bytes are an
-argument). Invariant: `random_uuid` never returns an id that Kafka reserves or that a command line
-would parse as an option. Source: `org.apache.kafka.common.Uuid`.
+No other module of the core imports `uuid`, which is used here only as a type; callers pass random
+bytes. Invariant: `random_uuid` never returns an id that Kafka reserves, or an id that a command
+line tool would parse as an option. Source: `org.apache.kafka.common.Uuid`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from uuid import UUID
 Uuid = UUID
 
 ZERO_UUID: Final = Uuid(int=0)
-"""Kafka's "no id"."""
+"""The id that means "no id" (Kafka's `Uuid.ZERO_UUID`)."""
 
 _RESERVED_BELOW: Final = 100
-"""Kafka reserves the first hundred ids."""
+"""Kafka reserves the ids from 0 to 99."""
 
 
 def random_uuid(random_bytes: Callable[[int], bytes]) -> Uuid:
-    """Return a version 4 id that is not reserved and does not start with a dash."""
+    """Return a random UUID of version 4 that is not reserved and does not start with a dash."""
     while True:
         candidate = Uuid(bytes=random_bytes(16), version=4)
         if candidate.int >= _RESERVED_BELOW and not uuid_text(candidate).startswith("-"):
@@ -30,7 +30,7 @@ def random_uuid(random_bytes: Callable[[int], bytes]) -> Uuid:
 
 
 def uuid_text(uuid: Uuid) -> str:
-    """Return the 22 characters of URL-safe base64 that Kafka prints."""
+    """Return the id as Kafka prints it: 22 characters of URL-safe base64."""
     return base64.urlsafe_b64encode(uuid.bytes).decode().rstrip("=")
 
 
@@ -39,4 +39,6 @@ def uuid_from_text(text: str) -> Uuid:
     try:
         return Uuid(bytes=base64.urlsafe_b64decode(text + "=="))
     except ValueError as error:
-        raise ValueError(f"Not a base64 id as Kafka prints it: {text!r}.") from error
+        raise ValueError(
+            f"{text!r} is not a valid id: expected 22 characters of URL-safe base64."
+        ) from error

@@ -1,16 +1,16 @@
-"""Decodes a request of any version into one message class.
+"""Decode requests of all versions into one message class per API.
 
-Purpose: handlers get one dataclass per request ("the message") for all versions. A field that the
-version lacks has the message's default; a field that the message lacks is skipped. kio's entities
-are the schema: order, types, nullability and tags of each version. Fields in milliseconds, which
-kio converts to timedeltas, are integers whose names end in `_ms`.
+Handlers receive one dataclass per request ("the message") for all versions. If a version does not
+contain a field, the message contains the field's default. Fields that the message does not contain
+are skipped. kio's entities define the order, types, nullability and tags of the fields in each
+version. kio converts fields in milliseconds to timedeltas; in messages, these fields are integers,
+and their names end in `_ms`.
 
-Invariant: memory use is proportional to the frame, whatever lengths it claims, and invalid bytes
-raise `MalformedRequestError` only. kio's own reader is not used because it allocates the announced
-array length (a frame of thirty bytes can abort the process) and rejects unknown tagged fields,
-which the protocol requires to be skipped.
-
-Must not know: what a request means.
+Invariants: memory use is proportional to the size of the frame, even if the frame contains wrong
+lengths. Invalid bytes raise only `MalformedRequestError`. kio's own reader is not suitable, for two
+reasons. It allocates arrays according to the length in the frame, so that a frame of thirty bytes
+can abort the process. It also rejects unknown tagged fields, although the protocol requires them to
+be skipped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from broker_ref.protocol.identifiers import Uuid
 from broker_ref.protocol.schema import MILLISECOND_TYPES, FieldSchema, fields_of, struct_of
 
 ELEMENTS_MAX: Final = 2_000_000
-"""Maximum number of array elements in a request; limits the objects created from one frame."""
+"""Maximum number of array elements in a request, which limits the memory for its objects."""
+
+STRING_BYTES_MAX: Final = 32_767
+"""Maximum size of a string, as in Kafka. Only the length of a compact string can exceed it."""
 
 _FIXED: Final = {
     "int8": struct.Struct(">b"),
@@ -45,12 +48,12 @@ MessageType = TypeVar("MessageType")
 
 
 class MalformedRequestError(Exception):
-    """The bytes are not a request of the API and version in their header."""
+    """The bytes are not a valid request of the API and version in their header."""
 
 
 @dataclasses.dataclass(slots=True)
 class Cursor:
-    """A position in a frame and the remaining number of array elements."""
+    """A position in a frame, and the number of array elements that may still be read."""
 
     frame: bytes
     position: int = 0
@@ -61,15 +64,15 @@ class Cursor:
         end = self.position + length
         if length < 0 or end > len(self.frame):
             raise MalformedRequestError(
-                f"{what} claims {length} bytes at position {self.position}, but the frame has "
-                f"{len(self.frame) - self.position} left"
+                f"{what} at position {self.position} has a length of {length} bytes, but only "
+                f"{len(self.frame) - self.position} bytes remain in the frame"
             )
         data = self.frame[self.position : end]
         self.position = end
         return data
 
     def fixed(self, layout: struct.Struct, what: str) -> Any:
-        """Return a value of fixed size."""
+        """Return the next value, which has a fixed size."""
         try:
             (value,) = layout.unpack_from(self.frame, self.position)
         except struct.error:
@@ -81,7 +84,7 @@ class Cursor:
         return value
 
     def unsigned_varint(self, what: str) -> int:
-        """Return an unsigned varint of at most 32 bits."""
+        """Return the next value, which is an unsigned varint of at most 32 bits."""
         value = 0
         for shift in range(0, 35, 7):
             if self.position >= len(self.frame):
@@ -94,17 +97,20 @@ class Cursor:
             if byte < 0x80:
                 return value
         raise MalformedRequestError(
-            f"{what} at position {self.position} is a varint of more than five bytes"
+            f"{what} at position {self.position} is a varint with more than five bytes"
         )
 
     def array_length(self, *, flexible: bool, what: str) -> int:
-        """Return the length of an array, or -1 for null; never more than the remaining bytes."""
+        """Return the length of an array, or -1 if the array is null.
+
+        The length never exceeds the number of remaining bytes. Raises: MalformedRequestError.
+        """
         length = self.unsigned_varint(what) - 1 if flexible else self.fixed(_FIXED["int32"], what)
         left = min(len(self.frame) - self.position, self.elements_left)
         if length < -1 or length > left:
             raise MalformedRequestError(
-                f"{what} claims {length} elements at position {self.position}, but at most {left} "
-                "are possible"
+                f"{what} at position {self.position} has {length} elements, but at most {left} "
+                "elements are possible"
             )
         if length > 0:
             self.elements_left -= length
@@ -117,20 +123,20 @@ _compiled: dict[tuple[type[Any], type[Any] | None], FieldReader] = {}
 
 
 def read_message(schema: type[Any], message: type[MessageType], cursor: Cursor) -> MessageType:
-    """Decode a `schema` (a kio entity class) as `message`. Raises: MalformedRequestError."""
+    """Decode a struct of the kio class `schema` as `message`. Raises: MalformedRequestError."""
     value: MessageType = _struct_reader(schema, message)(cursor)
     return value
 
 
 def skip_tagged_fields(cursor: Cursor) -> None:
-    """Skip a section of tagged fields."""
+    """Skip the tagged fields at the current position."""
     for _ in range(cursor.unsigned_varint("the number of tagged fields")):
         cursor.unsigned_varint("a tag")
         cursor.take(cursor.unsigned_varint("the size of a tagged field"), "a tagged field")
 
 
 def _struct_reader(schema: type[Any], message: type[Any] | None) -> FieldReader:
-    """Return a reader of `schema` that creates a `message`, or nothing if it is None."""
+    """Return a function that decodes `schema` as `message`, or skips it if `message` is None."""
     reader = _compiled.get((schema, message))
     if reader is None:
         reader = _compiled[schema, message] = _compile(schema, message)
@@ -142,13 +148,13 @@ def _compile(schema: type[Any], message: type[Any] | None) -> FieldReader:
     plain: list[tuple[str | None, FieldReader]] = []
     tagged: dict[int, tuple[str | None, FieldReader]] = {}
     for field in fields_of(schema):
-        wanted = field.message_name if field.message_name in hints else None
-        nested = struct_of(hints[wanted]) if wanted is not None else None
+        name = field.message_name if field.message_name in hints else None
+        nested = struct_of(hints[name]) if name is not None else None
         reader = _field_reader(schema, field, nested)
         if field.tag is None:
-            plain.append((wanted, reader))
+            plain.append((name, reader))
         else:
-            tagged[field.tag] = (wanted, reader)
+            tagged[field.tag] = (name, reader)
     flexible = schema.__flexible__
 
     def read(cursor: Cursor) -> Any:
@@ -180,7 +186,7 @@ def _read_tagged(
         value = read_field(cursor)
         if cursor.position != end:
             raise MalformedRequestError(
-                f"tagged field {tag} does not have the {size} bytes that it claims"
+                f"the contents of tagged field {tag} do not match its size of {size} bytes"
             )
         if name is not None:
             values[name] = value
@@ -213,7 +219,7 @@ def _array_reader(element: FieldReader, flexible: bool, nullable: bool, what: st
             if nullable:
                 return None
             raise MalformedRequestError(
-                f"{what} at position {cursor.position} is null but not nullable"
+                f"{what} at position {cursor.position} is null, but the field is not nullable"
             )
         return tuple([element(cursor) for _ in range(length)])
 
@@ -230,15 +236,23 @@ def _primitive_reader(kafka_type: str, flexible: bool, nullable: bool, what: str
     if kafka_type == "uuid":
         return lambda cursor: Uuid(bytes=cursor.take(16, what))
     length_of = _length_reader(kafka_type, flexible, what)
-    decode = _utf8 if kafka_type == "string" else _as_is
+    is_string = kafka_type == "string"
+    decode = _utf8 if is_string else _as_is
 
     def read(cursor: Cursor) -> Any:
         length = length_of(cursor)
+        if is_string and length > STRING_BYTES_MAX:
+            raise MalformedRequestError(
+                f"{what} at position {cursor.position} has a length of {length} bytes, but a "
+                f"string can have at most {STRING_BYTES_MAX} bytes"
+            )
         if length >= 0:
             return decode(cursor.take(length, what), what)
         if nullable and length == -1:
             return None
-        raise MalformedRequestError(f"{what} at position {cursor.position} has length {length}")
+        raise MalformedRequestError(
+            f"{what} at position {cursor.position} has the invalid length {length}"
+        )
 
     return read
 
@@ -255,14 +269,14 @@ def _error_code(cursor: Cursor, what: str) -> ErrorCode:
     try:
         return ErrorCode(number)
     except ValueError:
-        raise MalformedRequestError(f"{what} is the unknown error code {number}") from None
+        raise MalformedRequestError(f"{what} contains the unknown error code {number}") from None
 
 
 def _utf8(data: bytes, what: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise MalformedRequestError(f"{what} is not UTF-8: {error.reason}") from None
+        raise MalformedRequestError(f"{what} is not valid UTF-8: {error.reason}") from None
 
 
 def _as_is(data: bytes, what: str) -> bytes:  # noqa: ARG001

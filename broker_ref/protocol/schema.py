@@ -1,7 +1,7 @@
-"""Field descriptions from kio's entity classes: the schema that `reader` and `writer` compile.
+"""Describe the fields of kio's entity classes for `reader` and `writer`.
 
-Purpose: one description per field: order, wire type, nullability, nesting and tag. Invariant:
-derived from kio's annotations and metadata only. Must not know: bytes.
+The description of a field contains its name, wire type, nullability, nested struct and tag. It is
+derived from the annotations and the metadata of kio's classes.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ MILLISECOND_TYPES: Final = {
     "timedelta_i64": "int64",
     "datetime_i64": "int64",
 }
-"""Wire types of fields in milliseconds, which kio converts to timedeltas and datetimes."""
+"""The wire types of times in milliseconds, which kio converts to timedeltas and datetimes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FieldSchema:
-    """A field of one version; `struct` is its kio entity class, `kafka_type` its primitive type."""
+    """A field in one version of a message.
+
+    `struct` is the kio entity class of the field, or None. `kafka_type` is its primitive type, or
+    None.
+    """
 
     name: str
     message_name: str
@@ -33,12 +37,12 @@ class FieldSchema:
 
 
 def fields_of(entity: type[Any]) -> tuple[FieldSchema, ...]:
-    """Return the fields of a kio entity class, in wire order."""
+    """Return the fields of a kio entity class in encoding order."""
     return tuple(_describe(field) for field in dataclasses.fields(entity))
 
 
 def struct_of(hint: Any) -> Any:
-    """Return the `T` in `T`, `T | None`, `tuple[T, ...]` or `tuple[T, ...] | None`."""
+    """Return `T` for `T`, `T | None`, `tuple[T, ...]` or `tuple[T, ...] | None`."""
     inner, _ = _without_none(hint)
     return get_args(inner)[0] if get_origin(inner) is tuple else inner
 
@@ -62,7 +66,7 @@ def _describe(field: dataclasses.Field[Any]) -> FieldSchema:
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
-    """Return a type without its `| None`, and whether it had one."""
+    """Return a type without `| None`, and whether the type included None."""
     if get_origin(hint) not in (UnionType, Union):
         return hint, False
     (inner,) = [member for member in get_args(hint) if member is not NoneType]

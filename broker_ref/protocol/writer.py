@@ -1,10 +1,10 @@
-"""Encodes one message class as a kio entity, and as bytes, of any version.
+"""Convert messages to kio entities of any version, and to bytes.
 
-Purpose: a handler returns a single dataclass; `build` converts it to the entity of the client's
-version, by field names, and drops fields that the version lacks. Invariant: a field that the
-message lacks keeps kio's default; without a default, `build` raises TypeError naming the field.
-Milliseconds, which kio converts to timedeltas, are integers named `..._ms` in messages. Must not
-know: what a response means.
+Handlers return one dataclass for all versions. `build` converts it by field name to the entity of
+the client's version, and ignores fields that this version does not contain. If the message does not
+contain a field, kio's default is used; if there is no default, `build` raises TypeError. kio
+converts times in milliseconds to timedeltas; in messages, they are integers, and their names end in
+`_ms`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from broker_ref.protocol.schema import FieldSchema, fields_of
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _LATEST_MS: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999, which is the latest that kio supports."""
+"""The last millisecond of the year 9999, which is the latest time that kio supports."""
 
 Converter = Callable[[Any], Any]
 
@@ -31,7 +31,10 @@ _compiled: dict[tuple[type[Any], type[Any]], Converter] = {}
 
 
 def build(schema: type[Any], message: object) -> Any:
-    """Convert `message` to the kio entity `schema`. Raises: TypeError naming a missing field."""
+    """Convert a message to the kio entity class `schema`.
+
+    Raises: TypeError with the name of a missing field.
+    """
     key = (schema, type(message))
     builder = _compiled.get(key)
     if builder is None:
@@ -40,7 +43,7 @@ def build(schema: type[Any], message: object) -> Any:
 
 
 def write_entities(*entities: Any) -> bytes:
-    """Encode kio entities, one after the other."""
+    """Encode several kio entities one after another."""
     buffer = io.BytesIO()
     for entity in entities:
         entity_writer(type(entity))(buffer, entity)
@@ -55,7 +58,7 @@ def _compile(schema: type[Any], message: type[Any]) -> Converter:
             taken.append((field.name, field.message_name, _converter(field)))
         elif field.required:
             raise TypeError(
-                f"{message.__name__} has no {field.message_name!r}, which version "
+                f"{message.__name__} has no field {field.message_name!r}, which version "
                 f"{schema.__version__} of {schema.__name__} requires"
             )
 

@@ -1,1 +1,1 @@
-"""The replicas on this broker: leaders, followers, high watermarks and delayed operations."""
+"""The replicas on a broker: leaders, followers, high watermarks and delayed operations."""

@@ -1,10 +1,10 @@
-"""The client of AlterPartition (API key 56), with which leaders propose ISR changes.
+"""The AlterPartition requests (API key 56) with which leaders propose ISR changes.
 
-Purpose: `AlterPartitionManager` is the port of the leaders; `DefaultAlterPartitionManager`
-implements it over the network. Proposals made while a request is in flight are sent together in the
-next one. Invariant: at most one request is in flight, with at most one change per partition; each
-change gets exactly one outcome, however often the request is sent, unless the node stops first.
-Must not know: the effects of an outcome. Source: Kafka's `AlterPartitionManager`.
+Leaders use the `AlterPartitionManager` interface. `DefaultAlterPartitionManager` implements it with
+requests to the controller. Changes that are submitted while a request is in flight are sent
+together in the next request. Invariants: at most one request is in flight, and it contains at most
+one change per partition. Each change has exactly one outcome, even if the request is sent more than
+once, unless the node stops first. Source: Kafka's `AlterPartitionManager`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ VERSION: Final = 3
 PURPOSE: Final = "alter-partition"
 RETRY_BACKOFF_MS: Final = 50
 RECOVERED: Final = 0
-"""LeaderRecoveryState: no recovery from an unclean election is in progress (KIP-704)."""
+"""LeaderRecoveryState RECOVERED: the partition is not recovering from an unclean election."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrMember:
-    """A broker of the proposed ISR; the epoch is -1 where the leader does not know it."""
+    """A broker in the proposed ISR; its broker epoch is -1 if the leader does not know it."""
 
     broker_id: int
     broker_epoch: int
@@ -40,7 +40,7 @@ class IsrMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrChange:
-    """An ISR that a leader proposes, and the partition state that it is based on."""
+    """An ISR that a leader proposes, and the partition state on which the proposal is based."""
 
     topic_id: Uuid
     partition: int
@@ -51,7 +51,7 @@ class IsrChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrOutcome:
-    """The controller's response; with an error, the other fields are undefined."""
+    """The controller's response to a change; after an error, the other fields are not set."""
 
     error_code: ErrorCode
     leader_epoch: int = -1
@@ -63,19 +63,19 @@ OnOutcome = Callable[[IsrOutcome], None]
 
 
 class AlterPartitionManager(Protocol):
-    """The port through which leaders propose ISR changes."""
+    """The interface through which leaders propose ISR changes."""
 
     def submit(self, change: IsrChange, on_outcome: OnOutcome) -> None:
-        """Send a proposal; `on_outcome` is called once, in a later step.
+        """Propose an ISR change; `on_outcome` is called once, in a later step.
 
-        While an earlier change of the partition is pending, it is called with
-        OPERATION_NOT_ATTEMPTED at once.
+        If an earlier change to the partition is pending, `on_outcome` is called immediately with
+        OPERATION_NOT_ATTEMPTED.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChange:
-    """A partition of the request."""
+    """A partition in an AlterPartition request."""
 
     partition_index: int
     leader_epoch: int
@@ -86,7 +86,7 @@ class PartitionChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicChanges:
-    """A topic of the request."""
+    """A topic in an AlterPartition request."""
 
     topic_id: Uuid
     partitions: tuple[PartitionChange, ...]
@@ -102,8 +102,8 @@ class AlterPartitionRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionAnswer:
-    """A partition of the response."""
+class PartitionResponse:
+    """A partition in an AlterPartition response."""
 
     partition_index: int
     error_code: ErrorCode
@@ -115,19 +115,19 @@ class PartitionAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicAnswers:
-    """A topic of the response."""
+class TopicResponse:
+    """A topic in an AlterPartition response."""
 
     topic_id: Uuid
-    partitions: tuple[PartitionAnswer, ...]
+    partitions: tuple[PartitionResponse, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartitionResponse:
-    """The results of the changes."""
+    """The results of all changes in a request."""
 
     error_code: ErrorCode
-    topics: tuple[TopicAnswers, ...]
+    topics: tuple[TopicResponse, ...]
     throttle_time_ms: int = 0
 
 
@@ -141,7 +141,7 @@ _Key = tuple[Uuid, int]
 
 
 class DefaultAlterPartitionManager:
-    """Sends ISR changes to the controller over a channel."""
+    """An `AlterPartitionManager` that sends the changes to the controller."""
 
     def __init__(
         self,
@@ -158,10 +158,10 @@ class DefaultAlterPartitionManager:
         self._schedule = schedule
         self._clock = clock
         self._open: dict[_Key, _Proposed] = {}
-        self._is_under_way = False
+        self._is_in_flight = False
 
     def submit(self, change: IsrChange, on_outcome: OnOutcome) -> None:
-        """Send a proposal, as `AlterPartitionManager.submit`."""
+        """Propose an ISR change. See `AlterPartitionManager.submit`."""
         key = (change.topic_id, change.partition)
         if key in self._open:
             on_outcome(IsrOutcome(error_code=ErrorCode.operation_not_attempted))
@@ -170,9 +170,9 @@ class DefaultAlterPartitionManager:
         self._send()
 
     def _send(self) -> None:
-        if self._is_under_way or not self._open:
+        if self._is_in_flight or not self._open:
             return
-        self._is_under_way = True
+        self._is_in_flight = True
         sent = dict(self._open)
         self._controller.send(
             purpose=PURPOSE,
@@ -194,33 +194,35 @@ class DefaultAlterPartitionManager:
         if response.error_code is not ErrorCode.none:
             self._send_again(response.error_code.name)
             return
-        answers = {
+        responses_by_key = {
             (topic.topic_id, partition.partition_index): partition
             for topic in response.topics
             for partition in topic.partitions
         }
         outcomes: list[tuple[_Proposed, IsrOutcome]] = []
         for key, proposed in sent.items():
-            answer = answers.get(key)
-            if answer is not None:
+            partition_response = responses_by_key.get(key)
+            if partition_response is not None:
                 del self._open[key]
-                outcomes.append((proposed, _outcome(answer)))
-        # The callbacks may propose again; one request carries all new proposals.
+                outcomes.append((proposed, _outcome(partition_response)))
+        # The callbacks may submit new changes, which are then sent in one request.
         for proposed, outcome in outcomes:
             proposed.on_outcome(outcome)
         if outcomes:
-            self._is_under_way = False
+            self._is_in_flight = False
             self._send()
         else:
-            self._send_again("the response contains none of the requested partitions")
+            self._send_again("the response does not contain any of the requested partitions")
 
     def _send_again(self, reason: str) -> None:
-        logger.info("AlterPartition failed and is retried in %d ms: %s", RETRY_BACKOFF_MS, reason)
+        logger.info(
+            "AlterPartition failed and will be retried in %d ms: %s", RETRY_BACKOFF_MS, reason
+        )
         self._schedule.at(self._clock() + RETRY_BACKOFF_MS, self._retry)
 
     def _retry(self, now_ms: int) -> None:
         del now_ms
-        self._is_under_way = False
+        self._is_in_flight = False
         self._send()
 
 
@@ -242,10 +244,10 @@ def _topics(sent: dict[_Key, _Proposed]) -> tuple[TopicChanges, ...]:
     )
 
 
-def _outcome(answer: PartitionAnswer) -> IsrOutcome:
+def _outcome(response: PartitionResponse) -> IsrOutcome:
     return IsrOutcome(
-        error_code=answer.error_code,
-        leader_epoch=answer.leader_epoch,
-        partition_epoch=answer.partition_epoch,
-        isr=answer.isr,
+        error_code=response.error_code,
+        leader_epoch=response.leader_epoch,
+        partition_epoch=response.partition_epoch,
+        isr=response.isr,
     )

@@ -1,8 +1,7 @@
-"""The states of other brokers, for ISR decisions.
+"""The states of other brokers, which determine whether a replica may join the ISR.
 
-Purpose: whether a broker may join the ISR, according to the metadata that this broker has applied.
-Invariant: an unknown broker may not. Must not know: partitions.
-Source: Kafka's `Partition.isReplicaIsrEligible`, `KRaftMetadataCache`.
+The states come from the metadata that this broker has applied. An unknown broker may not join the
+ISR. Source: Kafka's `Partition.isReplicaIsrEligible`, `KRaftMetadataCache`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Final
 from broker_ref.controller.metadata import ClusterMetadata
 
 ANY_EPOCH: Final = -1
-"""The broker epoch of a follower that does not send one; it is not checked."""
+"""The broker epoch of a follower that does not send its own; it is not checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +27,7 @@ class BrokerStates:
         return broker is not None and not broker.is_fenced
 
     def is_stale(self, broker_id: int, broker_epoch: int) -> bool:
-        """Return whether the broker has registered again since `broker_epoch`."""
+        """Return whether the broker has registered again with a higher broker epoch."""
         broker = self.metadata.brokers.get(broker_id)
         return (
             broker_epoch != ANY_EPOCH
@@ -38,7 +37,7 @@ class BrokerStates:
         )
 
     def may_join_isr(self, broker_id: int, broker_epoch: int | None) -> bool:
-        """Return whether the broker is active and this is its current broker epoch."""
+        """Return whether the broker is active and has this broker epoch."""
         broker = self.metadata.brokers.get(broker_id)
         if broker is None or not broker.is_active:
             return False

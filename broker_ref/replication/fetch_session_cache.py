@@ -1,10 +1,10 @@
-"""Fetch sessions, which keep what a client fetches between its requests (KIP-227).
+"""Incremental fetch sessions (KIP-227): the leader stores the partitions that a client fetches.
 
-Purpose: the session cache with its eviction, the checks of session ids and epochs, and for each
-session the partitions in the order in which they are served next, with the offsets that the client
-last received. Invariant: there are at most `slots` sessions; a session id is unique and never 0; a
-session's epoch is the one that its next request must have. Must not know: logs, responses, the
-source of randomness. Source: Kafka's `FetchSession`; Kafka splits the cache into eight shards.
+The cache creates and evicts sessions, and checks session ids and session epochs. A session contains
+its partitions in the order in which they are served, and the offsets that the client has received.
+Invariants: there are at most `slots` sessions. Session ids are unique and never 0. The epoch of a
+session is the epoch that its next request must contain. Source: Kafka's `FetchSession`. Kafka
+divides the cache into eight shards.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
 
 INVALID_SESSION_ID: Final = 0
-"""No session: the client sends full requests."""
+"""The session id of full fetch requests without a session."""
 
 INITIAL_EPOCH: Final = 0
-"""A full request that opens a new session."""
+"""The session epoch of a full fetch request that creates a session."""
 
 FINAL_EPOCH: Final = -1
-"""A full request without a session, which closes the session that it names."""
+"""The session epoch of a full fetch request that closes its session without creating one."""
 
 MIN_EVICTION_MS: Final = 120_000
-"""A session unused for longer may always be evicted; a younger one is protected."""
+"""Time without a request after which any new session may evict a session."""
 
 _MAX_EPOCH: Final = 2**31 - 1
 
 PartitionPlace = tuple[Uuid | str, int]
-"""A partition in a session: the topic's id (its name before version 13) and the partition index."""
+"""The topic id (before Fetch version 13, the topic name) and the partition index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPartition:
-    """A requested partition; `log_start_offset` is that of a follower's log."""
+    """A partition in a fetch request; `log_start_offset` is the log start offset of a follower."""
 
     partition: int
     fetch_offset: int
@@ -50,26 +50,26 @@ class FetchPartition:
 
 @dataclass(slots=True, kw_only=True)
 class CachedPartition:
-    """A partition of a session with the offsets that the client last received.
+    """A partition in a session, with the offsets that the client has received.
 
-    `topic` is None while the topic id is unknown.
+    `topic` is None while the broker does not know the topic id.
     """
 
     place: PartitionPlace
     topic: str | None
     topic_id: Uuid
-    asked: FetchPartition
+    requested: FetchPartition
     high_watermark: int = -1
     log_start_offset: int = -1
 
     def is_up_to_date(self, *, high_watermark: int, log_start_offset: int) -> bool:
-        """Return whether the client has received these offsets."""
+        """Return whether the client has already received these offsets."""
         return self.high_watermark == high_watermark and self.log_start_offset == log_start_offset
 
 
 @dataclass(slots=True, kw_only=True)
 class FetchSession:
-    """The state of one session; sessions of followers are privileged."""
+    """A fetch session; the sessions of followers are privileged."""
 
     session_id: int
     privileged: bool
@@ -84,21 +84,24 @@ class FetchSession:
 
     def update(
         self,
-        asked: Mapping[PartitionPlace, CachedPartition],
+        requested: Mapping[PartitionPlace, CachedPartition],
         forgotten: Iterable[PartitionPlace],
     ) -> None:
-        """Add, update and remove partitions as a request demands."""
-        for place, partition in asked.items():
+        """Add, update and remove partitions according to a request."""
+        for place, partition in requested.items():
             known = self.partitions.get(place)
             if known is None:
                 self.partitions[place] = partition
             else:
-                known.asked = partition.asked
+                known.requested = partition.requested
         for place in forgotten:
             self.partitions.pop(place, None)
 
-    def served(self, place: PartitionPlace) -> None:
-        """Move a partition whose records were sent to the end, so that no other one starves."""
+    def move_to_end(self, place: PartitionPlace) -> None:
+        """Move a partition to the end after its records have been sent.
+
+        In this way, all partitions are served in turn.
+        """
         partition = self.partitions.pop(place, None)
         if partition is not None:
             self.partitions[place] = partition
@@ -109,7 +112,7 @@ class FetchSession:
 
 
 class FetchSessionCache:
-    """The sessions of one broker, at most `slots`."""
+    """The fetch sessions of one broker, at most `slots`."""
 
     def __init__(self, *, slots: int, random_bytes: Callable[[int], bytes]) -> None:
         self._slots = slots
@@ -127,7 +130,7 @@ class FetchSessionCache:
         by_topic_id: bool,
         now_ms: int,
     ) -> int:
-        """Create a session and return its id, or `INVALID_SESSION_ID` where the cache is full."""
+        """Create a session and return its id, or `INVALID_SESSION_ID` if the cache is full."""
         if len(self._sessions) >= self._slots and not self._evict_for(
             privileged=privileged, size=len(partitions), now_ms=now_ms
         ):
@@ -146,7 +149,7 @@ class FetchSessionCache:
         return session.session_id
 
     def remove(self, session_id: int) -> None:
-        """Remove a session if it exists."""
+        """Remove a session, if it exists."""
         self._sessions.pop(session_id, None)
 
     def resume(
@@ -155,34 +158,34 @@ class FetchSessionCache:
         epoch: int,
         *,
         by_topic_id: bool,
-        asked: Mapping[PartitionPlace, CachedPartition],
+        requested: Mapping[PartitionPlace, CachedPartition],
         forgotten: Iterable[PartitionPlace],
         now_ms: int,
     ) -> FetchSession | None:
-        """Apply the next request to a session and return it; None where it has no partitions left.
+        """Apply the next request to a session and return the session.
 
-        A session without partitions is closed. Raise ApiError with FETCH_SESSION_ID_NOT_FOUND,
-        INVALID_FETCH_SESSION_EPOCH, or FETCH_SESSION_TOPIC_ID_ERROR where the client switched
-        between topic names and ids.
+        If the session has no partitions left, it is closed and None is returned. Raises: ApiError
+        with FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, or
+        FETCH_SESSION_TOPIC_ID_ERROR if the client has switched between topic names and topic ids.
         """
         session = self._sessions.get(session_id)
         if session is None:
             raise ApiError(
                 ErrorCode.fetch_session_id_not_found,
-                f"The fetch session {session_id} does not exist. Send a full request.",
+                f"Fetch session {session_id} does not exist. Send a full fetch request.",
             )
         if session.epoch != epoch:
             raise ApiError(
                 ErrorCode.invalid_fetch_session_epoch,
-                f"Fetch session {session_id} is at epoch {session.epoch}, not {epoch}.",
+                f"Fetch session {session_id} has epoch {session.epoch}, not {epoch}.",
             )
         if session.by_topic_id != by_topic_id:
             raise ApiError(
                 ErrorCode.fetch_session_topic_id_error,
-                f"Fetch session {session_id} names topics by "
-                f"{'id' if session.by_topic_id else 'name'}. Open a new session to change that.",
+                f"Fetch session {session_id} identifies topics by "
+                f"{'id' if session.by_topic_id else 'name'}. Create a new session to change this.",
             )
-        session.update(asked, forgotten)
+        session.update(requested, forgotten)
         if not session.partitions:
             self.remove(session_id)
             return None
@@ -197,11 +200,13 @@ class FetchSessionCache:
         session.evictable_by_privileged = not session.privileged or session.evictable_by_all
 
     def _evict_for(self, *, privileged: bool, size: int, now_ms: int) -> bool:
-        """Evict a session for a new one; return whether that was possible.
+        """Evict a session to make room for a new session; return whether this was possible.
 
-        The least recently used session is evicted if it is stale. Otherwise the one of least
-        priority is, if it is below the new one's: followers are above consumers, and sessions with
-        more partitions above those with fewer.
+        The least recently used session is evicted if it has been unused for `MIN_EVICTION_MS`.
+        Otherwise, the session with the lowest priority is evicted if its priority is lower than
+        that of the new session. Sessions of followers have a higher priority than sessions of
+        consumers, and sessions with more partitions have a higher priority than sessions with fewer
+        partitions.
         """
         if not self._sessions:
             return False
@@ -228,7 +233,7 @@ class FetchSessionCache:
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the epoch after `epoch`. It wraps to 1, because 0 means a new session."""
+    """Return the next session epoch, which wraps to 1 because 0 means a new session."""
     if epoch < 0:
         return FINAL_EPOCH
     return 1 if epoch == _MAX_EPOCH else epoch + 1

@@ -1,13 +1,13 @@
-"""A follower's side of an incremental fetch session (KIP-227).
+"""The follower side of an incremental fetch session (KIP-227).
 
     session epoch   request
-         0          full: it names every partition, and the leader may open a session
-         n > 0      incremental: it names what has changed since the previous request
+         0          full: contains all partitions; the leader may create a session
+         n > 0      incremental: contains the partitions that have changed
 
-Purpose: build fetch requests that keep the leader's session equal to the wanted partitions and
-offsets. Invariant: after a response the leader's session equals `sent`; where that is uncertain,
-the next request is full. A request without changes does no work per partition. Must not know: the
-use of the fetched records. Source: Kafka's `FetchSessionHandler`.
+The handler creates fetch requests that keep the leader's session equal to the partitions and
+offsets that the follower fetches. Invariants: after a response, the leader's session equals `sent`.
+If this is uncertain, the next request is a full request. A request without changes requires no work
+per partition. Source: Kafka's `FetchSessionHandler`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ FULL: Final = 0
 SESSION_EPOCH_MAX: Final = 2**31 - 1
 
 SessionKey = tuple[Uuid, int]
-"""Topic id and partition."""
+"""A topic id and a partition index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """The limits of a fetch in time and bytes."""
+    """The limits of a fetch request: maximum wait time, minimum bytes and maximum bytes."""
 
     max_wait_ms: int
     min_bytes: int
@@ -46,50 +46,50 @@ class FetchLimits:
 
 
 class FetchSessionHandler:
-    """The session with one leader. Requests and responses alternate."""
+    """The fetch session with one leader; only one request may be in flight."""
 
     def __init__(self) -> None:
         self._id = NO_SESSION
         self._epoch = FULL
-        self._wanted: dict[SessionKey, FetchPartition] = {}
-        self._sent: dict[SessionKey, FetchPartition] = {}
+        self._partitions: dict[SessionKey, FetchPartition] = {}
+        self._session_partitions: dict[SessionKey, FetchPartition] = {}
         self._changed: dict[SessionKey, None] = {}
 
     @property
-    def sent(self) -> Mapping[SessionKey, FetchPartition]:
-        """The partitions in the leader's session after the last request."""
-        return self._sent
+    def session_partitions(self) -> Mapping[SessionKey, FetchPartition]:
+        """Return the partitions in the leader's session after the last request."""
+        return self._session_partitions
 
     @property
     def is_empty(self) -> bool:
-        """Whether no partition is wanted."""
-        return not self._wanted
+        """Return whether there are no partitions to fetch."""
+        return not self._partitions
 
-    def want(self, key: SessionKey, partition: FetchPartition) -> None:
-        """Fetch a partition from the given offset."""
-        self._wanted[key] = partition
+    def add(self, key: SessionKey, partition: FetchPartition) -> None:
+        """Add a partition, or change its offset or other fields."""
+        self._partitions[key] = partition
         self._changed[key] = None
 
-    def drop(self, key: SessionKey) -> None:
-        """Stop fetching a partition."""
-        if self._wanted.pop(key, None) is not None:
+    def remove(self, key: SessionKey) -> None:
+        """Remove a partition."""
+        if self._partitions.pop(key, None) is not None:
             self._changed[key] = None
 
-    def next_request(self, replica: ReplicaState, limits: FetchLimits) -> FetchRequest:
-        """Return the next request to send."""
+    def build_request(self, replica: ReplicaState, limits: FetchLimits) -> FetchRequest:
+        """Return the next fetch request."""
         forgotten: list[SessionKey] = []
         if self._epoch == FULL:
-            changed = dict(self._wanted)
-            self._sent = dict(self._wanted)
+            changed = dict(self._partitions)
+            self._session_partitions = dict(self._partitions)
         else:
             changed = {}
             for key in self._changed:
-                wanted = self._wanted.get(key)
-                if wanted is None:
-                    if self._sent.pop(key, None) is not None:
+                partition = self._partitions.get(key)
+                if partition is None:
+                    if self._session_partitions.pop(key, None) is not None:
                         forgotten.append(key)
-                elif wanted != self._sent.get(key):
-                    changed[key] = self._sent[key] = wanted
+                elif partition != self._session_partitions.get(key):
+                    changed[key] = self._session_partitions[key] = partition
         self._changed.clear()
         return FetchRequest(
             replica_state=replica,
@@ -102,14 +102,14 @@ class FetchSessionHandler:
             forgotten_topics_data=_forgotten(forgotten),
         )
 
-    def answered(self, response: FetchResponse) -> bool:
-        """Process a response; return False where it ends the session with an error."""
+    def handle_response(self, response: FetchResponse) -> bool:
+        """Process a response; return False if it contains an error for the entire request."""
         if response.error_code is ErrorCode.fetch_session_id_not_found:
             self._id = NO_SESSION
             self._epoch = FULL
             return False
         if response.error_code is not ErrorCode.none:
-            self.failed()
+            self.handle_error()
             return False
         if response.session_id == NO_SESSION:
             self._id = NO_SESSION
@@ -121,8 +121,8 @@ class FetchSessionHandler:
             self._epoch = self._epoch + 1 if self._epoch < SESSION_EPOCH_MAX else 1
         return True
 
-    def failed(self) -> None:
-        """Reset after a failed request: the next one closes the session and is full."""
+    def handle_error(self) -> None:
+        """Handle a failed request: the next request is full and closes the leader's session."""
         self._epoch = FULL
 
 

@@ -1,7 +1,6 @@
-"""The requests of a follower to its leader: Fetch (1) and ListOffsets (2).
+"""The requests of a follower to its leader: Fetch (API key 1) and ListOffsets (API key 2).
 
-Purpose: the fields that followers need, named as in Kafka's schemas. Must not know: when they are
-sent.
+The messages contain the fields that followers need, with the names in Kafka's schemas.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ LIST_OFFSETS: Final = 2
 LIST_OFFSETS_VERSION: Final = 9
 
 LATEST_TIMESTAMP: Final = -1
-"""ListOffsets: the log end offset, for a replica."""
+"""The timestamp in ListOffsets with which a follower requests the log end offset."""
 EARLIEST_TIMESTAMP: Final = -2
-"""ListOffsets: the log start offset."""
+"""The timestamp in ListOffsets with which a follower requests the log start offset."""
 
 NO_EPOCH: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPartition:
-    """A partition to fetch; the fetch offset acknowledges all records below it."""
+    """A partition to fetch; the follower's log contains all records below `fetch_offset`."""
 
     partition: int
     fetch_offset: int
@@ -40,7 +39,7 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchTopic:
-    """The partitions to fetch of a topic."""
+    """The partitions of a topic to fetch."""
 
     topic_id: Uuid
     partitions: tuple[FetchPartition, ...]
@@ -48,7 +47,7 @@ class FetchTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgottenTopic:
-    """Partitions to remove from the session."""
+    """The partitions of a topic to remove from the session."""
 
     topic_id: Uuid
     partitions: tuple[int, ...]
@@ -56,7 +55,7 @@ class ForgottenTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """The follower that fetches."""
+    """The id and the broker epoch of the follower."""
 
     replica_id: int
     replica_epoch: int
@@ -78,7 +77,7 @@ class FetchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEndOffset:
-    """The largest common epoch and its end offset at the leader; -1 if the logs do not diverge."""
+    """The largest common leader epoch and its end offset; -1 if the logs do not diverge."""
 
     epoch: int = -1
     end_offset: int = -1
@@ -86,7 +85,7 @@ class EpochEndOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedPartition:
-    """The response for a partition."""
+    """A partition in a fetch response."""
 
     partition_index: int
     error_code: ErrorCode
@@ -98,7 +97,7 @@ class FetchedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedTopic:
-    """The response for a topic."""
+    """A topic in a fetch response."""
 
     topic_id: Uuid
     partitions: tuple[FetchedPartition, ...]
@@ -115,7 +114,7 @@ class FetchResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsPartition:
-    """The requested offset of a partition."""
+    """A partition in a ListOffsets request."""
 
     partition_index: int
     current_leader_epoch: int
@@ -124,7 +123,7 @@ class ListOffsetsPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsTopic:
-    """The requested offsets of a topic."""
+    """A topic in a ListOffsets request."""
 
     name: str
     partitions: tuple[ListOffsetsPartition, ...]
@@ -132,7 +131,7 @@ class ListOffsetsTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsRequest:
-    """A request for start or end offsets of the leader's logs."""
+    """A request for start offsets or end offsets of the leader's logs."""
 
     replica_id: int
     topics: tuple[ListOffsetsTopic, ...]
@@ -141,7 +140,7 @@ class ListOffsetsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedPartition:
-    """The offset of a partition."""
+    """A partition in a ListOffsets response."""
 
     partition_index: int
     error_code: ErrorCode
@@ -150,7 +149,7 @@ class ListedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedTopic:
-    """The offsets of a topic's partitions."""
+    """A topic in a ListOffsets response."""
 
     name: str
     partitions: tuple[ListedPartition, ...]
@@ -158,6 +157,6 @@ class ListedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsResponse:
-    """The requested offsets."""
+    """A response with the requested offsets."""
 
     topics: tuple[ListedTopic, ...]

@@ -1,8 +1,7 @@
 """The high watermark of a replica.
 
-Purpose: keep the high watermark within the bounds of the log. Invariant: it is never below the log
-start offset or above the log end offset; on a leader it never decreases. Must not know: who is
-leader, the offsets of followers. Source: Kafka's `UnifiedLog.updateHighWatermark`.
+Invariants: the high watermark is never below the log start offset or above the log end offset. On a
+leader, it never decreases. Source: Kafka's `UnifiedLog.updateHighWatermark`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from broker_ref.log.partition_log import PartitionLog
 
 
 class HighWatermark:
-    """The high watermark of the replica with this `log`, initially the checkpointed one."""
+    """The high watermark of the replica with this `log`; its initial value is `checkpointed`."""
 
     def __init__(self, log: PartitionLog, checkpointed: int) -> None:
         self._log = log
@@ -20,19 +19,20 @@ class HighWatermark:
 
     @property
     def offset(self) -> int:
-        """All records below this offset are committed."""
+        """Return the high watermark; all records below it are committed."""
         return max(self._log.log_start_offset, min(self._offset, self._log.log_end_offset))
 
     def maybe_increment(self, offset: int) -> bool:
-        """Increase to `offset` if that is higher; return whether it changed."""
+        """Increase the high watermark to `offset` if it is lower; return whether it has changed."""
         before = self.offset
         self._offset = max(before, offset)
         self._update_log()
         return self.offset != before
 
     def maybe_update(self, leader_offset: int) -> bool:
-        """Set to the leader's, limited to the log end; it may decrease. Return whether it did
-        change.
+        """Set the high watermark to that of the leader; return whether it has changed.
+
+        The high watermark is limited to the log end offset. It may decrease.
         """
         before = self.offset
         self._offset = min(leader_offset, self._log.log_end_offset)
@@ -40,8 +40,8 @@ class HighWatermark:
         return self.offset != before
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Set to the offset at which the log restarts."""
+        """Set the high watermark to the offset at which the empty log starts."""
         self._offset = offset
 
     def _update_log(self) -> None:
-        self._log.producers.forget_replicated(self.offset)
+        self._log.producers.remove_replicated(self.offset)

@@ -1,11 +1,11 @@
-"""The leader's view of its followers: high watermark and in-sync replicas.
+"""The leader of a partition: its followers, the high watermark and the in-sync replicas.
 
-Purpose: track the followers' offsets, increase the high watermark, and propose that followers join
-or leave the ISR. Invariants: the high watermark is the lowest log end offset of the maximal ISR and
-of the replicas about to join it. It increases only while `min.insync.replicas` are in sync and
-never decreases. A replica joins only when it has all committed records and all records from before
-this leader epoch. Must not know: clients, the controller's address.
-Source: Kafka's `Partition`: maybeIncrementLeaderHW, maybeExpandIsr, maybeShrinkIsr.
+The leader tracks the offsets of followers, increases the high watermark, and proposes that
+followers join or leave the ISR. Invariants: the high watermark is the lowest log end offset of the
+replicas in the maximal ISR and of replicas that are about to join. It increases only if at least
+`min.insync.replicas` replicas are in sync, and never decreases. A replica can join the ISR only if
+its log contains all committed records and all records from before this leader epoch. Source:
+Kafka's `Partition`: maybeIncrementLeaderHW, maybeExpandIsr, maybeShrinkIsr.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaContext:
-    """What replicas need from the broker; `clock` returns the time of the current step."""
+    """The broker's services for replicas; `clock` returns the time of the current step."""
 
     broker_id: int
     broker_epoch: Callable[[], int]
@@ -58,7 +58,8 @@ class ReplicaContext:
 class Leader:
     """The leader of one partition, from its election until it resigns.
 
-    `on_change` is called when the high watermark or a follower's log start offset has changed.
+    `on_change` is called when the high watermark, the ISR or the log start offset of a follower
+    changes.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Leader:
         on_change: Callable[[], None],
         now_ms: int,
     ) -> None:
-        """Become leader, and record the start offset of the leader epoch before any append."""
+        """Become leader, and store the start offset of the leader epoch before any append."""
         self.min_insync_replicas = min_insync_replicas
         self._context = context
         self._log = log
@@ -85,31 +86,31 @@ class Leader:
 
     @property
     def state(self) -> PartitionState:
-        """The in-sync replicas and their pending change."""
+        """Return the in-sync replicas and the pending change to the ISR."""
         return self._state
 
     @property
     def partition_epoch(self) -> int:
-        """The partition epoch known from the metadata or the controller's responses."""
+        """Return the newest partition epoch in the metadata and the controller's responses."""
         return self._partition_epoch
 
     @property
     def effective_min_isr(self) -> int:
-        """`min.insync.replicas`, limited to the number of replicas."""
+        """Return `min.insync.replicas`, limited to the number of replicas."""
         return min(self.min_insync_replicas, len(self._remotes) + 1)
 
     @property
     def is_under_min_isr(self) -> bool:
-        """Whether fewer replicas are in sync than acks=all requires."""
+        """Return whether fewer replicas are in sync than acks=all requires."""
         return len(self._state.isr) < self.effective_min_isr
 
     def remote(self, replica_id: int) -> RemoteReplica | None:
-        """Return a follower, or None where that broker has no replica."""
+        """Return the state of a follower, or None if the broker has no replica."""
         return self._remotes.get(replica_id)
 
     @property
     def low_watermark(self) -> int:
-        """The lowest log start offset of this replica and the live followers (KIP-107)."""
+        """Return the lowest log start offset of this replica and all live followers (KIP-107)."""
         return min(
             [self._log.log_start_offset]
             + [
@@ -120,10 +121,10 @@ class Leader:
         )
 
     def apply_metadata(self, metadata: PartitionMetadata, now_ms: int) -> None:
-        """Apply new metadata in which this broker still leads.
+        """Apply new metadata, according to which this broker is still the leader.
 
-        Metadata that is already known from an AlterPartition response changes nothing: a later
-        proposal stays pending, because the controller may accept it.
+        Metadata that was already received in an AlterPartition response is ignored. A later change
+        then stays pending, because the controller may still accept it.
         """
         is_new_epoch = metadata.leader_epoch > self._metadata.leader_epoch
         if not is_new_epoch and metadata.partition_epoch <= self._partition_epoch:
@@ -134,7 +135,7 @@ class Leader:
         self.maybe_increment_high_watermark(now_ms)
 
     def maybe_increment_high_watermark(self, now_ms: int) -> bool:
-        """Increase the high watermark if possible; return whether it changed."""
+        """Increase the high watermark if possible; return whether it has changed."""
         if self.is_under_min_isr:
             return False
         end_offset = self._log.log_end_offset
@@ -159,7 +160,7 @@ class Leader:
         broker_epoch: int,
         now_ms: int,
     ) -> None:
-        """Record that the follower has everything below `fetch_offset`."""
+        """Update the state of a follower whose log contains all records below `fetch_offset`."""
         end_offset_before = remote.log_end_offset
         update_log_start_offset = remote.log_start_offset != log_start_offset
         remote.update_fetch_state(
@@ -176,7 +177,7 @@ class Leader:
             self._on_change()
 
     def maybe_shrink_isr(self, now_ms: int) -> None:
-        """Propose to remove replicas not caught up for `replica.lag.time.max.ms`."""
+        """Propose removing replicas that have not caught up for `replica.lag.time.max.ms`."""
         state = self._state
         if not isinstance(state, CommittedPartitionState):
             return
@@ -189,8 +190,8 @@ class Leader:
         if not leaving:
             return
         logger.info(
-            "Shrinking the ISR of %s-%d from %s by %s, which have not caught up for %d ms; high "
-            "watermark %d, log end offset %d",
+            "%s-%d: proposing to remove replicas from the ISR %s. The replicas %s have not caught "
+            "up for %d ms. The high watermark is %d, and the log end offset is %d",
             self._metadata.topic, self._metadata.partition, sorted(state.isr), sorted(leaving),
             self._context.replica_lag_time_max_ms, self._high_watermark.offset,
             self._log.log_end_offset,
@@ -198,7 +199,7 @@ class Leader:
         self._propose(PendingShrinkIsr(leaving=leaving, committed=state))
 
     def resign(self) -> None:
-        """Stop leading; outcomes of pending proposals are ignored."""
+        """Stop being the leader; outcomes of pending ISR changes are ignored."""
         self._state = CommittedPartitionState(isr=frozenset())
 
     def _apply(self, metadata: PartitionMetadata) -> None:
@@ -224,9 +225,10 @@ class Leader:
             )
 
     def _is_about_to_join(self, remote: RemoteReplica, end_offset: int, now_ms: int) -> bool:
-        """Return whether the high watermark must wait for a caught-up follower outside the ISR.
+        """Return whether the high watermark must wait for a follower that is not in the ISR.
 
-        Otherwise it could stay ahead of the follower forever, and the follower could never join.
+        It must wait for a follower that has caught up. Otherwise, the high watermark could always
+        be ahead of the follower, and the follower could never join the ISR.
         """
         return remote.is_caught_up(
             leader_end_offset=end_offset,
@@ -243,7 +245,7 @@ class Leader:
         )
 
     def _maybe_expand_isr(self, remote: RemoteReplica) -> None:
-        """Propose that a follower joins the ISR if it is out of sync and qualifies."""
+        """Propose adding a follower to the ISR, if it meets the conditions."""
         state = self._state
         if (
             isinstance(state, CommittedPartitionState)
@@ -271,7 +273,7 @@ class Leader:
         )
 
     def _member(self, replica_id: int) -> IsrMember:
-        """Return an ISR member; its epoch is -1 until it has fetched from this leader."""
+        """Return an ISR member; its broker epoch is -1 if it has not fetched from this leader."""
         remote = self._remotes.get(replica_id)
         epoch = remote.broker_epoch if remote is not None else None
         if replica_id == self._context.broker_id:
@@ -285,7 +287,7 @@ class Leader:
         if self._state is not pending:
             return  # Newer metadata has replaced this change.
         if outcome.error_code is not ErrorCode.none:
-            self._handle_refusal(pending, change, outcome.error_code)
+            self._handle_alter_partition_error(pending, change, outcome.error_code)
         elif (
             outcome.leader_epoch == self._metadata.leader_epoch
             and outcome.partition_epoch >= self._partition_epoch
@@ -293,13 +295,15 @@ class Leader:
             self._state = CommittedPartitionState(isr=frozenset(outcome.isr))
             self._partition_epoch = outcome.partition_epoch
             self.maybe_increment_high_watermark(self._context.clock())
-            # Appends with acks=all may now have too few replicas.
+            # The ISR may be too small for appends with acks=all that wait for replication.
             self._on_change()
 
-    def _handle_refusal(self, pending: Pending, change: IsrChange, error_code: ErrorCode) -> None:
+    def _handle_alter_partition_error(
+        self, pending: Pending, change: IsrChange, error_code: ErrorCode
+    ) -> None:
         reaction = reaction_to(error_code)
         logger.info(
-            "The ISR %s proposed for %s-%d was refused with %s; reaction: %s",
+            "The controller rejected the ISR %s for %s-%d with %s. The leader will %s",
             sorted(pending.proposed_isr), self._metadata.topic, self._metadata.partition,
             error_code.name, reaction.value,
         )  # fmt: skip

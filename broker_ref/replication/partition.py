@@ -1,10 +1,10 @@
 """The replica of a partition on this broker, as leader or follower.
 
-Purpose: the leadership checks, a leader's appends and reads, and a follower's appends and
-truncations. Invariants: a replica is a leader, a follower, or neither before the first metadata;
-clients read below the high watermark, followers up to the log end; a follower that knows any leader
-epoch truncates by epochs, never by its high watermark (KIP-101, KIP-279). Must not know: requests,
-elections. Source: Kafka's `Partition`.
+A partition checks leadership, appends and reads records as leader, and appends and truncates
+records as follower. Invariants: a replica is a leader or a follower, or neither before it has
+received metadata. Consumers read below the high watermark, and followers read up to the log end
+offset. A follower whose log contains a leader epoch truncates according to leader epochs, never to
+its high watermark (KIP-101, KIP-279). Source: Kafka's `Partition`.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from broker_ref.replication.partition_state import PartitionState
 from broker_ref.replication.remote_replica import UNKNOWN_OFFSET, RemoteReplica
 
 NO_EPOCH: Final = -1
-"""The leader epoch of a client that does not know it."""
+"""The leader epoch in requests from clients that do not know the leader epoch."""
 
 CONSUMER: Final = -1
-"""The replica id of a consumer."""
+"""The replica id in fetch requests from consumers."""
 
 logger = logging.getLogger(__name__)
 
 
 class FetchIsolation(Enum):
-    """The upper bound of a read."""
+    """The isolation level of a read, which determines its upper bound."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
@@ -50,7 +50,10 @@ class FetchIsolation(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DivergingEpoch:
-    """The reader's log diverges: the largest common epoch and its end offset in this log."""
+    """The largest leader epoch that both logs contain, and its end offset in this log.
+
+    It is returned to a follower whose log diverges from this log.
+    """
 
     epoch: int
     end_offset: int
@@ -58,17 +61,17 @@ class DivergingEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionKey:
-    """The key of a partition's delayed operations in the purgatory."""
+    """The purgatory key of a partition, for delayed operations."""
 
     topic: str
     partition: int
 
 
 class Partition:
-    """The replica of a partition.
+    """The replica of a partition on this broker.
 
-    `on_change` is called when delayed operations should be checked. `on_storage_failure` is called
-    with the reason when the log rejects writes; the replica has resigned then.
+    `on_change` is called when delayed operations must be checked. `on_storage_failure` is called
+    with the reason after the replica has resigned because its log rejects writes.
     """
 
     def __init__(
@@ -82,9 +85,9 @@ class Partition:
         on_change: Callable[[], None],
         on_storage_failure: Callable[[str], None],
     ) -> None:
-        """Create a replica that is neither leader nor follower before `apply_metadata`.
+        """Create a replica that is neither leader nor follower until `apply_metadata` is called.
 
-        `high_watermark` is the checkpointed one.
+        `high_watermark` is the checkpointed high watermark.
         """
         self.log = log
         self.key = PartitionKey(topic=metadata.topic, partition=metadata.partition)
@@ -99,10 +102,10 @@ class Partition:
         self._leadership_count = 0
 
     def apply_metadata(self, metadata: PartitionMetadata, now_ms: int) -> None:
-        """Become leader or follower (`Partition.makeLeader`, `makeFollower`).
+        """Become leader or follower (`Partition.makeLeader`, `Partition.makeFollower`).
 
-        A new leader records the start offset of its epoch before any append. Raise StorageError or
-        LogError of the log.
+        A new leader stores the start offset of its leader epoch before any append. Raises:
+        StorageError, LogError.
         """
         self.metadata = metadata
         if metadata.leader != self._context.broker_id:
@@ -128,7 +131,10 @@ class Partition:
         self._on_change()
 
     def resign(self) -> None:
-        """Stop leading and following, because the replica is removed or its storage has failed."""
+        """Stop being leader or follower.
+
+        Called when the replica is removed or its storage has failed.
+        """
         if self._leader is not None:
             self._leader.resign()
         self._leader = None
@@ -137,37 +143,40 @@ class Partition:
 
     @property
     def leader_epoch(self) -> int:
-        """The current leader epoch."""
+        """Return the current leader epoch."""
         return self.metadata.leader_epoch
 
     @property
     def is_leader(self) -> bool:
-        """Whether this broker leads the partition."""
+        """Return whether this broker is the leader of the partition."""
         return self._leader is not None
 
     @property
     def is_follower(self) -> bool:
-        """Whether this broker fetches the partition from its leader, if there is one."""
+        """Return whether this broker is a follower of the partition."""
         return self._is_follower
 
     @property
     def leadership_count(self) -> int:
-        """How often this broker became leader. Within one leadership, appends are not truncated."""
+        """Return how many times this broker has become leader.
+
+        While this number does not change, appended records are not truncated.
+        """
         return self._leadership_count
 
     @property
     def high_watermark(self) -> int:
-        """The offset below which all records are known to be committed."""
+        """Return the offset below which all records are known to be committed."""
         return self._high_watermark.offset
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset below which read_committed readers see (KIP-98)."""
+        """Return the offset below which read_committed consumers can read (KIP-98)."""
         return self.log.last_stable_offset(self.high_watermark)
 
     @property
     def min_insync_replicas(self) -> int:
-        """The configured value, which may exceed the number of replicas."""
+        """Return the configured value, which may exceed the number of replicas."""
         return self._min_insync_replicas
 
     @min_insync_replicas.setter
@@ -180,31 +189,39 @@ class Partition:
 
     @property
     def partition_state(self) -> PartitionState | None:
-        """The leader's ISR state; None on a follower."""
+        """Return the ISR and its pending change on a leader, or None on a follower."""
         return self._leader.state if self._leader is not None else None
 
     def remote_replica(self, replica_id: int) -> RemoteReplica | None:
-        """Return a follower's state; None on a follower or for an unknown replica."""
+        """Return the state that the leader tracks for a follower, or None.
+
+        Returns None if this replica is a follower, or if the broker has no replica of the
+        partition.
+        """
         return self._leader.remote(replica_id) if self._leader is not None else None
 
     # Checks
 
     def check_leader(self, current_leader_epoch: int) -> None:
-        """Raise an error if this broker does not lead or the leader epochs differ (KIP-320).
+        """Raise an error if this broker is not the leader or the leader epochs differ (KIP-320).
 
-        FENCED_LEADER_EPOCH: the client's metadata is older. UNKNOWN_LEADER_EPOCH: the broker's is.
+        FENCED_LEADER_EPOCH means that the metadata of the client is outdated. UNKNOWN_LEADER_EPOCH
+        means that the metadata of the broker is outdated.
         """
         self._require_epoch(current_leader_epoch)
         self._require_leader()
 
     def check_replica(self, current_leader_epoch: int) -> None:
-        """Check the epoch as `check_leader`, but accept a follower, for consumers (KIP-392)."""
+        """Check the leader epoch as in `check_leader`, but accept followers (KIP-392)."""
         self._require_epoch(current_leader_epoch)
         if not self._is_follower:
             self._require_leader()
 
     def check_fetcher(self, replica_id: int, replica_epoch: int, current_leader_epoch: int) -> None:
-        """Check as `check_leader`; also refuse brokers without a replica or with another epoch."""
+        """Check as in `check_leader`, and check that the fetching broker has a replica.
+
+        The broker epoch in the fetch request must be current.
+        """
         self.check_leader(current_leader_epoch)
         if replica_id >= 0:
             self._require_follower(replica_id, replica_epoch, current_leader_epoch)
@@ -219,12 +236,13 @@ class Partition:
         *,
         supports_epoch_bump: bool,
     ) -> VerificationGuard | None:
-        """Return the guard that `append` needs to begin a transaction.
+        """Return the guard that `append` requires for the first batch of a transaction.
 
-        The caller first verifies the transaction with its coordinator
-        (`Partition.maybeStartTransactionVerification`). None means that the transaction is already
-        open here. `supports_epoch_bump`: each transaction of the client has its own epoch
-        (transaction version 2). Raise INVALID_PRODUCER_EPOCH for a fenced producer.
+        Before the append, the caller must verify the transaction with its coordinator
+        (`Partition.maybeStartTransactionVerification`). Returns None if the transaction is already
+        open in this partition. `supports_epoch_bump` means that the producer uses a new epoch for
+        each transaction (transaction version 2). Raises: LogError(INVALID_PRODUCER_EPOCH) for a
+        fenced producer.
         """
         self._require_leader()
         return self.log.producers.maybe_start_transaction_verification(
@@ -244,10 +262,11 @@ class Partition:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         guard: VerificationGuard | None = None,
     ) -> AppendResult:
-        """Append as leader; raise LogError where the records are invalid.
+        """Append a batch as the leader. Raises: ApiError, LogError.
 
-        `all_replicas` (acks=all) requires `min.insync.replicas` in-sync replicas, limited to the
-        number of replicas. `guard` is the result of `maybe_start_transaction_verification`.
+        With `all_replicas` (acks=all), at least `min.insync.replicas` replicas must be in sync,
+        limited to the number of replicas. `guard` is the result of
+        `maybe_start_transaction_verification`.
         """
         return self._append_as_leader(
             lambda: self.log.append(
@@ -270,9 +289,10 @@ class Partition:
         transaction_version: int,
         now_ms: int,
     ) -> AppendResult:
-        """Append a transaction's end marker with acks=all.
+        """Append a marker that ends a transaction, with acks=all.
 
-        Raise INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, or what `append` raises.
+        Raises: LogError(INVALID_PRODUCER_EPOCH), LogError(TRANSACTION_COORDINATOR_FENCED), or the
+        errors of `append`.
         """
         return self._append_as_leader(
             lambda: self.log.append_end_marker(
@@ -308,11 +328,11 @@ class Partition:
     def check_enough_replicas_reach_offset(
         self, required_offset: int, leadership_count: int
     ) -> ErrorCode | None:
-        """Return the result of acks=all for a batch that ends at `required_offset`, None if open.
+        """Return the result of an append with acks=all, or None if it is pending.
 
-        NONE, NOT_ENOUGH_REPLICAS_AFTER_APPEND where the ISR became too small, or
-        NOT_LEADER_OR_FOLLOWER where the leadership of the append is over
-        (`Partition.checkEnoughReplicasReachOffset`).
+        The batch ends at `required_offset`. The result is NONE, NOT_ENOUGH_REPLICAS_AFTER_APPEND if
+        the ISR has become too small, or NOT_LEADER_OR_FOLLOWER if the broker has lost leadership
+        since the append (`Partition.checkEnoughReplicasReachOffset`).
         """
         leader = self._leader
         if leader is None or leadership_count != self._leadership_count:
@@ -333,11 +353,11 @@ class Partition:
         max_bytes: int,
         at_least_one_batch: bool,
     ) -> bytes | DivergingEpoch:
-        """Return whole visible batches from `fetch_offset` on.
+        """Return complete batches from `fetch_offset` up to the upper bound of the read.
 
-        OFFSET_OUT_OF_RANGE below the log start or above the log end; nothing between the visible
-        end and the log end. Where `last_fetched_epoch` shows that the reader's log diverges, return
-        only the point of divergence (KIP-595).
+        If `last_fetched_epoch` shows that the log of the follower diverges, the point of divergence
+        is returned instead (KIP-595). Raises: LogError(OFFSET_OUT_OF_RANGE) if `fetch_offset` is
+        below the log start offset or above the log end offset.
         """
         if last_fetched_epoch >= 0:
             diverging = self._divergence(fetch_offset, last_fetched_epoch)
@@ -351,14 +371,17 @@ class Partition:
         )
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions with offsets in [`start_offset`, `end_offset`).
+        """Return the aborted transactions that overlap the range from start to end (exclusive).
 
-        A read_committed reader of that range needs them. Raise LogError of the storage.
+        A read_committed consumer needs them to discard the aborted records. Raises: LogError.
         """
         return self.log.aborted_transactions(start_offset, end_offset)
 
     def end_offset_for(self, isolation: FetchIsolation, replica_id: int = CONSUMER) -> int:
-        """Return the upper bound of a read: the log end for a replica, else by isolation."""
+        """Return the upper bound of a read.
+
+        It is the log end offset for a follower, and otherwise depends on the isolation level.
+        """
         if replica_id >= 0:
             return self.log.log_end_offset
         if isolation is FetchIsolation.READ_COMMITTED:
@@ -374,9 +397,9 @@ class Partition:
         now_ms: int,
         log_start_offset: int = UNKNOWN_OFFSET,
     ) -> None:
-        """Record that a follower has everything below `fetch_offset`, after a successful read.
+        """Update the state of a follower whose log contains all records below `fetch_offset`.
 
-        This may increase the high watermark and expand the ISR
+        Called after a successful read. This may increase the high watermark and expand the ISR
         (`Partition.updateFollowerFetchState`).
         """
         leader = self._require_leader()
@@ -389,21 +412,22 @@ class Partition:
         )
 
     def maybe_shrink_isr(self, now_ms: int) -> None:
-        """Propose to remove lagging followers from the ISR; do nothing on a follower."""
+        """Propose removing lagging followers from the ISR; has no effect on a follower."""
         if self._leader is not None:
             self._leader.maybe_shrink_isr(now_ms)
 
     def delete_records_before(self, offset: int) -> int:
-        """Increase the log start offset to `offset`; -1 means the high watermark.
+        """Increase the log start offset to `offset` and return the new log start offset.
 
-        Return the new log start offset. The deletion is complete when the low watermark reaches it.
-        Raise POLICY_VIOLATION or OFFSET_OUT_OF_RANGE.
+        The offset -1 means the high watermark. The deletion is complete when the low watermark has
+        reached the log start offset. Raises: ApiError(POLICY_VIOLATION),
+        ApiError(OFFSET_OUT_OF_RANGE).
         """
         self._require_leader()
         if not self.log.config.delete:
             raise ApiError(
                 ErrorCode.policy_violation,
-                f"Records of {self._name} cannot be deleted: its cleanup.policy "
+                f"Records of {self._name} cannot be deleted, because the topic's cleanup.policy "
                 f"{','.join(self.log.config.cleanup_policy)} does not contain delete.",
             )
         target = self.high_watermark if offset == -1 else offset
@@ -420,7 +444,10 @@ class Partition:
 
     @property
     def low_watermark(self) -> int:
-        """Return the lowest log start offset of live replicas; raise NOT_LEADER_OR_FOLLOWER."""
+        """Return the lowest log start offset of all live replicas.
+
+        Raises: ApiError(NOT_LEADER_OR_FOLLOWER).
+        """
         return self._require_leader().low_watermark
 
     # Following
@@ -435,7 +462,7 @@ class Partition:
     ) -> None:
         """Append the leader's records and apply its high watermark and log start offset.
 
-        Raise LogError where the records are corrupt or the storage fails.
+        Raises: LogError if the records are corrupt or the storage fails.
         """
         with self._storage_errors():
             if records:
@@ -448,20 +475,20 @@ class Partition:
                 self.log.delete_records_before(leader_log_start_offset)
 
     def _make_room_for_first_batch(self, records: bytes, now_ms: int) -> None:
-        """Lower the start of an empty log to the base offset of a batch that covers it.
+        """Move the start of an empty log down to the base offset of the first batch.
 
-        The leader's log start may be inside a batch after DeleteRecords. The append is followed by
-        an increase of the log start offset.
+        After DeleteRecords, the leader's log start offset may be within a batch, which is
+        replicated completely. After the append, the log start offset is increased again.
         """
         if len(records) < HEADER_BYTES:
-            return  # The append rejects it.
+            return  # The append rejects an incomplete header.
         base_offset = unpack_header(records).base_offset
         if base_offset < self.log.log_end_offset == self.log.log_start_offset:
             self.truncate_fully_and_start_at(base_offset, now_ms=now_ms)
 
     @contextmanager
     def _storage_errors(self) -> Iterator[None]:
-        """Resign if the log's storage fails."""
+        """Resign if the storage of the log fails."""
         try:
             yield
         except LogError:
@@ -471,10 +498,12 @@ class Partition:
             raise
 
     def truncate_to_divergence(self, diverging: DivergingEpoch, *, now_ms: int) -> None:
-        """Truncate the log where it diverges from the leader's.
+        """Truncate the log to the offset at which it diverges from the leader's log.
 
-        Truncate to the end offset of the leader's epoch, the lower one of both logs. If this log
-        lacks that epoch, truncate to the end of the previous one and let the next fetch compare.
+        The log is truncated to the end offset of the diverging leader epoch. If the end offsets in
+        the two logs differ, the lower one is used. If this log does not contain the leader epoch,
+        it is truncated to the end of the previous leader epoch, and the next fetch continues the
+        comparison.
         """
         end_offset = self.log.log_end_offset
         epoch, own_end = self.log.leader_epochs.end_offset_for_epoch(
@@ -489,11 +518,11 @@ class Partition:
         self.truncate_to(target, now_ms=now_ms)
 
     def truncate_to(self, offset: int, *, now_ms: int) -> None:
-        """Truncate the log and its high watermark. Raise LogError of the storage."""
+        """Truncate the log and the high watermark to `offset`. Raises: LogError."""
         level = logging.WARNING if offset < self.high_watermark else logging.INFO
         logger.log(
             level,
-            "Truncating %s from %d to %d; its high watermark is %d",
+            "Truncating %s from offset %d to offset %d. Its high watermark is %d",
             self._name, self.log.log_end_offset, offset, self.high_watermark,
         )  # fmt: skip
         with self._storage_errors():
@@ -502,12 +531,13 @@ class Partition:
         self._on_change()
 
     def truncate_fully_and_start_at(self, offset: int, *, now_ms: int) -> None:
-        """Delete all records and restart at `offset`, because the leader's log is disjoint.
+        """Delete all records and start at `offset`.
 
-        Raise LogError of the storage.
+        This is necessary if the leader's log starts after the end of this log. Raises: LogError.
         """
         logger.warning(
-            "Truncating %s fully and starting at %d; its offsets were %d to %d",
+            "Truncating %s completely. The empty log starts at offset %d. The previous log start "
+            "offset was %d, and the log end offset was %d",
             self._name, offset, self.log.log_start_offset, self.log.log_end_offset,
         )  # fmt: skip
         with self._storage_errors():
@@ -547,8 +577,8 @@ class Partition:
         if self._context.brokers.is_stale(replica_id, replica_epoch):
             raise ApiError(
                 ErrorCode.not_leader_or_follower,
-                f"The fetch of {self._name} by broker {replica_id} has the stale broker epoch "
-                f"{replica_epoch}. The broker has registered again since.",
+                f"Broker {replica_id} sent a fetch request for {self._name} with the stale broker "
+                f"epoch {replica_epoch}. The broker has since registered with a new epoch.",
             )
         return remote
 
@@ -564,7 +594,7 @@ class Partition:
         if fetch_offset < self.log.log_start_offset:
             raise LogError(
                 ErrorCode.offset_out_of_range,
-                f"Offset {fetch_offset} of {self._name} is below its log start offset "
+                f"Offset {fetch_offset} of {self._name} is below the log start offset "
                 f"{self.log.log_start_offset}.",
             )
         if epoch < last_fetched_epoch or end_offset < fetch_offset:
@@ -577,24 +607,27 @@ class Partition:
 
 
 class PendingReplication:
-    """An append that waits for replication (acks=all) up to `required_offset`."""
+    """An append with acks=all that is waiting for replication up to `required_offset`."""
 
     __slots__ = ("_leadership_count", "partition", "required_offset")
 
     def __init__(self, *, partition: Partition, required_offset: int) -> None:
-        """Create it in the step of the append, because it stores the current leadership."""
+        """Store the current leadership; must be called in the same step as the append."""
         self.partition = partition
         self.required_offset = required_offset
         self._leadership_count = partition.leadership_count
 
     @property
     def outcome(self) -> ErrorCode | None:
-        """Return the result (see `Partition.check_enough_replicas_reach_offset`), None if open."""
+        """Return the result of the append, or None if it is pending.
+
+        See `Partition.check_enough_replicas_reach_offset`.
+        """
         return self.partition.check_enough_replicas_reach_offset(
             self.required_offset, self._leadership_count
         )
 
     @property
     def is_replicated(self) -> bool:
-        """Return whether enough in-sync replicas have the batch."""
+        """Return whether enough in-sync replicas have replicated the batch."""
         return self.outcome is ErrorCode.none

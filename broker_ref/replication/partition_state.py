@@ -1,17 +1,18 @@
-"""The in-sync replicas of a partition on its leader, and their changes (KIP-497).
+"""The in-sync replicas of a partition on its leader, and changes to the ISR (KIP-497).
 
-    state                    isr (committed)    maximal isr (counts for the high watermark)
-    CommittedPartitionState  the controller's   the same
-    PendingExpandIsr         the previous       with the joining replica: stricter, safe if refused
-    PendingShrinkIsr         the previous       the previous: the leaving ones count until confirmed
+    state                    isr                    maximal isr, for the high watermark
+    CommittedPartitionState  the committed ISR      the committed ISR
+    PendingExpandIsr         the committed ISR      the committed ISR and the joining replica
+    PendingShrinkIsr         the committed ISR      the committed ISR, with the leaving replicas
 
-A leader proposes a pending state. It becomes committed when the controller confirms it or new
-metadata arrives, and returns to the previous state when the controller has changed nothing.
+A leader proposes a change and enters a pending state. It enters a new committed state when the
+controller accepts the change or when new metadata arrives. If the controller has rejected the
+change, the leader returns to the previous state. In a pending state, the maximal ISR contains every
+replica that may be in the ISR, so the high watermark is correct with either outcome.
 
-Purpose: the states as values, and the reaction to each error of AlterPartition. Invariant: no
-change is proposed while one is pending, so at most one AlterPartition per partition is in flight.
-Must not know: logs, offsets, the controller's address.
-Source: Kafka's `PartitionState`, `Partition.handleAlterPartitionError`.
+Invariant: no change is proposed while another change is pending, so at most one AlterPartition
+request per partition is in flight. Source: Kafka's `PartitionState`,
+`Partition.handleAlterPartitionError`.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from kio.schema.errors import ErrorCode
 
 
 class Reaction(Enum):
-    """The reaction to a refused change."""
+    """The leader's reaction when the controller rejects a change."""
 
-    RESET = "return to the committed state, because the controller changed nothing"
-    AWAIT_METADATA = "stay pending until the metadata shows the result"
+    RESET = "return to the committed state, because the controller has not changed the ISR"
+    AWAIT_METADATA = "keep the change pending until new metadata arrives"
     RETRY = "send the request again"
 
 
@@ -48,7 +49,7 @@ REACTIONS: Final[Mapping[ErrorCode, Reaction]] = MappingProxyType(
 
 
 def reaction_to(error_code: ErrorCode) -> Reaction:
-    """Return the reaction to an error of AlterPartition; other errors are retried."""
+    """Return the reaction to an error code of AlterPartition; the default is a retry."""
     return REACTIONS.get(error_code, Reaction.RETRY)
 
 
@@ -65,7 +66,7 @@ class CommittedPartitionState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingExpandIsr:
-    """`joining` is proposed to join the ISR."""
+    """The leader has proposed adding `joining` to the ISR."""
 
     joining: int
     committed: CommittedPartitionState
@@ -85,7 +86,7 @@ class PendingExpandIsr:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingShrinkIsr:
-    """`leaving` are proposed to leave the ISR."""
+    """The leader has proposed removing the replicas in `leaving` from the ISR."""
 
     leaving: frozenset[int]
     committed: CommittedPartitionState

@@ -1,8 +1,8 @@
-"""Allocation of producer ids, each used at most once in the cluster's lifetime.
+"""Allocate producer ids. Each id is used at most once in a cluster.
 
-Purpose: take ids from blocks that the controller has allocated durably, and request the next block
-before the current one is used up. Invariant: a crash loses the rest of a block. Must not know:
-producers. Source: Kafka's `RPCProducerIdManager`.
+The controller durably allocates blocks of producer ids to brokers. A broker assigns the ids of its
+current block, and requests the next block before the current block is used up. After a crash, the
+remaining ids of a block are never used. Source: Kafka's `RPCProducerIdManager`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ PRODUCER_IDS: Final = "producer ids"
 """The purgatory key of requests that wait for a producer id."""
 
 WAIT_FOR_IDS_MS: Final = 1_000
-"""The longest time that a request waits for a producer id."""
+"""Maximum time that a request waits for a producer id."""
 
 PREFETCH_AT: Final = 0.1
-"""The remaining part of a block at which the next one is requested."""
+"""The next block is requested when at most this fraction of a block remains."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducerIdsRequest:
-    """A request for a block."""
+    """A request for a block of producer ids."""
 
     broker_id: int
     broker_epoch: int
@@ -38,7 +38,7 @@ class AllocateProducerIdsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducerIdsResponse:
-    """The block, or the error code."""
+    """A response with a block of producer ids, or with an error code."""
 
     error_code: ErrorCode
     producer_id_start: int
@@ -46,7 +46,7 @@ class AllocateProducerIdsResponse:
 
 
 class ProducerIdManager:
-    """The current and the next block; `wake` is called when a block has arrived."""
+    """The current and the next block; `wake` is called when a new block has arrived."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class ProducerIdManager:
         self._is_asking = False
 
     def generate_producer_id(self) -> int | None:
-        """Return an unused id, or None until the next block arrives."""
+        """Return an unused producer id, or None until the next block arrives."""
         if not self._block and self._next_block is not None:
             self._block, self._next_block = self._next_block, None
             self._ids_left_to_prefetch = int(len(self._block) * PREFETCH_AT)

@@ -1,10 +1,10 @@
-"""Delayed operations, which wait for a condition or their timeout.
+"""Delayed operations, which wait for a condition or a timeout.
 
-Purpose: Kafka's DelayedOperationPurgatory without threads. An operation watches keys;
-`check` tries to complete it when one of them has changed, and `expire` at its deadline. Invariant:
-an operation completes exactly once and is dropped with its owner; operations are tried in the order
-of their arrival; one that raises completes as `Failed`, without effect on others. Must not know:
-the conditions.
+This is Kafka's `DelayedOperationPurgatory` without threads. An operation watches keys. `check`
+tries to complete an operation when one of its keys has changed, and `expire` completes it at its
+deadline. Invariants: an operation completes exactly once, or is discarded with its owner. `check`
+tries operations in the order in which they were added. An operation that raises an exception
+completes as `Failed` and does not affect other operations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class DelayedOperation(Protocol):
     """A delayed operation; both methods return the response message."""
 
     def try_complete(self, now_ms: int) -> object | None:
-        """Return the response, or None while the condition does not hold."""
+        """Return the response, or None if the condition is not met."""
 
     def expire(self, now_ms: int) -> object:
         """Return the response after the timeout."""
@@ -28,10 +28,10 @@ class DelayedOperation(Protocol):
 
 @runtime_checkable
 class KeyedOperation(Protocol):
-    """An operation on many keys that checks only the changed ones."""
+    """An operation with many keys that only checks keys that have changed."""
 
     def key_changed(self, key: Hashable) -> None:
-        """Note a changed key, before `try_complete`."""
+        """Record that a key has changed; called before `try_complete`."""
 
 
 Owner = TypeVar("Owner")
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Replaces the response of an operation that raised. The exception, a bug, is logged."""
+    """The response of an operation that raised an exception, which is a bug and is logged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class _Waiting(Generic[Owner]):
 
 
 class Purgatory(Generic[Owner]):
-    """The delayed operations."""
+    """The delayed operations of a node."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, _Waiting[Owner]] = {}
@@ -81,7 +81,7 @@ class Purgatory(Generic[Owner]):
         keys: Iterable[Hashable],
         deadline_ms: int,
     ) -> None:
-        """Keep an operation until it completes, expires or its owner is gone."""
+        """Store an operation until it completes, expires, or its owner is removed."""
         waiting = _Waiting(
             owner=owner,
             operation=operation,
@@ -97,7 +97,7 @@ class Purgatory(Generic[Owner]):
         heapq.heappush(self._deadlines, (deadline_ms, identity))
 
     def check(self, keys: Iterable[Hashable], now_ms: int) -> list[Completion[Owner]]:
-        """Try to complete the operations that watch any of `keys`; return the completed ones."""
+        """Try to complete all operations that watch any of `keys`; return completed operations."""
         watching: dict[int, None] = {}
         for key in keys:
             for identity in self._by_key.get(key, {}):
@@ -107,35 +107,35 @@ class Purgatory(Generic[Owner]):
                     key_changed(key)
         completions = []
         for identity in sorted(watching):
-            message = _asked(self._waiting[identity].operation.try_complete, now_ms)
+            message = _result_of(self._waiting[identity].operation.try_complete, now_ms)
             if message is not None:
-                completions.append(Completion(owner=self._leave(identity).owner, message=message))
+                completions.append(Completion(owner=self._remove(identity).owner, message=message))
         return completions
 
     def expire(self, now_ms: int) -> list[Completion[Owner]]:
-        """Expire the operations whose deadline has passed."""
+        """Complete the operations whose deadline has passed."""
         completions = []
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             _, identity = heapq.heappop(self._deadlines)
             if identity in self._waiting:
-                waiting = self._leave(identity)
-                message = _asked(waiting.operation.expire, now_ms)
+                waiting = self._remove(identity)
+                message = _result_of(waiting.operation.expire, now_ms)
                 completions.append(Completion(owner=waiting.owner, message=message))
         return completions
 
     def next_deadline_ms(self) -> int | None:
-        """Return the earliest deadline, or None without operations."""
+        """Return the earliest deadline, or None if there are no operations."""
         while self._deadlines and self._deadlines[0][1] not in self._waiting:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
-    def forget_where(self, is_gone: Callable[[Owner], bool]) -> None:
-        """Drop the operations of owners that are gone."""
+    def remove_where(self, is_gone: Callable[[Owner], bool]) -> None:
+        """Remove the operations of owners for which `is_gone` is True."""
         for identity, waiting in list(self._waiting.items()):
             if is_gone(waiting.owner):
-                self._leave(identity)
+                self._remove(identity)
 
-    def _leave(self, identity: int) -> _Waiting[Owner]:
+    def _remove(self, identity: int) -> _Waiting[Owner]:
         waiting = self._waiting.pop(identity)
         for key in waiting.keys:
             watchers = self._by_key[key]
@@ -148,9 +148,9 @@ class Purgatory(Generic[Owner]):
         return waiting
 
 
-def _asked(ask: Callable[[int], object | None], now_ms: int) -> object | None:
+def _result_of(check: Callable[[int], object | None], now_ms: int) -> object | None:
     try:
-        return ask(now_ms)
+        return check(now_ms)
     except Exception:
-        logger.exception("A delayed request failed; its client is disconnected")
+        logger.exception("A delayed request failed. Its client is disconnected")
         return Failed()

@@ -1,8 +1,7 @@
-"""The leader's state of one follower, from its fetches.
+"""The state that a leader tracks for one follower, updated by the follower's fetch requests.
 
-Purpose: the follower's offsets and when it was last caught up. Invariant: `last_caught_up_ms` is
-the latest time at which the follower is known to have had the leader's whole log of that time.
-Must not know: the ISR. Source: Kafka's `Replica` and `ReplicaState`.
+Invariant: `last_caught_up_ms` is the latest time at which the follower is known to have replicated
+the leader's entire log. Source: Kafka's `Replica` and `ReplicaState`.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 
 UNKNOWN_OFFSET: Final = -1
-"""The follower has not fetched from this leader yet."""
+"""The offset of a follower that has not yet fetched from this leader."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RemoteReplica:
-    """A follower. `broker_epoch` is None before its first fetch."""
+    """A follower; `broker_epoch` is None before its first fetch request."""
 
     broker_id: int
     log_start_offset: int = UNKNOWN_OFFSET
@@ -29,7 +28,7 @@ class RemoteReplica:
     def reset(
         self, *, in_sync: bool, is_new_leader: bool, leader_end_offset: int, now_ms: int
     ) -> None:
-        """Start a leader epoch: a member of the ISR counts as caught up now."""
+        """Reset the state in a new leader epoch; a member of the ISR counts as caught up."""
         if is_new_leader:
             self.log_start_offset = UNKNOWN_OFFSET
             self.log_end_offset = UNKNOWN_OFFSET
@@ -49,10 +48,11 @@ class RemoteReplica:
         leader_end_offset: int,
         now_ms: int,
     ) -> None:
-        """Update the state for a fetch: the follower has everything below `fetch_offset`.
+        """Update the state for a fetch request; the follower has all records below `fetch_offset`.
 
-        A follower that fetches at the log end of its previous fetch was caught up at that time,
-        even if constant writes keep it from ever reaching the current log end.
+        If `fetch_offset` is at least the leader's log end offset at the previous fetch request, the
+        follower was caught up at the time of that request. New records may prevent a follower from
+        ever reaching the current log end offset.
         """
         if fetch_offset >= leader_end_offset:
             self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
@@ -67,7 +67,7 @@ class RemoteReplica:
         self._last_fetch_ms = now_ms
 
     def is_caught_up(self, *, leader_end_offset: int, lag_time_max_ms: int, now_ms: int) -> bool:
-        """Return whether it is at the log end, or was within `replica.lag.time.max.ms`."""
+        """Return whether the follower has caught up within `replica.lag.time.max.ms`."""
         return (
             self.log_end_offset == leader_end_offset
             or now_ms - self.last_caught_up_ms <= lag_time_max_ms

@@ -1,16 +1,17 @@
 """The fetcher that replicates partitions from one leader.
 
-Purpose: keep one fetch to the leader in flight, append the records, and truncate where the logs
-diverge (KIP-101, KIP-279, KIP-595). Invariants: at most one request is in flight; a response
-applies to a partition only if it is still followed in the same leader epoch and its log still ends
-at the same offset; an idle fetch does no work per partition. Must not know: who is leader.
+The fetcher sends one fetch request after another, appends the records, and truncates logs that
+diverge (KIP-101, KIP-279, KIP-595). Invariants: at most one fetch request is in flight. The
+response for a partition is ignored if the leader epoch or the log end offset has changed since the
+request, or if the partition was removed. A fetch request without changes requires no work per
+partition.
 
     error code of a partition                         action of the follower
     NONE                                              append, update the high watermark
-    NONE with a diverging epoch                       truncate only, and fetch again
+    NONE with a diverging epoch                       truncate and fetch again
     OFFSET_OUT_OF_RANGE                               list the leader's end and start offsets
     FENCED_LEADER_EPOCH                               stop until the metadata changes
-    any other                                         fetch again in `replica.fetch.backoff.ms`
+    other error codes                                 fetch again after replica.fetch.backoff.ms
 
 Source: Kafka's `AbstractFetcherThread`, `ReplicaFetcherThread`.
 """
@@ -59,7 +60,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetcherContext:
-    """What a fetcher needs from the broker; `clock` returns the time of the current step."""
+    """The broker's services for fetchers; `clock` returns the time of the current step."""
 
     config: BrokerConfig
     outbox: Outbox
@@ -70,7 +71,7 @@ class FetcherContext:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _PartitionFetchState:
-    """A partition fetched in one leader epoch; `delay` runs while it is delayed."""
+    """A partition that is fetched in one leader epoch; `delay` is the timer of its backoff."""
 
     partition: Partition
     leader_epoch: int
@@ -83,7 +84,7 @@ class _PartitionFetchState:
 
 
 class ReplicaFetcher:
-    """Fetches from the leader behind `channel`."""
+    """The fetcher for the leader at the other end of `channel`."""
 
     def __init__(self, *, context: FetcherContext, channel: Channel) -> None:
         self._config = context.config
@@ -94,28 +95,28 @@ class ReplicaFetcher:
         self._channel = channel
         self._session = FetchSessionHandler()
         self._followed: dict[SessionKey, _PartitionFetchState] = {}
-        self._is_under_way = False
+        self._is_in_flight = False
         self._backoff: Timer | None = None
         self._is_closed = False
 
     @property
     def channel(self) -> Channel:
-        """The channel to the leader."""
+        """Return the channel to the leader."""
         return self._channel
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
-        """The partitions that are fetched."""
+        """Return the partitions that are being fetched."""
         return tuple(followed.partition for followed in self._followed.values())
 
     def add_partition(self, partition: Partition) -> None:
-        """Fetch a partition in its current leader epoch from the next `maybe_fetch` on."""
+        """Add a partition, to be fetched in its current leader epoch."""
         followed = _PartitionFetchState(partition=partition, leader_epoch=partition.leader_epoch)
         self.remove_partition(partition)
         self._followed[followed.session_key] = followed
         try:
             self._truncate_without_epochs(partition)
-        except Exception as error:  # As in `_process_partition_data`.
+        except Exception as error:  # Other partitions must still be added.
             self._handle_log_error(followed, error)
         else:
             self._add_to_session(followed)
@@ -126,23 +127,23 @@ class ReplicaFetcher:
         followed = self._followed.pop(key, None)
         if followed is not None and followed.delay is not None:
             followed.delay.cancel()
-        self._session.drop(key)
+        self._session.remove(key)
 
     def update_log_start_offset(self, partition: Partition) -> None:
-        """Send the partition's new log start offset with the next fetch."""
+        """Send the new log start offset of a partition with the next fetch request."""
         key = (partition.metadata.topic_id, partition.metadata.partition)
         followed = self._followed.get(key)
         if followed is not None and followed.partition is partition and followed.delay is None:
             self._add_to_session(followed)
 
     def maybe_fetch(self) -> None:
-        """Send a fetch unless one is in flight or there is nothing to fetch."""
-        if self._is_under_way or self._is_closed or self._backoff is not None:
+        """Send a fetch request, unless one is in flight or there are no partitions to fetch."""
+        if self._is_in_flight or self._is_closed or self._backoff is not None:
             return
         if self._session.is_empty:
             return
         config = self._config
-        request = self._session.next_request(
+        request = self._session.build_request(
             ReplicaState(replica_id=config.node_id, replica_epoch=self._broker_epoch()),
             FetchLimits(
                 max_wait_ms=config.replica_fetch_wait_max_ms,
@@ -150,7 +151,7 @@ class ReplicaFetcher:
                 max_bytes=config.replica_fetch_response_max_bytes,
             ),
         )
-        self._is_under_way = True
+        self._is_in_flight = True
         self._outbox.send(
             self._channel,
             api_key=FETCH,
@@ -163,7 +164,7 @@ class ReplicaFetcher:
         )
 
     def close(self) -> None:
-        """Send nothing more and ignore responses."""
+        """Remove all partitions and close the channel; later responses are ignored."""
         self._is_closed = True
         for partition in self.partitions:
             self.remove_partition(partition)
@@ -174,10 +175,10 @@ class ReplicaFetcher:
     # Responses
 
     def _handle_response(self, response: FetchResponse) -> None:
-        self._is_under_way = False
+        self._is_in_flight = False
         if self._is_closed:
             return
-        if self._session.answered(response):
+        if self._session.handle_response(response):
             for topic in response.responses:
                 for fetched in topic.partitions:
                     self._process_partition_data(topic.topic_id, fetched)
@@ -189,15 +190,15 @@ class ReplicaFetcher:
         self.maybe_fetch()
 
     def _handle_failure(self, reason: str) -> None:
-        self._is_under_way = False
+        self._is_in_flight = False
         if self._is_closed:
             return
-        self._session.failed()
+        self._session.handle_error()
         self._back_off(reason)
 
     def _back_off(self, reason: str) -> None:
         logger.info(
-            "The fetch from broker %d failed and is retried in %d ms: %s",
+            "A fetch request to broker %d failed and will be retried in %d ms: %s",
             self._channel.node_id, self._config.replica_fetch_backoff_ms, reason,
         )  # fmt: skip
         self._backoff = self._after_backoff(self._resume)
@@ -208,26 +209,26 @@ class ReplicaFetcher:
         self.maybe_fetch()
 
     def _process_partition_data(self, topic_id: Uuid, fetched: FetchedPartition) -> None:
-        """Process a partition of a response if it is still what was requested."""
+        """Process a partition of a response, unless its state has changed since the request."""
         key: SessionKey = (topic_id, fetched.partition_index)
         followed = self._followed.get(key)
-        asked = self._session.sent.get(key)
+        requested = self._session.session_partitions.get(key)
         if (
             followed is None
-            or asked is None
+            or requested is None
             or followed.delay is not None
-            or asked.current_leader_epoch != followed.leader_epoch
-            or asked.fetch_offset != followed.partition.log.log_end_offset
+            or requested.current_leader_epoch != followed.leader_epoch
+            or requested.fetch_offset != followed.partition.log.log_end_offset
         ):
             return
         if fetched.error_code is ErrorCode.none:
             try:
                 self._append(followed.partition, fetched)
                 self._add_to_session(followed)
-            except Exception as error:  # The other partitions must still be processed.
+            except Exception as error:  # Other partitions must still be processed.
                 self._handle_log_error(followed, error)
         elif fetched.error_code is ErrorCode.offset_out_of_range:
-            self._session.drop(key)
+            self._session.remove(key)
             self._list_offset(followed, LATEST_TIMESTAMP, self._handle_end_offset)
         else:
             self._handle_error_code(followed, fetched.error_code)
@@ -251,24 +252,24 @@ class ReplicaFetcher:
         name = _name(followed.partition)
         if error_code is ErrorCode.fenced_leader_epoch:
             logger.info(
-                "%s: leader epoch %d is fenced; fetching stops until the metadata changes",
+                "%s: leader epoch %d is fenced. Fetching stops until new metadata arrives",
                 name, followed.leader_epoch,
             )  # fmt: skip
-            self._session.drop(followed.session_key)
+            self._session.remove(followed.session_key)
             return
-        logger.info("%s: the fetch failed with %s and is retried", name, error_code.name)
+        logger.info("%s: fetching failed with %s and will be retried", name, error_code.name)
         self._delay(followed)
 
     def _handle_log_error(self, followed: _PartitionFetchState, error: Exception) -> None:
-        """Stop fetching if the storage failed; otherwise retry.
+        """Stop fetching if the storage has failed; otherwise retry after the backoff.
 
-        Kafka waits for the next leader epoch on an unexpected error.
+        After an unexpected error, Kafka stops fetching until the next leader epoch.
         """
         if followed.partition.log.storage_error is not None:
             self.remove_partition(followed.partition)
             return
         logger.error(
-            "The fetched records of %s were rejected: %s", _name(followed.partition), error,
+            "The records fetched for %s were rejected: %s", _name(followed.partition), error,
             exc_info=None if isinstance(error, LogError) else error,
         )  # fmt: skip
         self._delay(followed)
@@ -281,14 +282,14 @@ class ReplicaFetcher:
         timestamp: int,
         on_offset: Callable[[_PartitionFetchState, int], None],
     ) -> None:
-        """List the end or the start offset of the leader's log."""
+        """Request the log end offset or the log start offset of the leader."""
         metadata = followed.partition.metadata
-        asked = ListOffsetsPartition(
+        requested = ListOffsetsPartition(
             partition_index=metadata.partition,
             current_leader_epoch=followed.leader_epoch,
             timestamp=timestamp,
         )
-        topic = ListOffsetsTopic(name=metadata.topic, partitions=(asked,))
+        topic = ListOffsetsTopic(name=metadata.topic, partitions=(requested,))
         self._outbox.send(
             self._channel,
             api_key=LIST_OFFSETS,
@@ -311,7 +312,7 @@ class ReplicaFetcher:
         if not self._is_current(followed):
             return
         listed = [partition for topic in response.topics for partition in topic.partitions]
-        answer = (
+        listed_partition = (
             listed[0]
             if listed
             else ListedPartition(
@@ -319,17 +320,20 @@ class ReplicaFetcher:
                 error_code=ErrorCode.unknown_server_error,
             )
         )
-        if answer.error_code is not ErrorCode.none:
-            self._handle_error_code(followed, answer.error_code)
+        if listed_partition.error_code is not ErrorCode.none:
+            self._handle_error_code(followed, listed_partition.error_code)
             return
         try:
-            on_offset(followed, answer.offset)
-        except Exception as error:  # As in `_process_partition_data`.
+            on_offset(followed, listed_partition.offset)
+        except Exception as error:  # Other partitions must still be fetched.
             self._handle_log_error(followed, error)
         self.maybe_fetch()
 
     def _handle_end_offset(self, followed: _PartitionFetchState, leader_end_offset: int) -> None:
-        """Truncate to the leader's log end if it is lower; otherwise list its log start."""
+        """Truncate to the leader's log end offset if this log ends after it.
+
+        Otherwise, request the leader's log start offset.
+        """
         partition = followed.partition
         if leader_end_offset < partition.log.log_end_offset:
             partition.truncate_to(leader_end_offset, now_ms=self._clock())
@@ -340,7 +344,7 @@ class ReplicaFetcher:
     def _handle_start_offset(
         self, followed: _PartitionFetchState, leader_start_offset: int
     ) -> None:
-        """Restart the log if the leader's log starts after the end of this one."""
+        """Start with an empty log if the leader's log starts after the end of this log."""
         partition = followed.partition
         if leader_start_offset > partition.log.log_end_offset:
             partition.truncate_fully_and_start_at(leader_start_offset, now_ms=self._clock())
@@ -351,7 +355,7 @@ class ReplicaFetcher:
     def _add_to_session(self, followed: _PartitionFetchState) -> None:
         log = followed.partition.log
         latest = log.leader_epochs.latest
-        self._session.want(
+        self._session.add(
             followed.session_key,
             FetchPartition(
                 partition=followed.partition.key.partition,
@@ -364,10 +368,10 @@ class ReplicaFetcher:
         )
 
     def _delay(self, followed: _PartitionFetchState) -> None:
-        """Exclude a partition from fetches until the backoff has passed."""
+        """Stop fetching a partition until the backoff has passed."""
         if not self._is_current(followed):
             return
-        self._session.drop(followed.session_key)
+        self._session.remove(followed.session_key)
 
         def fetch_again(now_ms: int) -> None:
             del now_ms
@@ -378,7 +382,7 @@ class ReplicaFetcher:
         followed.delay = self._after_backoff(fetch_again)
 
     def _truncate_without_epochs(self, partition: Partition) -> None:
-        """Truncate a log without any leader epoch to the high watermark."""
+        """Truncate a log that contains no leader epochs to the high watermark."""
         log = partition.log
         if log.leader_epochs.latest is None and partition.high_watermark < log.log_end_offset:
             partition.truncate_to(partition.high_watermark, now_ms=self._clock())

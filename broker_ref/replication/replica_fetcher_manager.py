@@ -1,8 +1,8 @@
-"""The fetchers of this broker, one per leader.
+"""The fetchers of this broker, one for each leader.
 
-Purpose: assign each followed partition to the fetcher of its leader. Invariant: at most one fetcher
-fetches a partition, in the leader epoch that it follows. Must not know: records, the metadata.
-Source: Kafka's `ReplicaFetcherManager`.
+The manager assigns each partition that this broker follows to the fetcher of its leader. Invariant:
+a partition is fetched by at most one fetcher, and in its current leader epoch. Source: Kafka's
+`ReplicaFetcherManager`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ReplicaFetcherManager:
         self._of: dict[PartitionKey, tuple[ReplicaFetcher, Partition, int]] = {}
 
     def add_partition(self, partition: Partition, channel: Channel) -> None:
-        """Fetch a partition from this leader; do nothing where that is already so."""
+        """Fetch a partition from a leader; has no effect if it is already fetched from there."""
         found = self._of.get(partition.key)
         if found is not None:
             fetcher, followed, leader_epoch = found
@@ -41,13 +41,13 @@ class ReplicaFetcherManager:
             fetcher.remove_partition(partition)
 
     def update_log_start_offset(self, partition: Partition) -> None:
-        """Send a partition's new log start offset with the next fetch."""
+        """Send the new log start offset of a partition with the next fetch request."""
         found = self._of.get(partition.key)
         if found is not None:
             found[0].update_log_start_offset(partition)
 
     def maybe_fetch(self) -> None:
-        """Send the pending fetches, and remove fetchers without partitions."""
+        """Send fetch requests, and remove fetchers without partitions."""
         for leader, fetcher in list(self._by_leader.items()):
             if fetcher.partitions:
                 fetcher.maybe_fetch()
@@ -63,7 +63,7 @@ class ReplicaFetcherManager:
         self._of.clear()
 
     def _fetcher(self, channel: Channel) -> ReplicaFetcher:
-        """Return the leader's fetcher; a leader with a new address gets a new one."""
+        """Return the fetcher of a leader; replace it if the leader's address has changed."""
         fetcher = self._by_leader.get(channel.node_id)
         if fetcher is None or fetcher.channel != channel:
             if fetcher is not None:

@@ -1,13 +1,16 @@
 """The replicas of partitions on this broker.
 
-Purpose: apply the metadata: open logs of new partitions, close and remove logs of deleted ones,
-make replicas leaders and followers; run periodic tasks of the logs.
-Invariants: a replica whose storage failed neither leads nor follows until a restart. All logs share
-one storage, so the broker must stop then (`storage_failed`), as in Kafka. A log is opened only in a
-directory with its topic's id. A directory with another id, left by an interrupted deletion, is
-removed if the metadata shows that the topic was deleted, else renamed. Logs of unknown topics
-are never deleted.
-Must not know: requests. Source: Kafka's `ReplicaManager`.
+The manager applies metadata: it opens the logs of new partitions, removes the logs of deleted
+partitions, and makes replicas leaders and followers. It also runs the periodic tasks of logs.
+Invariants:
+
+- After a storage failure, a replica is neither leader nor follower until the broker is restarted.
+  All logs use the same storage, so the broker must then stop (`storage_failed`), as in Kafka.
+- A log is opened only if its directory contains the id of its topic. A directory with another topic
+  id remains after an interrupted deletion. It is removed if the metadata shows that this topic was
+  deleted, and renamed otherwise. Logs of unknown topics are never deleted.
+
+Source: Kafka's `ReplicaManager`.
 """
 
 from __future__ import annotations
@@ -42,14 +45,14 @@ from broker_ref.topic_configs import min_insync_replicas
 
 PARTITION_METADATA_FILE: Final = "partition.metadata"
 FETCHES: Final = "fetcher-0"
-"""The purpose of the channels to leaders."""
+"""The purpose of the channels on which followers fetch from leaders."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Offline:
-    """A partition whose log is offline until the next start, with the reason."""
+    """A partition whose log is offline until the broker is restarted, and the reason."""
 
     topic_id: Uuid
     reason: str
@@ -71,10 +74,11 @@ class ReplicaManager:
         outbox: Outbox,
         now_ms: int,
     ) -> None:
-        """Open the log of every partition on this broker; raise CorruptLogError or StorageError.
+        """Open the logs of all partitions on this broker. Raises: CorruptLogError, StorageError.
 
-        No replica leads or follows before the first `apply_metadata`. `clock` returns the time of
-        the current step. Periodic tasks run on the schedule; followers fetch through the outbox.
+        Replicas are neither leaders nor followers before the first `apply_metadata`. `clock`
+        returns the time of the current step. Periodic tasks use `schedule`, and followers send
+        fetch requests through `outbox`.
         """
         self.storage_failed: str | None = None
         self._config = config
@@ -114,8 +118,8 @@ class ReplicaManager:
     def partition(self, topic: str, partition: int) -> Partition:
         """Return the replica of a partition.
 
-        Raise UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER without a replica on this broker,
-        or KAFKA_STORAGE_ERROR where its log is offline.
+        Raises: ApiError with UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER if this broker has
+        no replica of the partition, or KAFKA_STORAGE_ERROR if its log is offline.
         """
         key = PartitionKey(topic=topic, partition=partition)
         found = self._partitions.get(key)
@@ -132,15 +136,15 @@ class ReplicaManager:
         raise unknown_partition(topic, partition)
 
     def partitions(self) -> tuple[Partition, ...]:
-        """All replicas on this broker."""
+        """Return all replicas on this broker."""
         return tuple(self._partitions.values())
 
     def mark_changed(self, key: Hashable) -> None:
-        """Mark a partition or another key whose delayed operations must be checked."""
+        """Mark a partition or another key, so that its delayed operations are checked."""
         self._changed[key] = None
 
     def take_changed(self) -> tuple[Hashable, ...]:
-        """Return the keys marked since the last call, in order."""
+        """Return the keys that were marked since the last call, in order."""
         changed = tuple(self._changed)
         self._changed.clear()
         return changed
@@ -148,7 +152,8 @@ class ReplicaManager:
     def apply_metadata(self, now_ms: int) -> None:
         """Create, remove and update logs and replicas according to the metadata.
 
-        A log that storage cannot create is offline until the next start (`applyDelta`).
+        If the storage cannot create a log, the partition is offline until the next startup
+        (`ReplicaManager.applyDelta`).
         """
         for key, partition in list(self._partitions.items()):
             current = self._metadata.partition(key.topic, key.partition)
@@ -172,7 +177,7 @@ class ReplicaManager:
         self._fetchers.maybe_fetch()
 
     def _channels(self) -> dict[int, Channel]:
-        """Return the channel to each broker."""
+        """Return the channels to all brokers, by broker id."""
         return {
             broker.broker_id: Channel(
                 node_id=broker.broker_id, host=broker.host, port=broker.port, purpose=FETCHES
@@ -181,7 +186,7 @@ class ReplicaManager:
         }
 
     def _update_fetcher(self, key: PartitionKey, channel: Channel | None) -> None:
-        """Fetch a followed partition from its leader, if that is known."""
+        """Fetch a followed partition from its leader, if the leader's address is known."""
         partition = self._partitions.get(key)
         if partition is not None and partition.is_follower and channel is not None:
             self._fetchers.add_partition(partition, channel)
@@ -192,7 +197,7 @@ class ReplicaManager:
         return current.topic_id == topic_id and self._config.node_id in current.replicas
 
     def _remove_deleted_offline_partitions(self) -> None:
-        """Remove the remains of offline partitions that were deleted."""
+        """Remove the remaining files of offline partitions that were deleted."""
         for key, offline in list(self._offline.items()):
             current = self._metadata.partition(key.topic, key.partition)
             if current is None or not self._has_replica(current, offline.topic_id):
@@ -203,7 +208,6 @@ class ReplicaManager:
                     _warn_of_stray(key, error)
 
     def _apply_configs(self) -> None:
-        """Update the configs of logs."""
         for name, topic in self._metadata.topics.items():
             configs = self.effective_configs(topic)
             if self._configs.get(name) == configs:
@@ -218,12 +222,12 @@ class ReplicaManager:
             del self._configs[name]
 
     def maybe_shrink_isr(self, now_ms: int) -> None:
-        """Propose to remove lagging followers from the ISRs."""
+        """Propose removing lagging followers from the ISRs."""
         for partition in self._partitions.values():
             partition.maybe_shrink_isr(now_ms)
 
     def run_retention(self, now_ms: int) -> None:
-        """Delete segments that exceed their topic's retention."""
+        """Delete segments that exceed the retention of their topics."""
         for partition in self.partitions():
             with self._storage_failures(partition):
                 partition.log.apply_retention(now_ms, high_watermark=partition.high_watermark)
@@ -231,7 +235,7 @@ class ReplicaManager:
                 self._fetchers.update_log_start_offset(partition)
 
     def run_compaction(self, now_ms: int) -> None:
-        """Compact a bounded number of bytes, and schedule the rest for the next step."""
+        """Compact a limited number of bytes, and schedule the remaining work for the next step."""
         stable_offsets = {
             (key.topic, key.partition): partition.last_stable_offset
             for key, partition in self._partitions.items()
@@ -249,29 +253,29 @@ class ReplicaManager:
             partition.log.expire_producers(now_ms)
 
     def flush_and_checkpoint(self, now_ms: int) -> None:
-        """Flush logs whose `flush.ms` has passed, and write the recovery point checkpoints."""
+        """Flush logs whose `flush.ms` has passed, and write the checkpoints."""
         for partition in self.partitions():
             with self._storage_failures(partition):
                 partition.log.flush_if_due(now_ms)
         self.checkpoint_high_watermarks(now_ms)
 
     def checkpoint_high_watermarks(self, now_ms: int) -> None:
-        """Write the high watermarks, so that they are known at once after a restart."""
+        """Write the high watermarks, so that they are available immediately after a restart."""
         del now_ms
         try:
             self.checkpoint()
         except StorageError as error:
             logger.warning(
-                "Writing the checkpoints failed; recovery after a crash will take longer: %s",
+                "The checkpoints could not be written. Recovery after a crash will take longer: %s",
                 error,
             )
 
     def checkpoint(self) -> None:
-        """Write log start offsets, high watermarks and recovery points."""
+        """Write the checkpoints of log start offsets, high watermarks and recovery points."""
         self._directory.checkpoint(self._high_watermarks())
 
     def close(self) -> None:
-        """Stop fetching, flush and close every log, and mark the shutdown as clean."""
+        """Stop fetching, flush and close all logs, and mark the shutdown as clean."""
         self._fetchers.close()
         self._directory.close(self._high_watermarks())
         self._partitions.clear()
@@ -299,7 +303,7 @@ class ReplicaManager:
             self._schedule.every(max(config.log_cleaner_backoff_ms, 1), self.run_compaction)
 
     def effective_configs(self, topic: Topic) -> dict[str, str]:
-        """Return a topic's configs with the configured broker defaults."""
+        """Return the configs of a topic, including the defaults in the broker's configuration."""
         return {**self._config.topic_config_defaults(), **topic.configs}
 
     def _log_config(self, topic_configs: Mapping[str, str]) -> LogConfig:
@@ -333,7 +337,7 @@ class ReplicaManager:
             self._handle_storage_failure(partition, str(error))
 
     def _handle_storage_failure(self, partition: Partition, reason: str) -> None:
-        """Resign a replica whose storage has failed."""
+        """Take a replica offline because its storage has failed."""
         partition.resign()
         self._fetchers.remove_partition(partition.key)
         if self._partitions.pop(partition.key, None) is not None:
@@ -358,7 +362,7 @@ class ReplicaManager:
         self._offline[key] = _Offline(topic_id=metadata.topic_id, reason=reason)
 
     def _delete(self, key: PartitionKey) -> None:
-        """Remove a replica and its log, which is retried if storage fails."""
+        """Remove a replica and its log; a failed removal is retried at the next startup."""
         partition = self._partitions.pop(key)
         topic_id = partition.metadata.topic_id
         partition.resign()
@@ -369,9 +373,10 @@ class ReplicaManager:
             _warn_of_stray(key, error)
 
     def _remove_log_of_other_topic(self, key: PartitionKey, *, keep: Uuid | None) -> bool:
-        """Remove a log of another topic than `keep`; return False with a warning where it stays.
+        """Remove a log that does not belong to the topic with the id `keep`.
 
-        Raise CorruptLogError where the log's topic id is unreadable.
+        Logs a warning and returns False if the log could not be removed. Raises: CorruptLogError if
+        the topic id of the log is unreadable.
         """
         topic_id = self._topic_id(key)
         if topic_id is None or topic_id == keep:
@@ -381,10 +386,10 @@ class ReplicaManager:
             if topic_id in self._metadata.removed_topics:
                 self._directory.delete_log(key.topic, key.partition, unique_id=unique_id)
             else:
-                name = self._directory.set_aside(key.topic, key.partition, unique_id=unique_id)
+                name = self._directory.rename_stray(key.topic, key.partition, unique_id=unique_id)
                 logger.warning(
-                    "The log %s-%d has the topic id %s, which the metadata does not contain. It "
-                    "is renamed to %s. Remove that directory if it is not needed.",
+                    "The log %s-%d has the topic id %s, which the metadata does not contain. The "
+                    "log was renamed to %s. Remove this directory if it is not needed.",
                     key.topic, key.partition, unique_id, name,
                 )  # fmt: skip
         except StorageError as error:
@@ -392,7 +397,7 @@ class ReplicaManager:
         return not self._storage.exists(_marker(key))
 
     def _remove_strays(self) -> None:
-        """Remove logs of partitions that are not in the metadata."""
+        """Remove the logs of partitions that the metadata does not assign to this broker."""
         known = {
             PartitionKey(topic=partition.topic, partition=partition.partition): partition.topic_id
             for partition in self._local_partitions()
@@ -403,17 +408,20 @@ class ReplicaManager:
                 self._remove_log_of_other_topic(key, keep=None)
 
     def _remove_log_of_earlier_topic(self, metadata: PartitionMetadata) -> bool:
-        """Remove the log of an earlier topic of this name; on failure go offline."""
+        """Remove the log of an earlier topic with the same name.
+
+        If this fails, the partition is taken offline, and the method returns False.
+        """
         key = PartitionKey(topic=metadata.topic, partition=metadata.partition)
         if self._remove_log_of_other_topic(key, keep=metadata.topic_id):
             return True
         self._take_offline(
-            metadata, f"the log of a deleted topic {key.topic} cannot be removed from storage."
+            metadata, f"the log of the deleted topic {key.topic} could not be removed from storage."
         )
         return False
 
     def _topic_id(self, key: PartitionKey) -> Uuid | None:
-        """Return the topic id in a partition's directory, if any; raise CorruptLogError."""
+        """Return the topic id in the directory of a partition, or None. Raises: CorruptLogError."""
         marker = _marker(key)
         if not self._storage.exists(marker):
             return None
@@ -425,13 +433,13 @@ class ReplicaManager:
                 topic_id = uuid_from_text(value.strip())
                 if uuid_text(topic_id) == value.strip():
                     return topic_id
-        raise CorruptLogError(marker, 0, "it contains no topic id")
+        raise CorruptLogError(marker, 0, "it does not contain a topic id")
 
     def _open(self, metadata: PartitionMetadata, now_ms: int) -> Partition:
         key = PartitionKey(topic=metadata.topic, partition=metadata.partition)
         if not self._storage.exists(_marker(key)):
             if not self._storage.list(f"{key.topic}-{key.partition}"):
-                self._directory.forget_offsets(key.topic, key.partition)
+                self._directory.remove_checkpoints(key.topic, key.partition)
             text = f"version: 0\ntopic_id: {uuid_text(metadata.topic_id)}"
             self._storage.write_atomically(_marker(key), text.encode())
         configs = self.effective_configs(self._metadata.topics[metadata.topic])
@@ -463,6 +471,7 @@ def _marker(key: PartitionKey) -> str:
 
 def _warn_of_stray(key: PartitionKey, error: Exception) -> None:
     logger.warning(
-        "The log %s-%d of a deleted topic cannot be removed for now: %s",
+        "The log %s-%d of a deleted topic could not be removed. It will be removed at the "
+        "next startup: %s",
         key.topic, key.partition, error,
     )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Selection of the replica that a consumer should read from (KIP-392).
+"""Select the replica from which a consumer reads (KIP-392).
 
-Purpose: choose among the in-sync replicas by the client's rack. Invariant: the chosen replica has
-the requested offset. Must not know: requests and logs.
-Source: Kafka's `ReplicaManager.findPreferredReadReplica` and `RackAwareReplicaSelector`.
+An in-sync replica in the rack of the client is selected. Invariant: the selected replica has the
+requested offset. Source: Kafka's `ReplicaManager.findPreferredReadReplica` and
+`RackAwareReplicaSelector`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaView:
-    """The leader's view of a follower; `caught_up_ms` is when it was last caught up."""
+    """The leader's view of a follower; `caught_up_ms` is the time at which it last caught up."""
 
     broker_id: int
     log_start_offset: int
@@ -29,10 +29,10 @@ def preferred_read_replica(
     client_rack: str,
     fetch_offset: int,
 ) -> int | None:
-    """Return the broker to read `fetch_offset` from, or None for the leader.
+    """Return the broker from which `fetch_offset` should be read, or None for the leader.
 
-    `followers` are in sync. The leader is preferred in its own rack; among several followers in the
-    client's rack, the one with the highest log end offset.
+    All `followers` must be in sync. The leader is selected if it is in the client's rack.
+    Otherwise, the follower in this rack with the highest log end offset is selected.
     """
     if not client_rack or client_rack == leader_rack:
         return None

@@ -1,1 +1,1 @@
-"""Transactions: the coordinator, and the verification of partitions (KIP-98, KIP-890, KIP-939)."""
+"""The transaction coordinator and partition verification (KIP-98, KIP-890, KIP-939)."""

@@ -1,11 +1,11 @@
-"""Verification with the coordinator that partitions are part of a transaction (KIP-890).
+"""Asks coordinators to verify that transactions contain partitions (KIP-890).
 
-Purpose: a leader verifies a partition before a producer begins a transaction in it; for clients of
-transaction version 2 the request also adds the partition. Invariant: one request per coordinator is
-in flight, with at most one verification per transactional id; each verification completes once.
-Must not know: logs, callers.
-Source: Apache Kafka's AddPartitionsToTxnManager. Kafka fails an older verification of the same
-transactional id; here the newer one waits.
+Purpose: a leader verifies its partition before a producer begins a transaction in it. For clients
+with transaction version 2, the request also adds the partition. Invariants: each coordinator has at
+most one request in flight, which contains at most one verification per transactional id. Each
+verification completes once. Source: Kafka's `AddPartitionsToTxnManager`. In Kafka, a new
+verification of a transactional id makes the older one fail. In this broker, the new verification
+waits.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ VERSION: Final = 5
 PURPOSE: Final = "transactions-of-partitions"
 
 REQUEST_TIMEOUT_MS: Final = 30_000
-Answer = Mapping[PartitionKey, ErrorCode]
-"""The error code of each partition; NONE: it is part of the transaction."""
+PartitionErrorCodes = Mapping[PartitionKey, ErrorCode]
+"""The error code of each partition. NONE means that the transaction contains the partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPartitions:
-    """Partitions of a topic."""
+    """The partitions of a topic."""
 
     name: str
     partitions: tuple[int, ...]
@@ -52,14 +52,14 @@ class TransactionPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitionsToTxnRequest:
-    """The verifications of a broker; each transactional id is in it at most once."""
+    """The verifications that a broker requests. Each transactional id occurs at most once."""
 
     transactions: tuple[TransactionPartitions, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResult:
-    """The result of a partition."""
+    """The error code of a partition."""
 
     partition_index: int
     partition_error_code: ErrorCode
@@ -67,7 +67,7 @@ class PartitionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResult:
-    """The results of a topic's partitions."""
+    """The partition results of a topic."""
 
     name: str
     results_by_partition: tuple[PartitionResult, ...]
@@ -75,7 +75,7 @@ class TopicResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionResult:
-    """The results of a transaction's partitions."""
+    """The topic results of a transaction."""
 
     transactional_id: str
     topic_results: tuple[TopicResult, ...]
@@ -83,7 +83,7 @@ class TransactionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitionsToTxnResponse:
-    """The results, or the error code of the whole request."""
+    """The results of all transactions, or the error code of the whole request."""
 
     error_code: ErrorCode
     results_by_transaction: tuple[TransactionResult, ...]
@@ -96,14 +96,14 @@ class _Verification:
     producer_epoch: int
     partitions: tuple[PartitionKey, ...]
     add: bool
-    complete: Callable[[Answer], None]
+    complete: Callable[[PartitionErrorCodes], None]
 
 
 class AddPartitionsToTxnManager:
-    """The verifications of one broker.
+    """The verifications that a broker requests from transaction coordinators.
 
-    `coordinator` returns the coordinator of a transactional id, or None where it is unknown; `wake`
-    is called with every completed reply.
+    `coordinator` returns the coordinator of a transactional id, or None if it is unknown. `wake` is
+    called with each completed reply.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class AddPartitionsToTxnManager:
         self._coordinator = coordinator
         self._wake = wake
         self._waiting: dict[int, list[_Verification]] = {}
-        self._under_way: set[int] = set()
+        self._in_flight: set[int] = set()
 
     def add_or_verify_transaction(
         self,
@@ -129,15 +129,15 @@ class AddPartitionsToTxnManager:
         partitions: tuple[PartitionKey, ...],
         *,
         add: bool,
-    ) -> Reply[Answer]:
-        """Verify that partitions are part of a producer's transaction; with `add`, add them.
+    ) -> Reply[PartitionErrorCodes]:
+        """Verify that a transaction contains the partitions. With `add`, add the partitions.
 
-        The result is the coordinator's error code for each partition. INVALID_PRODUCER_EPOCH
-        replaces PRODUCER_FENCED. TRANSACTION_ABORTABLE is only for clients that know it.
-        COORDINATOR_NOT_AVAILABLE where the coordinator is unknown, NETWORK_EXCEPTION where it is
-        unreachable.
+        The result contains the coordinator's error code for each partition. PRODUCER_FENCED is
+        replaced with INVALID_PRODUCER_EPOCH. The caller must replace TRANSACTION_ABORTABLE for
+        clients that do not support it. The error is COORDINATOR_NOT_AVAILABLE if the coordinator is
+        unknown, and NETWORK_EXCEPTION if it cannot be reached.
         """
-        reply: Reply[Answer] = Reply(self._wake)
+        reply: Reply[PartitionErrorCodes] = Reply(self._wake)
         verification = _Verification(
             transactional_id=transactional_id,
             producer_id=producer_id,
@@ -162,7 +162,7 @@ class AddPartitionsToTxnManager:
 
     def _send(self, coordinator: int) -> None:
         """Send the queued verifications to a coordinator, unless a request is in flight."""
-        if coordinator in self._under_way or coordinator not in self._waiting:
+        if coordinator in self._in_flight or coordinator not in self._waiting:
             return
         sent: dict[str, _Verification] = {}
         later = [
@@ -177,7 +177,7 @@ class AddPartitionsToTxnManager:
             self._complete_all(sent, ErrorCode.coordinator_not_available)
             self._send(coordinator)
             return
-        self._under_way.add(coordinator)
+        self._in_flight.add(coordinator)
         self._outbox.send(
             Channel(node_id=coordinator, host=broker.host, port=broker.port, purpose=PURPOSE),
             api_key=ADD_PARTITIONS_TO_TXN,
@@ -192,7 +192,7 @@ class AddPartitionsToTxnManager:
     def _handle_response(
         self, coordinator: int, sent: dict[str, _Verification], response: AddPartitionsToTxnResponse
     ) -> None:
-        self._under_way.discard(coordinator)
+        self._in_flight.discard(coordinator)
         if response.error_code is not ErrorCode.none:
             self._complete_all(sent, response.error_code)
         else:
@@ -211,7 +211,7 @@ class AddPartitionsToTxnManager:
         self._send(coordinator)
 
     def _handle_failure(self, coordinator: int, sent: dict[str, _Verification]) -> None:
-        self._under_way.discard(coordinator)
+        self._in_flight.discard(coordinator)
         self._complete_all(sent, ErrorCode.network_exception)
         self._send(coordinator)
 

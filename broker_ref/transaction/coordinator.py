@@ -1,13 +1,15 @@
 """The transaction coordinator of a broker.
 
-Purpose: find the shard of a transactional id, refuse requests where this broker is not the
-coordinator or is still loading, write state changes, and continue once they are replicated: send
-the markers, then complete the transaction. Abort transactions that time out, remove expired
-transactional ids, and load or unload partitions of `__transaction_state` as leadership changes.
-Invariants: the partition of a transactional id is its Java hash modulo the partition count; a shard
-exists while this broker leads its partition in one leader epoch; markers are sent only after the
-prepared state is replicated. Must not know: bytes and versions of requests, who waits for a reply.
-Source: Kafka's `TransactionCoordinator`, `TransactionStateManager`.
+Purpose: find the shard of a transactional id, write state changes, send the transaction markers
+when the prepared state is replicated, and complete the transaction afterwards. The coordinator also
+aborts transactions that time out, removes expired transactional ids, and loads and unloads
+partitions of `__transaction_state` when the leadership changes. Requests are rejected if this
+broker is not the coordinator or is loading the partition.
+
+Invariants: the partition of a transactional id is its Java hash modulo the number of partitions. A
+shard exists while this broker leads its partition in one leader epoch. Markers are sent only after
+the prepared state is replicated. Source: Kafka's `TransactionCoordinator` and
+`TransactionStateManager`.
 """
 
 from __future__ import annotations
@@ -41,7 +43,6 @@ from broker_ref.transaction.marker_channel_manager import (
     PendingCompleteTxn,
     TransactionMarkerChannelManager,
 )
-from broker_ref.transaction.records import TRANSACTIONAL_ID_BYTES_MAX
 from broker_ref.transaction.request_validation import ProducerIdAndEpoch, TransactionMetadata
 from broker_ref.transaction.shard import Shard, ShardState
 from broker_ref.transaction.states import PREPARED
@@ -64,7 +65,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducerIdResult:
-    """The producer id and epoch, or the error code (Kafka's InitProducerIdResult)."""
+    """The producer id and epoch, or an error code (Kafka's `InitProducerIdResult`)."""
 
     error_code: ErrorCode = ErrorCode.none
     producer_id: int = NO_PRODUCER_ID
@@ -73,7 +74,7 @@ class InitProducerIdResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducerIdArguments:
-    """The arguments of InitProducerId; `expected` is the producer's current id and epoch."""
+    """The arguments of InitProducerId. `expected` is the producer id and epoch in the request."""
 
     transactional_id: str
     timeout_ms: int
@@ -83,7 +84,7 @@ class InitProducerIdArguments:
 
 
 class _NoProducerIdError(ApiError):
-    """The broker has no block of producer ids yet."""
+    """The broker is waiting for a block of producer ids."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -93,7 +94,7 @@ class _NoProducerIdError(ApiError):
 
 
 class TransactionCoordinator:
-    """The transactional ids whose partition of the state topic this broker leads."""
+    """The transactional ids whose partition of `__transaction_state` this broker leads."""
 
     def __init__(
         self,
@@ -109,7 +110,8 @@ class TransactionCoordinator:
     ) -> None:
         """Load the partitions that this broker leads.
 
-        `clock` returns the time of the current step; `wake` checks the delayed operations of a key.
+        `clock` returns the time of the current event. `wake` checks the delayed operations of a
+        key.
         """
         self._config = config
         self._metadata = metadata
@@ -141,14 +143,14 @@ class TransactionCoordinator:
     # Leadership
 
     def on_metadata_update(self, now_ms: int) -> None:
-        """Load and unload partitions according to the metadata; send markers to new leaders."""
+        """Load and unload partitions after a metadata change, and send markers to new leaders."""
         count = self._partition_count()
         for index in (*self._shards, *(i for i in range(count) if i not in self._shards)):
             self._update_leadership(index, now_ms)
         self._markers.retry_markers()
 
     def partitions_changed(self, keys: Iterable[Hashable], now_ms: int) -> None:
-        """Complete replicated writes, and the requests that waited for producer ids."""
+        """Complete replicated writes and requests that were waiting for producer ids."""
         for key in keys:
             if key == PRODUCER_IDS:
                 waiting, self._without_ids = self._without_ids, {}
@@ -186,7 +188,7 @@ class TransactionCoordinator:
         self._load(index, shard, Loading(shard), now_ms)
 
     def _on_resignation(self, index: int, now_ms: int) -> None:
-        """Unload a partition; waiting requests fail, and the new coordinator sends the markers."""
+        """Unload a partition. Waiting requests fail, and the new coordinator sends the markers."""
         shard = self._shards.pop(index)
         self._prepared.pop(index, None)
         shard.state = ShardState.RESIGNED
@@ -208,7 +210,7 @@ class TransactionCoordinator:
             self._send_markers_of_prepared(index)
 
     def _send_markers_of_prepared(self, index: int) -> None:
-        """Send the markers of loaded prepared transactions, once these are replicated."""
+        """Send the markers of loaded transactions whose prepared state is replicated."""
         required_offset, pending_txns = self._prepared.get(index, (0, []))
         if pending_txns and self._shards[index].partition.high_watermark >= required_offset:
             del self._prepared[index]
@@ -218,13 +220,13 @@ class TransactionCoordinator:
     # Finding the coordinator
 
     def coordinator(self, transactional_id: str) -> int | None:
-        """Return the coordinator of an id; None while the state topic does not exist."""
+        """Return the coordinator of an id, or None if `__transaction_state` does not exist."""
         index = self.partition_for(transactional_id)
         found = self._metadata.partition(TRANSACTION_STATE_TOPIC, index)
         return found.leader if found is not None else None
 
     def partition_for(self, transactional_id: str) -> int:
-        """Return the partition of the state topic that stores a transactional id."""
+        """Return the partition of `__transaction_state` that stores the transactional id."""
         return partition_of(transactional_id, self._partition_count())
 
     def _partition_count(self) -> int:
@@ -234,17 +236,13 @@ class TransactionCoordinator:
         return len(topic.partitions)
 
     def _shard(self, transactional_id: str) -> Shard:
-        """Return the shard of an id.
+        """Return the shard of a transactional id.
 
-        Raise INVALID_REQUEST for an invalid id, NOT_COORDINATOR where this broker does not lead the
-        partition, and COORDINATOR_LOAD_IN_PROGRESS while it is loaded.
+        Raises: ApiError (INVALID_REQUEST if the id is empty, NOT_COORDINATOR if this broker does
+        not lead the partition, COORDINATOR_LOAD_IN_PROGRESS while the partition is being loaded).
         """
-        if not transactional_id or len(transactional_id.encode()) > TRANSACTIONAL_ID_BYTES_MAX:
-            raise ApiError(
-                ErrorCode.invalid_request,
-                f"A transactional id must have 1 to {TRANSACTIONAL_ID_BYTES_MAX} bytes, not "
-                f"{len(transactional_id.encode())}.",
-            )
+        if not transactional_id:
+            raise ApiError(ErrorCode.invalid_request, "The transactional id is empty.")
         shard = self._shards.get(self.partition_for(transactional_id))
         if shard is None or shard.state is ShardState.FAILED:
             raise ApiError(
@@ -254,18 +252,20 @@ class TransactionCoordinator:
         if shard.state is ShardState.LOADING:
             raise ApiError(
                 ErrorCode.coordinator_load_in_progress,
-                f"This broker is still loading the partition of {transactional_id!r}.",
+                f"This broker is loading the partition of transactional id {transactional_id!r}. "
+                "Retry later.",
             )
         return shard
 
     def _existing_id(self, transactional_id: str) -> tuple[Shard, TransactionMetadata]:
-        """Return an existing id; raise INVALID_PRODUCER_ID_MAPPING where there is none."""
+        """Return an existing transactional id, or raise INVALID_PRODUCER_ID_MAPPING."""
         shard = self._shard(transactional_id)
         entry = shard.ids.get(transactional_id)
         if entry is None:
             raise ApiError(
                 ErrorCode.invalid_producer_id_mapping,
-                f"The transactional id {transactional_id!r} has no producer id.",
+                f"The transactional id {transactional_id!r} has no producer id. Send "
+                "InitProducerId first.",
             )
         return shard, entry
 
@@ -276,7 +276,8 @@ class TransactionCoordinator:
     ) -> Reply[InitProducerIdResult]:
         """Return a producer id and an epoch that fences earlier producers of the transactional id.
 
-        CONCURRENT_TRANSACTIONS while an open transaction is aborted first (`handleInitProducerId`).
+        If a transaction is open, it is aborted first and the error is CONCURRENT_TRANSACTIONS.
+        Source: `TransactionCoordinator.handleInitProducerId`.
         """
         reply: Reply[InitProducerIdResult] = Reply(self._wake)
 
@@ -329,7 +330,7 @@ class TransactionCoordinator:
         _complete_reply(write, reply, result, now_ms)
 
     def _checked_timeout_ms(self, request: InitProducerIdArguments) -> int:
-        """Return the transaction timeout; the checks run in Kafka's order."""
+        """Return the transaction timeout of a valid request. The checks run in Kafka's order."""
         if not request.transactional_id:
             raise ApiError(ErrorCode.invalid_request, "The transactional id must not be empty.")
         if (
@@ -338,7 +339,8 @@ class TransactionCoordinator:
         ):
             raise ApiError(
                 ErrorCode.transactional_id_authorization_failed,
-                "Two-phase commit is disabled: transaction.two.phase.commit.enable is false.",
+                "Two-phase commit is disabled, because transaction.two.phase.commit.enable is "
+                "false.",
             )
         if request.keeps_prepared_transaction:
             raise ApiError(
@@ -349,7 +351,7 @@ class TransactionCoordinator:
         if not 0 < request.timeout_ms <= self._config.transaction_max_timeout_ms:
             raise ApiError(
                 ErrorCode.invalid_transaction_timeout,
-                f"The transaction timeout of {request.timeout_ms} ms is not from 1 to "
+                f"The transaction timeout of {request.timeout_ms} ms is not between 1 and "
                 f"transaction.max.timeout.ms={self._config.transaction_max_timeout_ms}.",
             )
         return request.timeout_ms
@@ -371,7 +373,7 @@ class TransactionCoordinator:
         client_transaction_version: int,
         now_ms: int,
     ) -> Reply[ErrorCode]:
-        """Add partitions to the transaction, and begin it where none is open."""
+        """Add partitions to the transaction. If no transaction is open, begin one."""
         reply: Reply[ErrorCode] = Reply(self._wake)
         try:
             shard, entry = self._existing_id(transactional_id)
@@ -396,7 +398,7 @@ class TransactionCoordinator:
         producer: ProducerIdAndEpoch,
         partitions: Collection[PartitionKey],
     ) -> Mapping[PartitionKey, ErrorCode]:
-        """Return an error code for each partition: NONE if it is in the transaction (KIP-890)."""
+        """Return an error code for each partition: NONE if the transaction contains it."""
         try:
             _, entry = self._existing_id(transactional_id)
             return request_validation.verify_partitions(entry, producer, partitions)
@@ -414,9 +416,10 @@ class TransactionCoordinator:
         client_transaction_version: int,
         now_ms: int,
     ) -> Reply[InitProducerIdResult]:
-        """Commit or abort; the reply completes once the prepared state is replicated.
+        """Commit or abort a transaction.
 
-        The markers are sent afterwards (`TransactionCoordinator.endTransaction`).
+        The reply completes when the prepared state is replicated. The markers are sent afterwards.
+        Source: `TransactionCoordinator.endTransaction`.
         """
         reply: Reply[InitProducerIdResult] = Reply(self._wake)
         try:
@@ -434,7 +437,7 @@ class TransactionCoordinator:
             else:
                 result = _producer_of(prepare_complete(value, now_ms=now_ms))
                 _complete_reply(
-                    self._write_decision(shard, entry, value, now_ms), reply, result, now_ms
+                    self._write_prepared(shard, entry, value, now_ms), reply, result, now_ms
                 )
         except ApiError as error:
             reply.complete(InitProducerIdResult(error_code=error.error_code))
@@ -448,9 +451,9 @@ class TransactionCoordinator:
             generate_producer_id=self._generate_producer_id,
             now_ms=now_ms,
         )
-        return self._write_decision(shard, entry, value, now_ms)
+        return self._write_prepared(shard, entry, value, now_ms)
 
-    def _write_decision(
+    def _write_prepared(
         self, shard: Shard, entry: TransactionMetadata, value: Transaction, now_ms: int
     ) -> PendingWrite:
         def replicated() -> None:
@@ -461,7 +464,7 @@ class TransactionCoordinator:
         return self._write(shard, entry, value, now_ms, on_replicated=replicated)
 
     def _complete(self, pending_txn: PendingCompleteTxn) -> None:
-        """Write the completed state, once every partition has its marker."""
+        """Write the completed state after every partition has received its marker."""
         shard, entry = pending_txn.shard, pending_txn.entry
         now_ms = self._clock()
         if not shard.is_active or entry.pending is None:
@@ -470,7 +473,11 @@ class TransactionCoordinator:
         try:
             self._write(shard, entry, value, now_ms)
         except ApiError as error:
-            logger.info("Writing the completed transaction of %.100r failed: %s", entry.name, error)
+            logger.info(
+                "Failed to write the completed transaction of %.100r. Retrying: %s",
+                entry.name,
+                error,
+            )
             self._schedule.at(now_ms + RETRY_BACKOFF_MS, lambda _: self._complete(pending_txn))
 
     def _write(
@@ -491,21 +498,24 @@ class TransactionCoordinator:
         )
 
     def _checked_version(self, client_transaction_version: int) -> int:
-        """Return a client's version; raise UNSUPPORTED_VERSION where the cluster lacks it."""
+        """Return the transaction version of a client.
+
+        Raises: ApiError (UNSUPPORTED_VERSION) if the cluster does not support the version.
+        """
         if client_transaction_version > 0 and self._metadata.transaction_version == 0:
             raise ApiError(
                 ErrorCode.unsupported_version,
-                f"Transaction version {client_transaction_version} requires the feature "
-                "transaction.version, which is 0 in this cluster.",
+                f"Transaction version {client_transaction_version} is not supported, because the "
+                "feature transaction.version is 0 in this cluster.",
             )
         return client_transaction_version
 
     # Periodic tasks
 
     def abort_timed_out_transactions(self, now_ms: int) -> None:
-        """Abort the transactions that exceed their timeout."""
+        """Abort the transactions that have exceeded their timeout."""
         for shard in self._active_shards():
-            # A write may complete earlier tombstones, which removes ids during the loop.
+            # A write can complete earlier tombstones, which removes ids during the loop.
             due = [
                 entry
                 for entry in shard.ids.values()
@@ -514,14 +524,16 @@ class TransactionCoordinator:
             for entry in due:
                 try:
                     self._abort(shard, entry, now_ms)
-                    logger.info("The transaction of %.100r timed out and is aborted", entry.name)
+                    logger.info(
+                        "Aborting the transaction of %.100r, which exceeded its timeout", entry.name
+                    )
                 except ApiError as error:
                     logger.warning(
-                        "Aborting the transaction of %.100r failed: %s", entry.name, error
+                        "Failed to abort the transaction of %.100r: %s", entry.name, error
                     )
 
     def remove_expired_transactional_ids(self, now_ms: int) -> None:
-        """Remove transactional ids that were unused for `transactional.id.expiration.ms`."""
+        """Remove transactional ids that have not been used for `transactional.id.expiration.ms`."""
         expiration_ms = self._config.transactional_id_expiration_ms
         for shard in self._active_shards():
             due = [
@@ -530,10 +542,10 @@ class TransactionCoordinator:
                 if request_validation.has_expired(entry, expiration_ms=expiration_ms, now_ms=now_ms)
             ]
             try:
-                shard.forget(due, now_ms)
+                shard.write_tombstones(due, now_ms)
             except ApiError as error:
                 logger.warning(
-                    "Removing expired transactional ids of partition %d failed: %s",
+                    "Failed to remove expired transactional ids of partition %d: %s",
                     shard.partition.key.partition, error,
                 )  # fmt: skip
 
@@ -543,27 +555,30 @@ class TransactionCoordinator:
     # Administration
 
     def describe(self, transactional_id: str) -> tuple[Transaction, frozenset[PartitionKey]]:
-        """Return the state of an id, and the partitions that lack their marker.
+        """Return the state of a transactional id, and the partitions without a marker.
 
-        Raise TRANSACTIONAL_ID_NOT_FOUND.
+        Raises: ApiError (TRANSACTIONAL_ID_NOT_FOUND).
         """
         entry = self._shard(transactional_id).ids.get(transactional_id)
         if entry is None:
             raise ApiError(
                 ErrorCode.transactional_id_not_found,
-                f"The transactional id {transactional_id!r} does not exist.",
+                f"There is no transactional id {transactional_id!r}.",
             )
         return entry.current, frozenset(entry.unmarked)
 
     def transactions(self) -> dict[str, Transaction]:
-        """Return all ids coordinated here; raise COORDINATOR_LOAD_IN_PROGRESS while loading."""
+        """Return all transactional ids that this broker coordinates.
+
+        Raises: ApiError (COORDINATOR_LOAD_IN_PROGRESS) while a partition is being loaded.
+        """
         found = {}
         for shard in self._shards.values():
             if shard.state is ShardState.LOADING:
                 raise ApiError(
                     ErrorCode.coordinator_load_in_progress,
-                    f"This broker is still loading partition {shard.partition.key.partition} of "
-                    f"{TRANSACTION_STATE_TOPIC}.",
+                    f"This broker is loading partition {shard.partition.key.partition} of "
+                    f"{TRANSACTION_STATE_TOPIC}. Retry later.",
                 )
             found.update({name: entry.current for name, entry in shard.ids.items()})
         return found
@@ -579,7 +594,7 @@ def _complete_reply(
     result: InitProducerIdResult,
     now_ms: int,
 ) -> None:
-    """Complete the reply when a write is done, with `result` if it succeeded."""
+    """Complete the reply when the write is done, with `result` if the write succeeded."""
 
     def done(outcome: ErrorCode, time_ms: int) -> None:
         del time_ms

@@ -1,9 +1,9 @@
-"""Loading of a shard from its partition of `__transaction_state`.
+"""Loads a shard from its partition of `__transaction_state`.
 
-Purpose: replay the leader's log in bounded steps, while the shard is LOADING. Invariant: the last
-record of an id counts; after the last step the shard is ACTIVE, or FAILED with the reason in the
-log. `end_offset` is the log end offset at the start of the replay: the loaded state counts once it
-is replicated up to there. Must not know: requests, the use of the loaded state.
+Purpose: replay the leader's log in bounded steps. The shard is LOADING during the replay.
+Invariants: the last record of each transactional id is used. After the last step, the shard is
+ACTIVE or FAILED. If it is FAILED, the reason is logged. `end_offset` is the log end offset at the
+start of the replay. The loaded state is valid once the high watermark has reached `end_offset`.
 Source: Kafka's `TransactionStateManager.loadTransactionMetadata`.
 """
 
@@ -23,13 +23,13 @@ from broker_ref.transaction.request_validation import TransactionMetadata
 from broker_ref.transaction.shard import Shard, ShardState
 
 IDS_PER_STEP: Final = 2_000
-"""The number of transactional ids that one step decodes, after the log has been read."""
+"""The number of transactional ids that one step decodes after the log has been read."""
 
 logger = logging.getLogger(__name__)
 
 
 class Loading:
-    """The replay of one shard's log up to its end offset at the start."""
+    """The replay of a shard's log up to the log end offset at the start of the replay."""
 
     def __init__(self, shard: Shard) -> None:
         self.end_offset = shard.partition.log.log_end_offset
@@ -40,7 +40,7 @@ class Loading:
         self._decoding_offset: int | None = None
 
     def step(self) -> bool:
-        """Read the next part; return whether it was the last."""
+        """Replay the next part of the log. Return whether it was the last part."""
         shard = self._shard
         try:
             if not self._log.step(self._take):
@@ -55,7 +55,7 @@ class Loading:
         except LogError as error:
             offset = self._log.offset if self._decoding_offset is None else self._decoding_offset
             logger.error(
-                "Loading transactional ids from %s-%d failed: the log cannot be read at "
+                "Failed to load transactional ids from %s-%d, because the log cannot be read at "
                 "offset %d: %s",
                 shard.partition.key.topic, shard.partition.key.partition, offset, error,
             )  # fmt: skip
@@ -78,7 +78,8 @@ class Loading:
             self._records[name] = record
         else:
             logger.warning(
-                "The record of transactional id %.100r in partition %d has an unknown version",
+                "Ignoring a record with an unknown version for transactional id %.100r in "
+                "partition %d",
                 name, self._shard.partition.key.partition,
             )  # fmt: skip
 

@@ -1,11 +1,11 @@
-"""Delivery of transaction markers to the partitions of prepared transactions.
+"""Delivers transaction markers to the partitions of prepared transactions.
 
-Purpose: send the markers to the partitions' leaders by WriteTxnMarkers, and retry with the current
-leader until every partition has its marker. Invariants: one request per broker is in flight, and
-new markers go with the next one; a deleted partition needs no marker; `on_marked` is called once,
-when no partition of a transaction lacks its marker, and never for a shard that this broker has
-unloaded. Must not know: the completion of the transaction.
-Source: Kafka's `TransactionMarkerChannelManager`, `TransactionMarkerRequestCompletionHandler`.
+Purpose: send the markers to the partition leaders with WriteTxnMarkers, and retry with the current
+leaders until every partition has its marker. Invariants: each broker has at most one request in
+flight, and new markers are sent with the next request. A deleted partition needs no marker.
+`on_marked` is called once, when every partition of a transaction has its marker, and never for a
+shard that this broker has unloaded. Source: Kafka's `TransactionMarkerChannelManager` and
+`TransactionMarkerRequestCompletionHandler`.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from broker_ref.transaction.states import TransactionState
 
 PURPOSE: Final = "transaction-markers"
 RETRY_BACKOFF_MS: Final = 50
-"""Kafka's backoff for an unreachable broker; Kafka retries other errors at once."""
+"""Kafka's backoff for a broker that is not available. Kafka retries other errors immediately."""
 
 REQUEST_TIMEOUT_MS: Final = 30_000
 PARTITIONS_PER_REQUEST_MAX: Final = 2_000
 
 _FENCED_ERRORS: Final = (ErrorCode.invalid_producer_epoch, ErrorCode.transaction_coordinator_fenced)
-"""A newer producer or coordinator completes the transaction."""
+"""Errors that mean that a newer producer epoch or coordinator completes the transaction."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class PendingCompleteTxn:
-    """A prepared transaction until every partition has its marker (Kafka's PendingCompleteTxn)."""
+    """A prepared transaction whose markers are being sent (Kafka's `PendingCompleteTxn`)."""
 
     shard: Shard
     entry: TransactionMetadata
@@ -58,7 +58,7 @@ class PendingCompleteTxn:
 
     @property
     def is_pending(self) -> bool:
-        """Whether this broker still has to complete it."""
+        """Whether this broker must still complete the transaction."""
         return not self.is_over and self.shard.is_active
 
 
@@ -66,7 +66,7 @@ _Marks = dict[PendingCompleteTxn, set[PartitionKey]]
 
 
 class TransactionMarkerChannelManager:
-    """The markers that this broker has to deliver."""
+    """The markers that this broker must deliver."""
 
     def __init__(
         self,
@@ -83,16 +83,16 @@ class TransactionMarkerChannelManager:
         self._clock = clock
         self._on_marked = on_marked
         self._queues: dict[int, _Marks] = {}
-        self._under_way: dict[int, _Marks] = {}
+        self._in_flight: dict[int, _Marks] = {}
         self._later: _Marks = {}
         self._timer: Timer | None = None
 
     def add_txn_markers_to_send(self, pending: PendingCompleteTxn) -> None:
-        """Send the markers of a prepared transaction to every partition that lacks its one."""
+        """Send the markers of a prepared transaction to every partition without a marker."""
         self._route({pending: set(pending.entry.unmarked)})
 
     def retry_markers(self) -> None:
-        """Look up the current leaders again and retry the failed markers."""
+        """Retry failed markers with the current leaders."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -134,7 +134,7 @@ class TransactionMarkerChannelManager:
     def _send(self, broker_id: int) -> None:
         """Send the queued markers to a broker, unless a request is in flight."""
         broker = self._metadata.brokers.get(broker_id)
-        if broker_id in self._under_way or broker_id not in self._queues:
+        if broker_id in self._in_flight or broker_id not in self._queues:
             return
         if broker is None:
             self._retry_all_later(self._queues.pop(broker_id))
@@ -142,7 +142,7 @@ class TransactionMarkerChannelManager:
         marks = self._next_markers(broker_id)
         if not marks:
             return
-        self._under_way[broker_id] = marks
+        self._in_flight[broker_id] = marks
         self._outbox.send(
             Channel(node_id=broker.broker_id, host=broker.host, port=broker.port, purpose=PURPOSE),
             api_key=API_KEY,
@@ -157,7 +157,7 @@ class TransactionMarkerChannelManager:
         )
 
     def _next_markers(self, broker_id: int) -> _Marks:
-        """Remove the markers of the next request from a broker's queue."""
+        """Take the markers of the next request from a broker's queue."""
         queue = self._queues[broker_id]
         marks: _Marks = {}
         partitions = 0
@@ -178,7 +178,7 @@ class TransactionMarkerChannelManager:
             for topic in marker.topics
             for partition in topic.partitions
         }
-        for pending, keys in self._under_way.pop(broker_id).items():
+        for pending, keys in self._in_flight.pop(broker_id).items():
             producer_id = pending.entry.current.producer_id
             for key in keys:
                 self._handle_partition_result(
@@ -197,20 +197,21 @@ class TransactionMarkerChannelManager:
         elif error_code in _FENCED_ERRORS:
             pending.is_over = True
             logger.warning(
-                "Another coordinator completes the transaction of %.100r: %s-%d returned %s",
+                "Another coordinator completes the transaction of %.100r, because %s-%d returned "
+                "%s",
                 pending.entry.name, key.topic, key.partition, error_code.name,
             )  # fmt: skip
         else:
             logger.info(
-                "The marker of %.100r for %s-%d failed and is retried: %s",
+                "Failed to write the marker of %.100r to %s-%d. Retrying: %s",
                 pending.entry.name, key.topic, key.partition,
-                "no result in the response" if error_code is None else error_code.name,
+                "the response contains no result" if error_code is None else error_code.name,
             )  # fmt: skip
             self._retry_later(pending, key)
 
     def _handle_failure(self, broker_id: int, reason: str) -> None:
-        logger.info("WriteTxnMarkers to broker %d failed and is retried: %s", broker_id, reason)
-        self._retry_all_later(self._under_way.pop(broker_id))
+        logger.info("WriteTxnMarkers to broker %d failed. Retrying: %s", broker_id, reason)
+        self._retry_all_later(self._in_flight.pop(broker_id))
         self._retry_all_later(self._queues.pop(broker_id, {}))
 
     def _retry_all_later(self, marks: _Marks) -> None:

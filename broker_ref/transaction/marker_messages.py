@@ -1,7 +1,7 @@
-"""WriteTxnMarkers (27), versions 1 and 2, between coordinators and leaders.
+"""The messages of WriteTxnMarkers (27), versions 1 and 2.
 
-Purpose: the request and response. Invariant: fields that version 1 lacks have their defaults. Must
-not know: when it is sent. Source: KIP-98, KIP-1228.
+Transaction coordinators send the request to partition leaders. Fields that do not exist in version
+1 have default values. Source: KIP-98, KIP-1228.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VERSION: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedTopic:
-    """Partitions of a topic that receive a marker."""
+    """The partitions of a topic that receive a marker."""
 
     name: str
     partition_indexes: tuple[int, ...]
@@ -25,7 +25,7 @@ class MarkedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenMarker:
-    """The marker of a producer's transaction and its partitions."""
+    """The marker of a transaction, and the partitions that receive it."""
 
     producer_id: int
     producer_epoch: int
@@ -37,14 +37,14 @@ class WrittenMarker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteTxnMarkersRequest:
-    """The markers to write."""
+    """A WriteTxnMarkers request."""
 
     markers: tuple[WrittenMarker, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResult:
-    """The result of a partition."""
+    """The error code of a partition."""
 
     partition_index: int
     error_code: ErrorCode
@@ -52,7 +52,7 @@ class PartitionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResult:
-    """The results of a topic's partitions."""
+    """The partition results of a topic."""
 
     name: str
     partitions: tuple[PartitionResult, ...]
@@ -60,7 +60,7 @@ class TopicResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerResult:
-    """The results of one producer's marker."""
+    """The results of one marker."""
 
     producer_id: int
     topics: tuple[TopicResult, ...]
@@ -68,6 +68,6 @@ class MarkerResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteTxnMarkersResponse:
-    """The results of all markers."""
+    """A WriteTxnMarkers response."""
 
     markers: tuple[MarkerResult, ...]

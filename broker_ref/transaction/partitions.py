@@ -1,7 +1,6 @@
-"""Partitions grouped by topic, as records and requests list them.
+"""Groups partitions by topic for records and requests.
 
-Purpose: group and sort partitions, so that equal sets have equal bytes. Must not know: the messages
-that contain them.
+Partitions are sorted, so that equal sets of partitions have the same encoding.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from broker_ref.replication.partition import PartitionKey
 
 
 def in_order(partitions: Iterable[PartitionKey]) -> list[PartitionKey]:
-    """Sort partitions by topic, then by index."""
+    """Sort partitions by topic and index."""
     return sorted(partitions, key=lambda key: (key.topic, key.partition))
 
 

@@ -1,21 +1,21 @@
-"""The records of `__transaction_state`, byte for byte as Apache Kafka 4.3 writes them.
+"""The records of `__transaction_state`, in the exact format of Apache Kafka 4.3.
 
     key     TransactionLogKey v0    int16 0, string transactional_id
-    value   TransactionLogValue v1  where transaction.version is 1 or more: int16 1, int64
+    value   TransactionLogValue v1  if transaction.version is at least 1: int16 1, int64
                                     producer_id, int16 producer_epoch, int32 timeout (ms), int8
                                     state, compact nullable array of topics: compact string topic,
                                     compact array of int32 partitions, tagged fields (none); int64
                                     last_update_timestamp (ms), int64 start_timestamp (ms), tagged
                                     fields: 0 int64 previous_producer_id, 1 int64
                                     next_producer_id, 2 int16 client_transaction_version, 3 int16
-                                    next_producer_epoch; each where it is not its default
+                                    next_producer_epoch; default values are not written
             TransactionLogValue v0  the same with plain strings and arrays, without tagged fields
             null                    a tombstone: the transactional id is removed
 
-Purpose: encode and decode them. Invariant: decoding version 1 returns the encoded value, except for
-`last_producer_epoch`, which the log does not contain. Kafka 4.3 does not write next_producer_epoch
-and ignores it. The topics of an id in state Empty are null. Must not know: where records are
-stored. Source: Kafka's TransactionLogKey.json, TransactionLogValue.json and `TransactionLog`.
+Purpose: encode and decode these records. Invariant: decoding version 1 returns the encoded value,
+except for `last_producer_epoch`, which the log does not contain. Kafka 4.3 does not write
+next_producer_epoch and ignores it. In state Empty, the array of topics is null. Source: Kafka's
+TransactionLogKey.json, TransactionLogValue.json and `TransactionLog`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from broker_ref.transaction.transitions import NO_PRODUCER_ID, Transaction
 KEY_VERSION: Final = 0
 VALUE_VERSIONS: Final = range(2)
 FIRST_FLEXIBLE_VALUE_VERSION: Final = 1
-TRANSACTIONAL_ID_BYTES_MAX: Final = 2**15 - 1
 
 PREVIOUS_PRODUCER_ID_TAG: Final = 0
 NEXT_PRODUCER_ID_TAG: Final = 1
@@ -58,12 +57,12 @@ class UnreadableTransactionError(LogError):
 
 
 def encode_key(transactional_id: str) -> bytes:
-    """Encode a key."""
+    """Encode the key of a transactional id."""
     return _INT16.pack(KEY_VERSION) + _string(transactional_id)
 
 
 def encode_value(transaction: Transaction, *, version: int) -> bytes:
-    """Encode a value in one of `VALUE_VERSIONS`."""
+    """Encode a value. `version` is one of `VALUE_VERSIONS`."""
     flexible = version >= FIRST_FLEXIBLE_VALUE_VERSION
     return b"".join(
         (
@@ -82,7 +81,7 @@ def encode_value(transaction: Transaction, *, version: int) -> bytes:
 
 
 def decode_key(data: bytes) -> str | None:
-    """Return the transactional id; None where the key's version is unknown."""
+    """Return the transactional id, or None if the version of the key is unknown."""
     cursor = Cursor(data)
     try:
         if cursor.fixed(_INT16, "the version") != KEY_VERSION:
@@ -93,12 +92,12 @@ def decode_key(data: bytes) -> str | None:
 
 
 def is_known(data: bytes) -> bool:
-    """Return whether a value has one of `VALUE_VERSIONS`; other values are left alone."""
+    """Return whether the version of a value is in `VALUE_VERSIONS`. Other values are ignored."""
     return int.from_bytes(data[: _INT16.size]) in VALUE_VERSIONS
 
 
 def decode_value(data: bytes) -> Transaction:
-    """Decode a value; raise UnreadableTransactionError where that fails."""
+    """Decode a value. Raises: UnreadableTransactionError."""
     cursor = Cursor(data)
     try:
         version = cursor.fixed(_INT16, "the version")
@@ -145,7 +144,7 @@ def _read_value(cursor: Cursor, *, flexible: bool) -> Transaction:
     timeout_ms = cursor.fixed(_INT32, "the timeout")
     state = TransactionState(cursor.fixed(_INT8, "the state"))
     if state is TransactionState.DEAD:
-        raise ValueError("state Dead is only valid for a tombstone")
+        raise ValueError("the state Dead is valid only for a tombstone")
     partitions = frozenset(_read_partitions(cursor, flexible=flexible))
     last_update_timestamp_ms = cursor.fixed(_INT64, "the last update timestamp")
     start_timestamp_ms = cursor.fixed(_INT64, "the start timestamp")

@@ -1,9 +1,9 @@
-"""Validation of requests about a transactional id.
+"""Validates requests that contain a transactional id.
 
-Purpose: the checks of InitProducerId, AddPartitionsToTxn and EndTxn in Kafka's order, and the next
-value of the transactional id. Invariant: nothing is changed here; the caller applies the value
-after it is replicated. Must not know: the log, replies, leaders of partitions.
-Source: Kafka's `TransactionCoordinator` (4.3), KIP-360, KIP-890, KIP-939.
+Purpose: run the checks of InitProducerId, AddPartitionsToTxn and EndTxn in Kafka's order, and
+return the next value of the transactional id. Invariant: the functions change nothing. The caller
+applies the value after it has been replicated. Source: Kafka's `TransactionCoordinator` (4.3),
+KIP-360, KIP-890, KIP-939.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from broker_ref.transaction.transitions import (
 )
 
 DrawProducerId = Callable[[], int]
-"""Returns an unused producer id; raises COORDINATOR_LOAD_IN_PROGRESS while none is available."""
+"""A function that returns a new producer id, or raises COORDINATOR_LOAD_IN_PROGRESS."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdAndEpoch:
-    """A producer id with its epoch."""
+    """A producer id and a producer epoch."""
 
     producer_id: int
     producer_epoch: int
@@ -44,10 +44,11 @@ class ProducerIdAndEpoch:
 
 @dataclass(slots=True, kw_only=True)
 class TransactionMetadata:
-    """A transactional id with its replicated and its pending value (Kafka's TransactionMetadata).
+    """A transactional id with its current value and its pending value.
 
-    `pending` is the next value while it is written or its markers are being sent; no other change
-    is accepted meanwhile. `unmarked` contains the partitions that lack their marker.
+    `pending` is the next value while it is being written or markers are being sent. During this
+    time, no other change is accepted. `unmarked` contains the partitions without a marker. Source:
+    Kafka's `TransactionMetadata`.
     """
 
     name: str
@@ -56,12 +57,12 @@ class TransactionMetadata:
     unmarked: set[PartitionKey]
 
     def refuse_if_pending(self) -> None:
-        """Raise CONCURRENT_TRANSACTIONS while a change is pending; clients retry it."""
+        """Raise CONCURRENT_TRANSACTIONS if a change is pending. Clients retry this error."""
         if self.pending is not None:
             raise ApiError(
                 ErrorCode.concurrent_transactions,
-                f"Transactional id {self.name!r} changes from {self.current.state.title} to "
-                f"{self.pending.state.title}.",
+                f"Transactional id {self.name!r} is changing from state "
+                f"{self.current.state.title} to {self.pending.state.title}.",
             )
 
 
@@ -76,7 +77,10 @@ def initialize(
     generate_producer_id: DrawProducerId,
     now_ms: int,
 ) -> Transaction | None:
-    """Return the value for a starting producer; None if its transaction must be aborted first."""
+    """Return the next value for a producer that starts.
+
+    Return None if an open transaction must be aborted first.
+    """
     entry.refuse_if_pending()
     current = entry.current
     if expected is not None and not _may_be_expected(current, expected):
@@ -84,7 +88,7 @@ def initialize(
     if current.state in PREPARED:
         raise ApiError(
             ErrorCode.concurrent_transactions,
-            f"The transaction of {entry.name!r} is {current.state.title}.",
+            f"The transaction of {entry.name!r} is in state {current.state.title}.",
         )
     if current.state is TransactionState.ONGOING:
         return None
@@ -103,7 +107,7 @@ def initialize(
 
 
 def _may_be_expected(current: Transaction, expected: ProducerIdAndEpoch) -> bool:
-    """Return whether `expected` has a valid producer id; its epoch is checked later.
+    """Return whether the producer id in the request is valid. The epoch is checked later.
 
     The previous producer id is valid if its epochs are exhausted, because the producer may not have
     received the new one.
@@ -129,12 +133,12 @@ def add_partitions(
     client_transaction_version: int,
     now_ms: int,
 ) -> Transaction | None:
-    """Return the transaction with these partitions added; None if it has all of them."""
+    """Return the transaction with the partitions added, or None if it contains all of them."""
     entry.refuse_if_pending()
     current = entry.current
     _check_producer(entry, producer)
     if current.state in PREPARED:
-        raise _is_prepared(entry)
+        raise _concurrent_transactions(entry)
     if current.state is TransactionState.ONGOING and current.partitions.issuperset(partitions):
         return None
     return prepare_add_partitions(
@@ -147,11 +151,12 @@ def verify_partitions(
 ) -> Mapping[PartitionKey, ErrorCode]:
     """Return NONE or TRANSACTION_ABORTABLE for each partition.
 
-    Pending changes are ignored: the partition checks again when it appends.
+    Pending changes are ignored, because the partition leader checks the transaction again when it
+    appends.
     """
     _check_producer(entry, producer)
     if entry.current.state in PREPARED:
-        raise _is_prepared(entry)
+        raise _concurrent_transactions(entry)
     return {
         key: ErrorCode.none if key in entry.current.partitions else ErrorCode.transaction_abortable
         for key in partitions
@@ -168,7 +173,10 @@ def _check_producer(entry: TransactionMetadata, producer: ProducerIdAndEpoch) ->
 
 # EndTxn
 
-_DECISIONS: Final = {True: TransactionState.PREPARE_COMMIT, False: TransactionState.PREPARE_ABORT}
+_PREPARED_STATES: Final = {
+    True: TransactionState.PREPARE_COMMIT,
+    False: TransactionState.PREPARE_ABORT,
+}
 
 
 def end(
@@ -180,10 +188,10 @@ def end(
     generate_producer_id: DrawProducerId,
     now_ms: int,
 ) -> Transaction | None:
-    """Return the prepared transaction; None if it is already completed as requested.
+    """Return the prepared transaction, or None if it is already completed as requested.
 
-    From transaction version 2 on, each end returns the next epoch to the producer, and an abort is
-    valid without any partition (`TransactionCoordinator.endTransaction`).
+    From transaction version 2 on, the producer receives the next epoch, and a transaction without
+    partitions can be aborted. Source: `TransactionCoordinator.endTransaction`.
     """
     if client_transaction_version < FIRST_VERSION_OF_EPOCH_BUMPS:
         return _end(entry, producer, commit=commit, now_ms=now_ms)
@@ -207,32 +215,32 @@ def end(
     if not is_valid:
         raise _fenced(entry, producer.producer_id, producer.producer_epoch)
     if current.state in PREPARED:
-        raise _answer_to_prepared(entry, commit=commit)
+        raise _prepared_error(entry, commit=commit)
     if current.state in COMPLETED and is_retry:
-        if OUTCOMES[_DECISIONS[commit]] is current.state:
+        if OUTCOMES[_PREPARED_STATES[commit]] is current.state:
             return None
         raise _invalid_state(entry, commit=commit)
     if current.state is not TransactionState.ONGOING and commit:
         raise _invalid_state(entry, commit=commit)
-    return _decided(entry, commit=commit, generate_producer_id=generate_producer_id, now_ms=now_ms)
+    return _prepared(entry, commit=commit, generate_producer_id=generate_producer_id, now_ms=now_ms)
 
 
 def _end(
     entry: TransactionMetadata, producer: ProducerIdAndEpoch, *, commit: bool, now_ms: int
 ) -> Transaction | None:
-    """Validate an end before transaction version 2, where the epoch stays the same."""
+    """Validate an EndTxn request for transaction versions below 2. The epoch does not change."""
     _check_producer(entry, producer)
     entry.refuse_if_pending()
     current = entry.current
     if current.state in PREPARED:
-        raise _answer_to_prepared(entry, commit=commit)
-    if current.state in COMPLETED and OUTCOMES[_DECISIONS[commit]] is current.state:
+        raise _prepared_error(entry, commit=commit)
+    if current.state in COMPLETED and OUTCOMES[_PREPARED_STATES[commit]] is current.state:
         return None
     if current.state is not TransactionState.ONGOING:
         raise _invalid_state(entry, commit=commit)
     return prepare_abort_or_commit(
         current,
-        _DECISIONS[commit],
+        _PREPARED_STATES[commit],
         client_transaction_version=0,
         next_producer_id=NO_PRODUCER_ID,
         now_ms=now_ms,
@@ -246,20 +254,23 @@ def fence(
     generate_producer_id: DrawProducerId,
     now_ms: int,
 ) -> Transaction:
-    """Return the abort of an open transaction that the coordinator fences."""
+    """Return the aborted state of an open transaction that the coordinator fences."""
     if transaction_version < FIRST_VERSION_OF_EPOCH_BUMPS:
         return prepare_fence_producer_epoch(entry.current, now_ms=now_ms)
-    return _decided(entry, commit=False, generate_producer_id=generate_producer_id, now_ms=now_ms)
+    return _prepared(entry, commit=False, generate_producer_id=generate_producer_id, now_ms=now_ms)
 
 
-def _decided(
+def _prepared(
     entry: TransactionMetadata, *, commit: bool, generate_producer_id: DrawProducerId, now_ms: int
 ) -> Transaction:
-    """Return the prepared transaction with the next epoch, or a new producer id if exhausted."""
+    """Return the prepared transaction with the next epoch.
+
+    If the epochs are exhausted, it contains a new producer id.
+    """
     exhausted = entry.current.is_epoch_exhausted
     return prepare_abort_or_commit(
         entry.current,
-        _DECISIONS[commit],
+        _PREPARED_STATES[commit],
         client_transaction_version=FIRST_VERSION_OF_EPOCH_BUMPS,
         next_producer_id=generate_producer_id() if exhausted else NO_PRODUCER_ID,
         now_ms=now_ms,
@@ -270,7 +281,7 @@ def _decided(
 
 
 def has_timed_out(entry: TransactionMetadata, now_ms: int) -> bool:
-    """Return whether the transaction exceeds its timeout."""
+    """Return whether the transaction has exceeded its timeout."""
     current = entry.current
     return (
         entry.pending is None
@@ -281,7 +292,7 @@ def has_timed_out(entry: TransactionMetadata, now_ms: int) -> bool:
 
 
 def has_expired(entry: TransactionMetadata, *, expiration_ms: int, now_ms: int) -> bool:
-    """Return whether the id was idle for `expiration_ms`."""
+    """Return whether the transactional id has not been used for `expiration_ms`."""
     current = entry.current
     return (
         entry.pending is None
@@ -293,13 +304,13 @@ def has_expired(entry: TransactionMetadata, *, expiration_ms: int, now_ms: int) 
 # Errors
 
 
-def _answer_to_prepared(entry: TransactionMetadata, *, commit: bool) -> ApiError:
-    if _DECISIONS[commit] is entry.current.state:
-        return _is_prepared(entry)
+def _prepared_error(entry: TransactionMetadata, *, commit: bool) -> ApiError:
+    if _PREPARED_STATES[commit] is entry.current.state:
+        return _concurrent_transactions(entry)
     return _invalid_state(entry, commit=commit)
 
 
-def _is_prepared(entry: TransactionMetadata) -> ApiError:
+def _concurrent_transactions(entry: TransactionMetadata) -> ApiError:
     return ApiError(
         ErrorCode.concurrent_transactions,
         f"The transaction of {entry.name!r} is in state {entry.current.state.title}.",
@@ -309,8 +320,8 @@ def _is_prepared(entry: TransactionMetadata) -> ApiError:
 def _invalid_state(entry: TransactionMetadata, *, commit: bool) -> ApiError:
     return ApiError(
         ErrorCode.invalid_txn_state,
-        f"The transaction of {entry.name!r} is in state {entry.current.state.title} and cannot be "
-        f"{'committed' if commit else 'aborted'}.",
+        f"The transaction of {entry.name!r} is in state {entry.current.state.title} and cannot "
+        f"be {'committed' if commit else 'aborted'}.",
     )
 
 
@@ -326,6 +337,6 @@ def _fenced(entry: TransactionMetadata, producer_id: int, producer_epoch: int) -
     current = entry.current
     return ApiError(
         ErrorCode.producer_fenced,
-        f"Producer {producer_id} with epoch {producer_epoch} is fenced: the current producer of "
+        f"Producer {producer_id} with epoch {producer_epoch} is fenced. The current producer of "
         f"{entry.name!r} is {current.producer_id} with epoch {current.producer_epoch}.",
     )

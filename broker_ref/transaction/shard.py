@@ -1,9 +1,8 @@
-"""One partition of `__transaction_state` on its coordinator.
+"""A partition of `__transaction_state` on its coordinator.
 
-Purpose: the transactional ids of the partition, and the writes to it. Invariant: memory follows the
-log: a value is `pending` once it is in the leader's log, and `current` once it is replicated or was
-loaded; a failed write leaves no trace. Must not know: the reason of a write,
-requests. Source: Kafka's `TransactionStateManager`.
+Purpose: store the transactional ids of the partition, and write to it. Invariants: a value is
+`pending` when it is in the leader's log, and `current` when it has been replicated or loaded. A
+failed write changes nothing. Source: Kafka's `TransactionStateManager`.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from broker_ref.transaction.request_validation import TransactionMetadata
 from broker_ref.transaction.transitions import Transaction, prepare_dead
 
 TOMBSTONES_BYTES_MAX: Final = 16384
-"""The timeout of a batch of tombstones, as in Kafka."""
+"""The maximum size of a batch of tombstones, as in Kafka."""
 
 _TOMBSTONE_BYTES_BESIDE_KEY_MAX: Final = 32
 
 
 class ShardState(Enum):
-    """Whether the partition is loaded, and still led by this broker."""
+    """Whether the partition is loaded, and whether this broker still leads it."""
 
     LOADING = 0
     ACTIVE = 1
@@ -37,10 +36,10 @@ class ShardState(Enum):
 
 
 class Shard:
-    """The transactional ids of one partition, initially none and LOADING.
+    """The transactional ids of one partition, initially empty and in state LOADING.
 
-    `coordinator_epoch` is the leader epoch in which this broker loaded the partition; leaders
-    refuse markers with an older one.
+    `coordinator_epoch` is the leader epoch in which this broker loaded the partition. Partition
+    leaders reject markers with an older coordinator epoch.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class Shard:
         value_version: int,
         on_replicated: Callable[[], None] | None = None,
     ) -> PendingWrite:
-        """Append an id's next value; raise ApiError where that fails.
+        """Append the next value of a transactional id. Raises: ApiError if the append fails.
 
         `on_replicated` is called when the value is replicated.
         """
@@ -102,14 +101,14 @@ class Shard:
             timeout_ms=value.timeout_ms,
         )
 
-    def forget(self, entries: Sequence[TransactionMetadata], now_ms: int) -> None:
-        """Append tombstones, in batches of the largest possible size; raise ApiError."""
+    def write_tombstones(self, entries: Sequence[TransactionMetadata], now_ms: int) -> None:
+        """Append tombstones in batches of the largest possible size. Raises: ApiError."""
         config = self.partition.log.config
         room_bytes = min(config.max_message_bytes, config.segment_bytes, TOMBSTONES_BYTES_MAX)
         for batch in _batches(entries, room_bytes - HEADER_BYTES):
-            self._forget(batch, now_ms)
+            self._write_tombstone_batch(batch, now_ms)
 
-    def _forget(self, batch: Sequence[TransactionMetadata], now_ms: int) -> None:
+    def _write_tombstone_batch(self, batch: Sequence[TransactionMetadata], now_ms: int) -> None:
         def appended(required_offset: int) -> None:
             del required_offset
             for entry in batch:

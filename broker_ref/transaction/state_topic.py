@@ -1,8 +1,8 @@
 """The topic `__transaction_state`, which a broker creates for the first transactional id.
 
-Purpose: the topic's configs. `compression.type` is `producer` instead of Kafka's `uncompressed`,
-because brokers write it uncompressed anyway. Must not know: who needs it.
-Source: `TransactionStateManager.transactionTopicConfigs`.
+The topic has the same configs as in Kafka, except that `compression.type` is `producer` instead of
+`uncompressed`. In both cases brokers write uncompressed records. Source:
+`TransactionStateManager.transactionTopicConfigs`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from broker_ref.controller.topics import NewTopic
 
 
 def transaction_state_topic(config: BrokerConfig) -> NewTopic:
-    """Return the topic in which coordinators store transactional ids."""
+    """Return the topic in which transaction coordinators store transactional ids."""
     return NewTopic(
         name=TRANSACTION_STATE_TOPIC,
         partition_count=config.transaction_state_log_num_partitions,

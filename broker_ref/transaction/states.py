@@ -1,17 +1,16 @@
 """The states of a transactional id and their valid transitions.
 
-    Empty            a producer is known; no transaction is open
-    Ongoing          a transaction is open; partitions can be added
-    PrepareCommit    the commit is decided; every partition receives a commit marker
-    PrepareAbort     the abort is decided; every partition receives an abort marker
+    Empty            the id has a producer and no transaction
+    Ongoing          a transaction is open, and partitions can be added
+    PrepareCommit    the commit is decided, and every partition receives a commit marker
+    PrepareAbort     the abort is decided, and every partition receives an abort marker
     CompleteCommit   every partition has its commit marker
     CompleteAbort    every partition has its abort marker
-    Dead             the id has expired; its tombstone is being written
+    Dead             the id has expired, and its tombstone is being written
 
-Purpose: the table that validates every transition, and the ids of states in the log. Invariant:
-Dead is final. Kafka's PrepareEpochFence is never stored, so it is omitted here: fencing a producer
-and aborting its transaction are one transition. Must not know: producers, partitions, time.
-Source: Kafka's `TransactionState`.
+Purpose: define the valid transitions, and the numbers that represent the states in the log.
+Invariant: Dead is final. Kafka's PrepareEpochFence is omitted, because it is never stored: fencing
+a producer and aborting its transaction are one transition. Source: Kafka's `TransactionState`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import Final
 
 
 class TransactionState(Enum):
-    """A state, with the id that the log stores."""
+    """A state of a transactional id. The value is the number that the log contains."""
 
     EMPTY = 0
     ONGOING = 1
@@ -41,7 +40,7 @@ class TransactionState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One row of the table: source state, target state and reason."""
+    """A row of the table: source state, target state and reason."""
 
     source: TransactionState
     target: TransactionState
@@ -66,9 +65,9 @@ CHANGES: Final = (
     Change(_ONGOING, _ONGOING, "a partition is added"),
     Change(_ONGOING, _PREPARE_COMMIT, "the producer commits"),
     Change(_ONGOING, _PREPARE_ABORT, "the producer aborts, is fenced or times out"),
-    Change(_EMPTY, _PREPARE_ABORT, "an abort without any partition (version 2)"),
-    Change(_COMPLETE_COMMIT, _PREPARE_ABORT, "an abort without any partition (version 2)"),
-    Change(_COMPLETE_ABORT, _PREPARE_ABORT, "an abort without any partition (version 2)"),
+    Change(_EMPTY, _PREPARE_ABORT, "a transaction without partitions is aborted (TV2)"),
+    Change(_COMPLETE_COMMIT, _PREPARE_ABORT, "a transaction without partitions is aborted (TV2)"),
+    Change(_COMPLETE_ABORT, _PREPARE_ABORT, "a transaction without partitions is aborted (TV2)"),
     Change(_PREPARE_COMMIT, _COMPLETE_COMMIT, "every partition has its marker"),
     Change(_PREPARE_ABORT, _COMPLETE_ABORT, "every partition has its marker"),
     Change(_EMPTY, _DEAD, "the id expires"),
@@ -88,10 +87,10 @@ PREPARED: Final = frozenset({_PREPARE_COMMIT, _PREPARE_ABORT})
 """The states in which markers are being sent."""
 
 COMPLETED: Final = frozenset({_COMPLETE_COMMIT, _COMPLETE_ABORT})
-"""The states in which every marker is written."""
+"""The states in which every partition has its marker."""
 
 IDLE: Final = COMPLETED | {_EMPTY}
-"""The states without a transaction, in which the id may expire."""
+"""The states without an open transaction, in which the id can expire."""
 
 OUTCOMES: Final = MappingProxyType(
     {_PREPARE_COMMIT: _COMPLETE_COMMIT, _PREPARE_ABORT: _COMPLETE_ABORT}
@@ -99,4 +98,4 @@ OUTCOMES: Final = MappingProxyType(
 """The completed state of each prepared state."""
 
 STATE_TITLES: Final = frozenset({*(state.title for state in TransactionState), "PrepareEpochFence"})
-"""The valid names in filters; Kafka has one more, which no transaction is ever in."""
+"""The state names that filters accept. No transaction has Kafka's state PrepareEpochFence."""

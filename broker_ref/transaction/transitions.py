@@ -1,11 +1,10 @@
 """The values of a transactional id and their transitions.
 
-Purpose: the values that the log stores, and the functions from one to the next: a new epoch, a new
-producer id, added partitions, the prepared and the completed state. Invariants: a value is
-immutable; each transition is in the table of `states`; the epoch of a producer id never decreases,
-and no producer gets the highest one, 32767, so that it can always be fenced. Must not know:
-requests, the log, replication.
-Source: Kafka's `TransactionMetadata` and `TxnTransitMetadata`, KIP-360, KIP-890, KIP-939.
+Purpose: define the values that the log stores, and the functions that return the next value: a new
+epoch, a new producer id, added partitions, the prepared state and the completed state. Invariants:
+values are immutable, and each transition is in the table of `states`. The epoch of a producer id
+never decreases. No producer receives the highest epoch, 32767, which is reserved for fencing the
+producer. Source: Kafka's `TransactionMetadata` and `TxnTransitMetadata`, KIP-360, KIP-890, KIP-939.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ NO_PRODUCER_EPOCH: Final = -1
 NO_TIMESTAMP: Final = -1
 EPOCH_MAX: Final = 2**15 - 1
 LAST_PRODUCERS_EPOCH: Final = EPOCH_MAX - 1
-"""The highest epoch that a producer gets; the next one is reserved for fencing it."""
+"""The highest epoch that a producer can receive. The next epoch fences the producer."""
 
 NO_TIMEOUT_MS: Final = 2**31 - 1
-"""The timeout of a producer with two-phase commit, whose transactions never time out."""
+"""The timeout of a producer with two-phase commit. Its transactions do not time out."""
 
 FIRST_VERSION_OF_EPOCH_BUMPS: Final = 2
-"""The `transaction.version` from which each transaction has its own epoch (KIP-890)."""
+"""The first `transaction.version` in which each transaction has its own epoch (KIP-890)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +39,10 @@ class Transaction:
     """The state of a transactional id: its producer and its last transaction.
 
     `previous_producer_id` is the producer id before the last transition. `next_producer_id` is the
-    one returned to the producer while the markers still have the current one (-1 if none).
-    `last_producer_epoch` is the epoch whose owner may retry the last epoch bump (-1 if none).
-    `partitions` are those of an open or prepared transaction. `client_transaction_version` is the
-    version of the last request.
+    producer id that the producer receives while the markers still contain the current one.
+    `last_producer_epoch` is the previous producer epoch, whose owner can retry the last epoch bump.
+    Missing values are -1. `partitions` are the partitions of an open or prepared transaction.
+    `client_transaction_version` is the transaction version of the last request.
     """
 
     producer_id: int
@@ -60,17 +59,17 @@ class Transaction:
 
     @property
     def is_epoch_exhausted(self) -> bool:
-        """Whether this producer id has no further epoch for a producer."""
+        """Whether the epochs of this producer id are exhausted."""
         return self.producer_epoch >= LAST_PRODUCERS_EPOCH
 
     @property
     def is_two_phase_commit(self) -> bool:
-        """Whether it never times out, because an external coordinator decides (KIP-939)."""
+        """Whether transactions never time out. An external coordinator ends them (KIP-939)."""
         return self.timeout_ms == NO_TIMEOUT_MS
 
     @property
     def bumps_epochs(self) -> bool:
-        """Whether the last request's version has an epoch for each transaction."""
+        """Whether each transaction of the client has its own epoch."""
         return self.client_transaction_version >= FIRST_VERSION_OF_EPOCH_BUMPS
 
 
@@ -87,10 +86,13 @@ def new_transactional_id(producer_id: int, *, timeout_ms: int, now_ms: int) -> T
 def prepare_increment_producer_epoch(
     current: Transaction, *, timeout_ms: int, expected_epoch: int | None, now_ms: int
 ) -> Transaction:
-    """Return the id with the next epoch, for a producer that starts or recovers from an error.
+    """Return the id with the next epoch, after the producer has started or has had an error.
 
-    A producer that sends the previous epoch retries and gets the current one. Any other epoch is
-    PRODUCER_FENCED. UNKNOWN_SERVER_ERROR where epochs are exhausted, as in Kafka.
+    A producer that sends the previous epoch is retrying its request, and receives the current
+    epoch.
+
+    Raises: ApiError (PRODUCER_FENCED for any other epoch, or UNKNOWN_SERVER_ERROR if the epochs are
+    exhausted, as in Kafka).
     """
     if current.is_epoch_exhausted:
         raise ApiError(
@@ -107,8 +109,8 @@ def prepare_increment_producer_epoch(
         else:
             raise ApiError(
                 ErrorCode.producer_fenced,
-                f"Epoch {expected_epoch} of producer id {current.producer_id} is neither the "
-                f"current epoch {current.producer_epoch} nor the previous one.",
+                f"Epoch {expected_epoch} of producer id {current.producer_id} is fenced. It is "
+                f"neither the current epoch {current.producer_epoch} nor the previous one.",
             )
     return _step(
         current,
@@ -130,7 +132,7 @@ def prepare_producer_id_rotation(
     keeps_last_epoch: bool,
     now_ms: int,
 ) -> Transaction:
-    """Return the id with a new producer id, because the epochs of the current one are exhausted."""
+    """Return the transactional id with a new producer id. The old one's epochs are exhausted."""
     last_epoch = current.producer_epoch if keeps_last_epoch else NO_PRODUCER_EPOCH
     return _step(
         current,
@@ -152,7 +154,7 @@ def prepare_add_partitions(
     client_transaction_version: int,
     now_ms: int,
 ) -> Transaction:
-    """Return the transaction with these partitions added; begin it where none is open."""
+    """Return the transaction with the partitions added. If no transaction is open, begin one."""
     begins = current.state in IDLE
     return _step(
         current,
@@ -174,8 +176,8 @@ def prepare_abort_or_commit(
 ) -> Transaction:
     """Return the transaction in its prepared state.
 
-    From version 2 on its markers have the next epoch, which fences the owner of the current one.
-    An abort without an open transaction uses the current time as its start.
+    From transaction version 2 on, its markers have the next epoch, which fences the producer with
+    the current epoch. If no transaction is open, the start time is the current time.
     """
     epoch, last_epoch = current.producer_epoch, current.last_producer_epoch
     if client_transaction_version >= FIRST_VERSION_OF_EPOCH_BUMPS:
@@ -194,7 +196,7 @@ def prepare_abort_or_commit(
 
 
 def prepare_fence_producer_epoch(current: Transaction, *, now_ms: int) -> Transaction:
-    """Return the aborted transaction with the next epoch (before version 2)."""
+    """Return the prepared abort with the next epoch, for transaction versions below 2."""
     epoch = min(current.producer_epoch + 1, EPOCH_MAX)
     return dataclasses.replace(
         prepare_abort_or_commit(
@@ -224,12 +226,12 @@ def prepare_complete(current: Transaction, *, now_ms: int) -> Transaction:
 
 
 def prepare_dead(current: Transaction) -> Transaction:
-    """Return the id in state Dead."""
+    """Return the transactional id in state Dead."""
     return _step(current, TransactionState.DEAD, partitions=frozenset())
 
 
 def _step(current: Transaction, state: TransactionState, **changed: Any) -> Transaction:
-    assert state in TARGETS[current.state], f"{current.state.title} -> {state.title} is invalid"
+    assert state in TARGETS[current.state], f"{current.state.title} to {state.title} is invalid"
     return dataclasses.replace(
         current, state=state, previous_producer_id=current.producer_id, **changed
     )

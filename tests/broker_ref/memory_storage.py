@@ -1,7 +1,7 @@
-"""The simulated disk, with failures and damage injected by tests.
+"""A simulated disk with injected failures and damage.
 
-Purpose: `Storage` for tests. `crash` returns the disk after a power loss, `fail_on` makes
-operations of a kind fail as on a full disk, `overwrite` and `cut` damage files.
+`crash` returns the disk after a power loss. `fail_on` makes operations of a kind fail, as on a full
+disk. `overwrite` and `cut` damage files.
 """
 
 from __future__ import annotations
@@ -14,29 +14,27 @@ from integration.simulation.disk import NO_SPACE, SimulatedDisk
 
 
 class MemoryStorage(SimulatedDisk):
-    """Files by path."""
-
     def __init__(self) -> None:
         super().__init__()
         self._failing: list[tuple[str, str]] = []
         self._changes_left: int | None = None
 
     def fail_on(self, operation: str | None) -> None:
-        """Make all operations of a kind fail; None: no operation.
+        """Make all operations of a kind fail; None ends the failures.
 
         Kinds: `read`, `append`, `truncate`, `flush`, `write`, `rename`, `remove`.
         """
         self._failing = [] if operation is None else [("", operation)]
 
     def fail_below(self, prefix: str, operation: str) -> list[tuple[str, str]]:
-        """Make an operation fail on paths with this prefix, until the returned list is cleared."""
+        """Make an operation fail on paths with this prefix until the returned list is cleared."""
         self._failing = [(prefix, operation)]
         return self._failing
 
     def fail_after(self, changes: int | None) -> bool:
-        """Let the first `changes - 1` changing operations succeed, and no further one.
+        """Let the first `changes - 1` changing operations succeed, and all later ones fail.
 
-        None: all succeed. Returns whether all have succeeded since the last call.
+        With None all operations succeed. Return whether all have succeeded since the last call.
         """
         passed, self._changes_left = self._changes_left != 0, changes
         return passed
@@ -50,7 +48,7 @@ class MemoryStorage(SimulatedDisk):
             raise StorageError(f"Cannot {operation} {path}: {NO_SPACE}.")
 
     def crash(self, random: Random) -> MemoryStorage:
-        """Return the disk after a power loss; this one does not change."""
+        """Return the disk after a power loss, without changing this one."""
         survivor = MemoryStorage()
         for path, content in self._files.items():
             survivor._files[path] = replace(content, data=bytearray(content.data))
@@ -58,13 +56,11 @@ class MemoryStorage(SimulatedDisk):
         return survivor
 
     def overwrite(self, path: str, position: int, data: bytes) -> None:
-        """Damage a file without the log's knowledge."""
         content = self._files[path]
         content.data[position : position + len(data)] = data
         content.settle()
 
     def cut(self, path: str, size: int) -> None:
-        """Truncate a file without the log's knowledge."""
         content = self._files[path]
         del content.data[size:]
         content.settle()

@@ -1,4 +1,4 @@
-"""Topics, partitions and sender of kio's requests."""
+"""Tests of the topics, partitions and senders in kio's requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to other nodes: exactly one callback is called, once."""
+"""Tests of requests to other nodes: exactly one callback is called, once."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ REQUEST = BrokerHeartbeatRequest(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """A response of a controller."""
-
+class HeartbeatResponse:
     error_code: ErrorCode = ErrorCode.none
     is_caught_up: bool = True
     is_fenced: bool = False
@@ -32,7 +30,7 @@ class Answer:
     throttle_time_ms: int = 0
 
 
-class Asked:
+class OpenRequest:
     """An outbox with one request, and the calls of its callbacks."""
 
     def __init__(self, *, timeout_ms: int = 1000) -> None:
@@ -57,46 +55,46 @@ class Asked:
         assert isinstance(self.effect, SendRequest)
         return self.effect.request_id
 
-    def answer(self) -> None:
+    def respond(self) -> None:
         frame = response_frame(
-            api_key=63, version=1, correlation_id=self.request_id, message=Answer()
+            api_key=63, version=1, correlation_id=self.request_id, message=HeartbeatResponse()
         )
         self.outbox.handle(ResponseReceived(request_id=self.request_id, frame=frame))
 
 
 def test_a_response_is_delivered_once() -> None:
-    asked = Asked()
-    asked.answer()
-    asked.answer()
-    assert [response.is_caught_up for response in asked.responses] == [True]
-    assert asked.failures == []
-    assert asked.outbox.next_deadline_ms() is None
+    open_request = OpenRequest()
+    open_request.respond()
+    open_request.respond()
+    assert [response.is_caught_up for response in open_request.responses] == [True]
+    assert open_request.failures == []
+    assert open_request.outbox.next_deadline_ms() is None
 
 
 def test_a_failure_is_delivered_once() -> None:
-    asked = Asked()
-    asked.outbox.handle(RequestFailed(request_id=asked.request_id, reason="it broke"))
-    asked.answer()
-    assert asked.failures == ["it broke"]
-    assert asked.responses == []
+    open_request = OpenRequest()
+    open_request.outbox.handle(RequestFailed(request_id=open_request.request_id, reason="it broke"))
+    open_request.respond()
+    assert open_request.failures == ["it broke"]
+    assert open_request.responses == []
 
 
 def test_a_request_timeout_closes_the_channel() -> None:
-    asked = Asked(timeout_ms=500)
-    assert asked.outbox.next_deadline_ms() == 10_500
-    asked.outbox.advance(10_499)
-    assert asked.failures == []
-    asked.outbox.advance(10_500)
-    assert asked.failures == ["no response within 500 ms"]
-    assert asked.outbox.take_effects() == [CloseChannel(channel=CHANNEL)]
-    asked.answer()
-    assert asked.responses == []
+    open_request = OpenRequest(timeout_ms=500)
+    assert open_request.outbox.next_deadline_ms() == 10_500
+    open_request.outbox.advance(10_499)
+    assert open_request.failures == []
+    open_request.outbox.advance(10_500)
+    (failure,) = open_request.failures
+    assert "500 ms" in failure
+    assert open_request.outbox.take_effects() == [CloseChannel(channel=CHANNEL)]
+    open_request.respond()
+    assert open_request.responses == []
 
 
 @pytest.mark.parametrize("frame", [b"", b"\x00\x00\x00\x00", b"\x00\x00\x00\x00\x00\xff\xff"])
 def test_an_unreadable_response_is_a_failure(frame: bytes) -> None:
-    asked = Asked()
-    asked.outbox.handle(ResponseReceived(request_id=asked.request_id, frame=frame))
-    assert len(asked.failures) == 1
-    assert "unreadable" in asked.failures[0]
-    assert asked.outbox.take_effects() == [CloseChannel(channel=CHANNEL)]
+    open_request = OpenRequest()
+    open_request.outbox.handle(ResponseReceived(request_id=open_request.request_id, frame=frame))
+    assert len(open_request.failures) == 1
+    assert open_request.outbox.take_effects() == [CloseChannel(channel=CHANNEL)]

@@ -1,4 +1,4 @@
-"""Tasks at intervals and one-time timers, in virtual time."""
+"""Tests of the schedule: tasks at intervals and one-time timers, in virtual time."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The behaviour of any Kafka broker, as seen by clients.
+"""Tests of the behaviour that clients see on any Kafka broker.
 
-Every test here passes on Apache Kafka (`--cluster=kafka`) and on the reference broker (the
-default).
+Every test passes on Apache Kafka (`--cluster=kafka`) and on the reference broker (the default).
 """

@@ -1,8 +1,8 @@
-"""Record batches encoded and decoded by the tests (format v2, KIP-98 and KIP-32).
+"""An encoder and decoder of record batches for tests (format v2, KIP-98 and KIP-32).
 
-Purpose: a third, small implementation beside the broker's and the connector's, so that a common
-misreading of the format is found, and invalid batches can be sent. Timestamps and offsets of
-records are relative to their batch; varints are zig-zag.
+It shares no code with the broker or the connector, so that the tests detect a misreading of the
+format that both have in common. It can also encode invalid batches. Timestamps and offsets of
+records are relative to their batch, and varints are zig-zag encoded.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ TRANSACTIONAL = 0x10
 CONTROL = 0x20
 
 NOW_MS = 1_700_000_000_000
-"""A fixed time, so that nothing depends on the current one."""
+"""A fixed timestamp, so that the tests do not depend on the current time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """`timestamp_ms` is absolute, and so is `offset` in records that were read."""
+    """A record with an absolute timestamp and, after `parse`, an absolute offset."""
 
     value: bytes | None = b"value"
     key: bytes | None = b"key"
@@ -43,7 +43,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A batch that was read; `records` is empty for codecs other than gzip."""
+    """A decoded batch. `records` is empty for compression types other than none and gzip."""
 
     base_offset: int
     leader_epoch: int
@@ -82,7 +82,10 @@ def batch(
     record_count: int | None = None,
     corrupt: bool = False,
 ) -> bytes:
-    """Encode one batch of `records`; `corrupt` breaks its checksum, `changed` header fields."""
+    """Encode `records` as one batch.
+
+    `corrupt` breaks the checksum. The other arguments set header fields.
+    """
     base_timestamp_ms = records[0].timestamp_ms
     body = b"".join(_pack(r, i, base_timestamp_ms) for i, r in enumerate(records))
     if codec == GZIP:
@@ -109,12 +112,11 @@ def batch(
 
 
 def values(*texts: str, timestamp_ms: int = NOW_MS) -> list[Record]:
-    """Return records with these values and one timestamp."""
     return [Record(value=text.encode(), timestamp_ms=timestamp_ms) for text in texts]
 
 
 def parse(data: bytes | None) -> list[Batch]:
-    """Decode the whole batches in a fetch response; ignore a partial one at its end."""
+    """Decode the complete batches in a fetch response and ignore a partial batch at the end."""
     batches = []
     position = 0
     data = data or b""
@@ -131,7 +133,9 @@ def _parse_one(data: bytes) -> Batch:
     fields = _HEADER.unpack_from(data)
     base_offset, _, leader_epoch, magic, crc, attributes, last_delta, base_ms, max_ms = fields[:9]
     assert magic == 2
-    assert crc == crc32c.crc32c(data[_CHECKED_FROM:]), f"checksum of the batch at {base_offset}"
+    assert crc == crc32c.crc32c(data[_CHECKED_FROM:]), (
+        f"wrong checksum of the batch at offset {base_offset}"
+    )
     body = data[_HEADER.size :]
     records: tuple[Record, ...] = ()
     if attributes & 0x07 in (NONE, GZIP):

@@ -1,8 +1,7 @@
-"""Two independent Kafka clients behind one interface.
+"""A common interface to two independent Kafka clients.
 
-Purpose: check each statement about a broker through librdkafka (confluent-kafka) and kafka-python,
-which share no code. Errors are `ClientError` with Kafka's error code. Must not know: the backend of
-the cluster.
+The tests check each statement about a broker with librdkafka (confluent-kafka) and with
+kafka-python, which share no code. A `ClientError` has Kafka's error code.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from kio.schema.errors import ErrorCode
 
 TIMEOUT_S = 30.0
 LOG_LEVEL = 2
-"""Critical. librdkafka logs lost connections to stderr, also after pytest's summary."""
+"""Critical. librdkafka logs lost connections to stderr, even after pytest's summary."""
 PYTHON_SILENT = {"metrics_enabled": False}
 
 
@@ -31,8 +30,6 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class ClientError(Exception):
-    """A refusal of the broker, with Kafka's error code."""
-
     def __init__(self, code: int) -> None:
         super().__init__(str(code))
         self.code = ErrorCode(code)
@@ -40,8 +37,6 @@ class ClientError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A record as read by a client."""
-
     offset: int
     key: bytes | None
     value: bytes | None
@@ -52,8 +47,6 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A record to write."""
-
     value: bytes | None = b"value"
     key: bytes | None = b"key"
     headers: Headers = ()
@@ -62,7 +55,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings of a producer, named as in Kafka's Java producer."""
+    """The settings of a producer, with the names of Kafka's Java producer."""
 
     acks: str = "all"
     codec: str = "none"
@@ -75,26 +68,24 @@ DEFAULTS = Settings()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """The arguments of CreateTopics."""
-
     name: str
     partitions: int = 1
     configs: Mapping[str, str] = field(default_factory=dict)
 
 
 class Client(Protocol):
-    """All methods raise `ClientError` where the broker refuses."""
+    """A client of a cluster. Methods raise `ClientError` if the broker returns an error code."""
 
     def write(
         self, topic: str, messages: Sequence[Message], *, settings: Settings = DEFAULTS
     ) -> list[int]:
-        """Write to partition 0, wait for acknowledgements, and return the offsets (-1: unknown)."""
+        """Write to partition 0, wait for acknowledgements, and return the offsets, or -1."""
 
     def read(self, topic: str, count: int, *, offset: int = 0, isolation: str = ...) -> list[Row]:
-        """Read `count` records of partition 0 from `offset` on."""
+        """Read `count` records of partition 0, starting at `offset`."""
 
     def offset_at(self, topic: str, timestamp_ms: int) -> int | None:
-        """Return the first offset of partition 0 at or after this time, if any."""
+        """Return the first offset of partition 0 with this timestamp or a later one, or None."""
 
     def ends(self, topic: str) -> tuple[int, int]:
         """Return the earliest and the latest offset of partition 0."""
@@ -106,7 +97,7 @@ class Client(Protocol):
     def grow(self, name: str, count: int) -> None: ...
 
     def delete_records(self, name: str, offset: int) -> int:
-        """Delete before `offset` in partition 0 and return the new log start offset."""
+        """Delete the records of partition 0 before `offset` and return the new log start offset."""
 
     def configs(self, name: str) -> dict[str, str | None]:
         """Return all configs of a topic."""
@@ -118,14 +109,14 @@ class Client(Protocol):
         """Return the addresses of all brokers."""
 
     def commit(self, group: str, topic: str, offset: int, metadata: str) -> None:
-        """Commit for partition 0 as a simple consumer."""
+        """Commit an offset for partition 0 without group membership."""
 
     def committed(self, group: str, topic: str) -> tuple[int, str] | None:
-        """Return offset and metadata of partition 0, None without a commit."""
+        """Return the committed offset and metadata of partition 0, or None without a commit."""
 
 
 class Confluent:
-    """confluent-kafka, which is librdkafka."""
+    """A client that uses confluent-kafka, which wraps librdkafka."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._bootstrap_servers = bootstrap_servers
@@ -176,8 +167,8 @@ class Confluent:
 
     def offset_at(self, topic: str, timestamp_ms: int) -> int | None:
         with self._consumer("times") as consumer:
-            asked = confluent_kafka.TopicPartition(topic, 0, timestamp_ms)
-            (found,) = consumer.offsets_for_times([asked], timeout=TIMEOUT_S)
+            requested = confluent_kafka.TopicPartition(topic, 0, timestamp_ms)
+            (found,) = consumer.offsets_for_times([requested], timeout=TIMEOUT_S)
             assert found.error is None
             return int(found.offset) if found.offset >= 0 else None
 
@@ -198,8 +189,8 @@ class Confluent:
         _confluent_result(self._admin().create_partitions([NewPartitions(name, count)])[name])
 
     def delete_records(self, name: str, offset: int) -> int:
-        asked = confluent_kafka.TopicPartition(name, 0, offset)
-        (future,) = self._admin().delete_records([asked]).values()
+        requested = confluent_kafka.TopicPartition(name, 0, offset)
+        (future,) = self._admin().delete_records([requested]).values()
         return int(_confluent_result(future).low_watermark)
 
     def configs(self, name: str) -> dict[str, str | None]:
@@ -217,9 +208,9 @@ class Confluent:
 
     def commit(self, group: str, topic: str, offset: int, metadata: str) -> None:
         with self._consumer(group) as consumer:
-            asked = confluent_kafka.TopicPartition(topic, 0, offset, metadata)
+            requested = confluent_kafka.TopicPartition(topic, 0, offset, metadata)
             try:
-                committed = consumer.commit(offsets=[asked], asynchronous=False)
+                committed = consumer.commit(offsets=[requested], asynchronous=False)
             except confluent_kafka.KafkaException as error:
                 raise ClientError(error.args[0].code()) from error
             for partition in committed or []:
@@ -228,12 +219,12 @@ class Confluent:
 
     def committed(self, group: str, topic: str) -> tuple[int, str] | None:
         with self._consumer(group) as consumer:
-            asked = confluent_kafka.TopicPartition(topic, 0)
-            (found,) = consumer.committed([asked], timeout=TIMEOUT_S)
+            requested = confluent_kafka.TopicPartition(topic, 0)
+            (found,) = consumer.committed([requested], timeout=TIMEOUT_S)
             return (found.offset, found.metadata or "") if found.offset >= 0 else None
 
     def _admin(self) -> AdminClient:
-        # Keep it: closing an admin client cancels its requests.
+        # Keep the client, because closing an admin client cancels its requests.
         if self._admin_client is None:
             self._admin_client = AdminClient(
                 {"bootstrap.servers": self._bootstrap_servers, "log_level": LOG_LEVEL}
@@ -261,7 +252,8 @@ class Confluent:
 def _confluent_row(message: confluent_kafka.Message) -> Row:
     error = message.error()
     if error is not None and error.code() == confluent_kafka.KafkaError._AUTO_OFFSET_RESET:
-        # librdkafka's own code for an offset out of range without auto.offset.reset.
+        # librdkafka reports an out-of-range offset with its own code if `auto.offset.reset` is
+        # unset.
         raise ClientError(ErrorCode.offset_out_of_range)
     if error is not None:
         raise ClientError(error.code())
@@ -284,7 +276,7 @@ def _confluent_result(future: Future[Any]) -> Any:
 
 
 class KafkaPython:
-    """kafka-python, pure Python."""
+    """A client that uses kafka-python, which is written in Python."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._bootstrap_servers = bootstrap_servers
@@ -432,10 +424,10 @@ def _python_errors() -> Iterator[None]:
         raise ClientError(code) from error
 
 
-def learn_partitions(consumer: Any, topic: str) -> None:
-    """Load the partitions of a topic before a kafka-python member joins its group.
+def load_partitions(consumer: Any, topic: str) -> None:
+    """Load the partitions of a topic before a kafka-python consumer joins its group.
 
-    A member that joins without them rejoins as soon as it knows them. If a poll ends meanwhile,
-    kafka-python 3.0.12 loses the assignment.
+    A consumer that joins without this metadata rejoins when the metadata arrives. kafka-python
+    3.0.12 loses the assignment if a poll ends between these two steps.
     """
     assert consumer.partitions_for_topic(topic)

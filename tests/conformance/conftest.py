@@ -1,7 +1,8 @@
-"""Fixtures: clusters, a group with a coordinator, and `client`, once for each of two clients.
+"""Fixtures for clusters, consumer groups, and `client`, a third-party client.
 
-A test for both versions of Kafka's transactions is marked, and all its fixtures (`cluster`, `raw`,
-`topic`, `client`, `nodes`, ...) then use a cluster with that version:
+A test with `client` runs once with each of two clients. A test that covers both versions of Kafka's
+transactions has a marker. Its fixtures (`cluster`, `raw`, `topic`, `client`, `nodes`, ...) then use
+a cluster with that version:
 
     @both_transaction_versions
     def test_...(transaction_version: int, raw: RawConnection) -> None: ...
@@ -17,6 +18,7 @@ import pytest
 
 from integration.clusters import Cluster
 from integration.raw import RawConnection
+from tests.conformance.acls import CONFIGS, SECURITY
 from tests.conformance.clients import Client, Confluent, KafkaPython
 from tests.conformance.groups import group_coordinated_by
 from tests.conformance.nodes import RACKS, SETTINGS, Nodes
@@ -34,12 +36,12 @@ Clusters = Callable[..., Cluster]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run tests with a transactional producer in both versions, of cluster and client alike.
+    """Run tests that have a transactional producer with both versions of transactions.
 
-    Tests that are slow in the newest version run only once in `make test`. Old clients of a new
-    cluster have tests of their own (above all `test_transactions_mixed.py`). `old_clients` marks
-    the tests here that end transactions on behalf of a client, because the coordinator then uses
-    the version of the client's requests.
+    Cluster and client have the same version. `make test` runs slow tests only with the newest
+    version. The marker `old_clients` adds an old client on a new cluster, for tests that end
+    transactions on behalf of a client: the coordinator then uses the version of the client's
+    requests. The other tests of old clients are mainly in `test_transactions_mixed.py`.
     """
     if not {"generation", "transaction_version"} <= set(metafunc.fixturenames):
         return
@@ -60,15 +62,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="package")
 def transaction_version(request: pytest.FixtureRequest) -> int:
-    """The `transaction.version` of the test's clusters; `both_transaction_versions` chooses it."""
+    """Return the `transaction.version` of the test's clusters (`both_transaction_versions`)."""
     return int(getattr(request, "param", LATEST_TRANSACTION_VERSION))
 
 
 @pytest.fixture(scope="package")
 def clusters_of_package(request: pytest.FixtureRequest) -> Iterator[Clusters]:
-    """Start a cluster, or return the one that was started with the same arguments.
+    """Start a cluster, or return the running cluster with the same arguments.
 
-    Tests of both versions alternate, and a cluster takes seconds to start.
+    Tests with different versions alternate, and a cluster takes seconds to start.
     """
     with ExitStack() as stack:
         yield _each_once(request.config, stack)
@@ -78,7 +80,7 @@ def clusters_of_package(request: pytest.FixtureRequest) -> Iterator[Clusters]:
 def clusters_of_processes(
     request: pytest.FixtureRequest, clusters_of_package: Clusters
 ) -> Iterator[Clusters]:
-    """Start clusters of processes, which tests can `kill -9`, once per module."""
+    """Start clusters of broker processes, once per module, so that tests can `kill -9` brokers."""
     if request.config.getoption("--cluster") != "reference":
         yield clusters_of_package
         return
@@ -92,7 +94,7 @@ def _each_once(config: pytest.Config, stack: ExitStack, **always: Any) -> Cluste
     def start(*, transaction_version: int, **options: Any) -> Cluster:
         key = repr((transaction_version, sorted(options.items())))
         if key not in opened:
-            # The features that a cluster finalizes by default are tested too.
+            # The newest version is not set, so that the tests also cover the default features.
             if transaction_version != LATEST_TRANSACTION_VERSION:
                 options["features"] = {"transaction.version": transaction_version}
             opened[key] = stack.enter_context(open_cluster(config, **always, **options))
@@ -105,20 +107,18 @@ def _each_once(config: pytest.Config, stack: ExitStack, **always: Any) -> Cluste
 def cluster(
     request: pytest.FixtureRequest, clusters_of_package: Clusters, transaction_version: int
 ) -> Cluster:
-    """The cluster of these tests, with as many brokers as `--brokers`."""
+    """Return the cluster of these tests, with `--brokers` brokers."""
     count = brokers_of_run(request.config, default=BROKERS_OF_CONFORMANCE)
     return clusters_of_package(transaction_version=transaction_version, brokers=count)
 
 
 @pytest.fixture(scope="package")
 def bootstrap(cluster: Cluster) -> str:
-    """The bootstrap servers of `cluster`."""
     return cluster.bootstrap_servers
 
 
 @pytest.fixture(params=[Confluent, KafkaPython], ids=["confluent-kafka", "kafka-python"])
 def client(request: pytest.FixtureRequest, bootstrap: str) -> Client:
-    """A third-party client of the cluster."""
     made: Client = request.param(bootstrap)
     return made
 
@@ -127,33 +127,36 @@ def client(request: pytest.FixtureRequest, bootstrap: str) -> Client:
 def new_group(
     raw: RawConnection, cluster: Cluster, unique_name: Callable[[], str]
 ) -> Callable[[], str]:
-    """Create group ids whose coordinator is the broker of `raw`, and ready."""
+    """Create group ids that the broker of `raw` coordinates, and wait until it has loaded them."""
     return lambda: group_coordinated_by(raw, cluster.broker_ids[0], unique_name)
 
 
 @pytest.fixture
 def group(new_group: Callable[[], str]) -> str:
-    """A group id whose coordinator is the broker of `raw`, and ready."""
+    """Return a group id that the broker of `raw` coordinates and is ready to serve."""
     return new_group()
 
 
 @pytest.fixture
 def brokers(cluster: Cluster) -> Iterator[Connections]:
-    """Connections to the brokers of `cluster`."""
     with Connections(cluster) as connections:
         yield connections
 
 
 @pytest.fixture
 def generation(request: pytest.FixtureRequest) -> Generation:
-    """The request versions of the client; see `pytest_generate_tests`."""
+    """Return the versions of the client's requests, see `pytest_generate_tests`."""
     made: Generation = request.param
     return made
 
 
 @pytest.fixture
 def commit(generation: Generation) -> bool:
-    """Whether the only transaction of a slow test commits; both markers behave the same."""
+    """Return whether the transaction of a slow test commits.
+
+    A slow test covers only one of the two markers, because commit and abort markers behave the
+    same.
+    """
     return generation.bumps_epoch
 
 
@@ -161,7 +164,7 @@ def commit(generation: Generation) -> bool:
 def new_producer(
     brokers: Connections, generation: Generation, unique_name: Callable[[], str]
 ) -> Callable[..., TransactionalProducer]:
-    """Create initialized producers, with a new or the given transactional id."""
+    """Create initialized producers, with the given transactional id or a new one."""
 
     def make(transactional_id: str | None = None, **options: int) -> TransactionalProducer:
         name = unique_name() if transactional_id is None else transactional_id
@@ -172,21 +175,41 @@ def new_producer(
 
 @pytest.fixture
 def producer(new_producer: Callable[..., TransactionalProducer]) -> TransactionalProducer:
-    """A transactional producer without a transaction."""
     return new_producer()
 
 
 @pytest.fixture(scope="package")
 def one_broker(clusters_of_package: Clusters, transaction_version: int) -> Cluster:
-    """One broker, whatever `--brokers` is, that compacts often and is never stopped."""
+    """Return a cluster of one broker, regardless of `--brokers`.
+
+    The broker compacts often, and tests do not stop it.
+    """
     return clusters_of_package(
         transaction_version=transaction_version, configs={"log.cleaner.backoff.ms": "100"}
     )
 
 
 @pytest.fixture(scope="package")
+def secured(clusters_of_package: Clusters) -> Cluster:
+    """Return a cluster of one broker with an authorizer, see `tests.conformance.acls`."""
+    return clusters_of_package(
+        transaction_version=LATEST_TRANSACTION_VERSION, configs=CONFIGS, security=SECURITY
+    )
+
+
+@pytest.fixture(scope="package")
+def admin(secured: Cluster) -> Iterator[RawConnection]:
+    """Return the connection of a super user to the broker of `secured`."""
+    with RawConnection(secured.bootstrap_servers) as connection:
+        yield connection
+
+
+@pytest.fixture(scope="package")
 def three_brokers(clusters_of_package: Clusters, transaction_version: int) -> Cluster:
-    """Three brokers in three racks, whatever `--brokers` is; `nodes` may stop them."""
+    """Return a cluster of three brokers in three racks, regardless of `--brokers`.
+
+    The fixture `nodes` stops these brokers.
+    """
     return clusters_of_package(
         transaction_version=transaction_version, brokers=3, racks=RACKS, configs=SETTINGS
     )
@@ -194,7 +217,7 @@ def three_brokers(clusters_of_package: Clusters, transaction_version: int) -> Cl
 
 @pytest.fixture
 def nodes(three_brokers: Cluster) -> Iterator[Nodes]:
-    """Three running brokers, which the test may stop."""
+    """Return three running brokers that the test may stop; they are restarted after the test."""
     made = Nodes(three_brokers)
     try:
         yield made

@@ -1,4 +1,4 @@
-"""Waiting for a condition with a deadline."""
+"""Polling of a condition until a deadline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ INTERVAL_S = 0.02
 
 
 def eventually(condition: Callable[[], bool], *, timeout_s: float = 30.0) -> None:
-    """Return once `condition()` holds; fail the test after the timeout."""
+    """Wait until `condition()` returns True; fail the test after the timeout."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, f"the condition did not hold within {timeout_s} s"

@@ -1,9 +1,9 @@
-"""The records and markers of transactions, as stored and as visible to readers.
+"""The records and markers of transactions, as stored and as visible to consumers.
 
-Purpose: read_committed as in a client: a fetch ends at the last stable offset and lists aborted
-transactions, whose batches the client skips up to their marker. Invariant: an independent
-implementation, so that a mistake common to brokers and clients is found. Must not know: producers.
-Source: KIP-98, Kafka's ConsumerRecords fetcher.
+This module implements `read_committed` as a client does (KIP-98): a fetch ends at the last stable
+offset and lists aborted transactions, whose batches the client skips up to their marker. It shares
+no code with the broker or the connector, so that the tests detect a mistake that both have in
+common.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MARKERS = {0: ABORT, 1: COMMIT}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """An end marker in the log."""
+    """A transaction marker in the log."""
 
     offset: int
     kind: str
@@ -35,11 +35,11 @@ class Marker:
 
 
 def marker_of(batch: Batch) -> Marker | None:
-    """Return the marker in a control batch; None for other batches."""
+    """Return the marker of a control batch, or None for another batch."""
     if not batch.attributes & CONTROL:
         return None
     (record,) = batch.records
-    assert batch.attributes & TRANSACTIONAL, "control batches of transactions are transactional"
+    assert batch.attributes & TRANSACTIONAL, "the control batch is not transactional"
     key_version, kind = struct.unpack(">hh", record.key or b"")
     value_version, coordinator_epoch = struct.unpack_from(">hi", record.value or b"")
     assert (key_version, batch.base_sequence) == (0, -1)
@@ -54,13 +54,13 @@ def marker_of(batch: Batch) -> Marker | None:
 
 
 def stored(raw: RawConnection, topic: str, *, partition: int = 0) -> list[Batch]:
-    """Return all batches of a partition below the high watermark, as read_uncommitted."""
+    """Return all batches of a partition below the high watermark, with `read_uncommitted`."""
     found: list[Batch] = []
     offset = 0
     while True:
-        answer = fetch(raw, topic, offset, partition=partition)
-        assert answer.error_code == ErrorCode.none, answer
-        some = parse(answer.records)
+        response = fetch(raw, topic, offset, partition=partition)
+        assert response.error_code == ErrorCode.none, response
+        some = parse(response.records)
         if not some:
             return found
         found += some
@@ -68,19 +68,18 @@ def stored(raw: RawConnection, topic: str, *, partition: int = 0) -> list[Batch]
 
 
 def markers(raw: RawConnection, topic: str, *, partition: int = 0) -> list[Marker]:
-    """Return the markers of a partition, in order."""
     found = [marker_of(batch) for batch in stored(raw, topic, partition=partition)]
     return [marker for marker in found if marker is not None]
 
 
-def visible(answer: Any) -> list[Record]:
-    """Return the records of a read_committed fetch that a client returns to its user."""
+def visible(response: Any) -> list[Record]:
+    """Return the records that a `read_committed` client passes to the application."""
     begins = sorted(
-        ((a.first_offset, a.producer_id) for a in answer.aborted_transactions or ()), reverse=True
+        ((a.first_offset, a.producer_id) for a in response.aborted_transactions or ()), reverse=True
     )
     aborted: set[int] = set()
     records: list[Record] = []
-    for batch in parse(answer.records):
+    for batch in parse(response.records):
         while begins and begins[-1][0] <= batch.last_offset:
             aborted.add(begins.pop()[1])
         marker = marker_of(batch)
@@ -100,16 +99,16 @@ def read(
     offset: int = 0,
     isolation_level: int = READ_COMMITTED,
 ) -> list[str]:
-    """Read the values from an offset to the end, with the given isolation."""
+    """Return the values from `offset` to the end of the partition."""
     found: list[str] = []
     while True:
-        answer = fetch(raw, topic, offset, partition=partition, isolation_level=isolation_level)
-        assert answer.error_code == ErrorCode.none, answer
-        batches = parse(answer.records)
+        response = fetch(raw, topic, offset, partition=partition, isolation_level=isolation_level)
+        assert response.error_code == ErrorCode.none, response
+        batches = parse(response.records)
         if not batches:
             return found
         if isolation_level == READ_COMMITTED:
-            records = visible(answer)
+            records = visible(response)
         else:
             records = [r for b in batches if not b.attributes & CONTROL for r in b.records]
         found += [(r.value or b"").decode() for r in records if r.offset >= offset]
@@ -117,14 +116,14 @@ def read(
 
 
 def read_uncommitted(raw: RawConnection, topic: str, *, partition: int = 0) -> list[str]:
-    """Return all values of a partition, committed or not."""
+    """Return all values of a partition, including those of open and aborted transactions."""
     return read(raw, topic, partition=partition, isolation_level=READ_UNCOMMITTED)
 
 
 def await_read(
     raw: RawConnection, topic: str, *expected: str, partition: int = 0, timeout_s: float = 30.0
 ) -> None:
-    """Return once a read_committed consumer reads exactly these values."""
+    """Wait until a `read_committed` consumer reads exactly these values."""
     last: list[list[str]] = []
 
     def holds() -> bool:
@@ -147,14 +146,13 @@ def await_read(
 
 
 def last_stable_offset(raw: RawConnection, topic: str, *, partition: int = 0) -> int:
-    """Return the last stable offset in a read_committed fetch."""
-    answer = fetch(raw, topic, partition=partition, isolation_level=READ_COMMITTED)
-    assert answer.error_code == ErrorCode.none, answer
-    return int(answer.last_stable_offset)
+    """Return the last stable offset from a `read_committed` fetch."""
+    response = fetch(raw, topic, partition=partition, isolation_level=READ_COMMITTED)
+    assert response.error_code == ErrorCode.none, response
+    return int(response.last_stable_offset)
 
 
 def await_stable(raw: RawConnection, topic: str, offset: int, *, partition: int = 0) -> None:
-    """Return once the last stable offset is `offset`."""
     last: list[int] = []
 
     def holds() -> bool:

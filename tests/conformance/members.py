@@ -1,9 +1,8 @@
-"""Members of groups, request by request.
+"""Group members that send single requests.
 
-Purpose: join, sync and heartbeat as a member with fields that a test chooses; a waiting request is
-sent, and its response received later. Invariant: one connection per member, because a broker reads
-the next request of a connection only after its last response. Must not know: the backend of the
-cluster.
+A member joins, syncs and sends heartbeats with fields that the test chooses. A test can send a
+request and receive the response later. Each member has its own connection, because a broker reads
+the next request of a connection only after it has sent the previous response.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, LEAVE_VERSION = 9, 5, 4, 5
 
 
 def subscription(*topics: str) -> bytes:
-    """Encode a consumer's subscription (ConsumerProtocolSubscription version 0)."""
+    """Encode the subscription of a consumer (ConsumerProtocolSubscription version 0)."""
     names = b"".join(len(t).to_bytes(2, "big") + t.encode() for t in topics)
     return b"\x00\x00" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
 
@@ -55,7 +54,6 @@ class GroupMember:
         self._sent: Any = None
 
     def join_only(self, *, version: int = JOIN_VERSION) -> None:
-        """Send JoinGroup without waiting for the response."""
         fields: dict[str, Any] = {
             "group_id": self.group,
             "member_id": self.member_id,
@@ -71,29 +69,31 @@ class GroupMember:
         self.raw.send_only(self._sent)
 
     def joined(self) -> Any:
-        """Return the response to JoinGroup, and use its member id and generation."""
-        answer = self.raw.receive(self._sent)
-        if answer.error_code in {ErrorCode.none, ErrorCode.member_id_required}:
-            self.member_id = answer.member_id
-            self.generation_id = answer.generation_id
-        return answer
+        """Return the response to JoinGroup, and store its member id and generation."""
+        response = self.raw.receive(self._sent)
+        if response.error_code in {ErrorCode.none, ErrorCode.member_id_required}:
+            self.member_id = response.member_id
+            self.generation_id = response.generation_id
+        return response
 
     def join(self, *, version: int = JOIN_VERSION) -> Any:
-        """Join, with the member id that the broker requires if so; return the last response."""
+        """Join the group and return the last response.
+
+        If the broker requires a member id, join again with the id from its response.
+        """
         self.join_only(version=version)
-        answer = self.joined()
-        if answer.error_code == ErrorCode.member_id_required:
+        response = self.joined()
+        if response.error_code == ErrorCode.member_id_required:
             self.join_only(version=version)
-            answer = self.joined()
-        return answer
+            response = self.joined()
+        return response
 
     def request_member_id(self) -> None:
-        """Request a member id without joining."""
         self.join_only()
         assert self.joined().error_code == ErrorCode.member_id_required
 
     def sync_only(self, assignments: Mapping[str, bytes] | None = None, **changed: Any) -> None:
-        """Send SyncGroup without waiting for the response."""
+        """Send SyncGroup without waiting for the response; `changed` overrides fields."""
         fields: dict[str, Any] = {
             "group_id": self.group,
             "generation_id": self.generation_id,
@@ -109,16 +109,15 @@ class GroupMember:
         self.raw.send_only(self._sent)
 
     def synced(self) -> Any:
-        """Return the response to SyncGroup."""
         return self.raw.receive(self._sent)
 
     def sync(self, assignments: Mapping[str, bytes] | None = None, **changed: Any) -> Any:
-        """Send SyncGroup, with assignments as leader, and return the response."""
+        """Send SyncGroup and return the response; the leader passes `assignments`."""
         self.sync_only(assignments, **changed)
         return self.synced()
 
     def heartbeat(self, **changed: Any) -> ErrorCode:
-        """Send Heartbeat and return the error code."""
+        """Send Heartbeat and return the error code; `changed` overrides fields."""
         fields: dict[str, Any] = {
             "group_id": self.group,
             "generation_id": self.generation_id,
@@ -130,12 +129,10 @@ class GroupMember:
         return code
 
     def leave(self) -> ErrorCode:
-        """Leave and return the member's error code."""
         (code,) = leave(self.raw, self.group, (self.member_id, self.instance_id))
         return code
 
     def identity(self) -> dict[str, Any]:
-        """Return the fields of a commit by this member."""
         return {
             "generation_id_or_member_epoch": self.generation_id,
             "member_id": self.member_id,
@@ -155,22 +152,21 @@ class GroupMember:
 
 
 def leave(raw: RawConnection, group: str, *members: tuple[str, str | None]) -> Sequence[ErrorCode]:
-    """Remove (member id, instance id) pairs and return their error codes."""
-    asked = [{"member_id": m, "group_instance_id": i} for m, i in members]
-    answer = raw.call("leave_group", LEAVE_VERSION, group_id=group, members=asked)
-    assert answer.error_code == ErrorCode.none
-    return [member.error_code for member in answer.members]
+    """Remove members, given as (member id, instance id), and return their error codes."""
+    requested = [{"member_id": m, "group_instance_id": i} for m, i in members]
+    response = raw.call("leave_group", LEAVE_VERSION, group_id=group, members=requested)
+    assert response.error_code == ErrorCode.none
+    return [member.error_code for member in response.members]
 
 
 def stable_alone(member: GroupMember) -> GroupMember:
-    """Bring a member into a stable generation of its own."""
     assert member.join().error_code == ErrorCode.none
     assert member.sync({member.member_id: b"all"}).error_code == ErrorCode.none
     return member
 
 
 def rejoin_together(leader: GroupMember, newcomer: GroupMember) -> None:
-    """Bring the member of a stable group, and a new one, into the next generation."""
+    """Add a new member to a stable group of one member, and complete the rebalance."""
     if newcomer.instance_id is None:
         newcomer.request_member_id()
     newcomer.join_only()
@@ -182,14 +178,14 @@ def rejoin_together(leader: GroupMember, newcomer: GroupMember) -> None:
 
 
 def stable_pair(leader: GroupMember, other: GroupMember) -> None:
-    """Bring two members into one stable generation; the assignment of each is its own id."""
+    """Form a stable group of two members; the assignment of each member is its own id."""
     stable_alone(leader)
     rejoin_together(leader, other)
     sync_all(leader, other)
 
 
 def sync_all(leader: GroupMember, *others: GroupMember) -> None:
-    """Assign its own id to each member."""
+    """Complete SyncGroup for all members; the assignment of each member is its own id."""
     for other in others:
         other.sync_only()
     parts = {m.member_id: m.member_id.encode() for m in (leader, *others)}

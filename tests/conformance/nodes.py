@@ -1,8 +1,8 @@
-"""Three brokers that a test may stop, kill and pause; afterwards all of them run again.
+"""Three brokers that a test may stop, kill and pause.
 
-Purpose: shared by tests of replication: a connection per broker, the state of a partition in a
-broker's metadata, and topics with chosen replicas, with the first one as leader. Invariant: after
-`restore` every broker runs and is known to the others.
+The module provides a connection to each broker, the state of a partition in a broker's metadata,
+and topics with chosen replicas, whose first replica is the leader. After `restore` all brokers run
+and know each other.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from tests.conformance.wire import LATEST, describe_topics, fetch, list_offset, 
 BROKERS = (1, 2, 3)
 RACKS = {1: "a", 2: "b", 3: "c"}
 SESSION_TIMEOUT_MS = 5_000
+FETCH_WAIT_MS = 100
 REPLICA_LAG_MS = 2_500
 SETTINGS = {
-    # A dead broker is detected soon, a hanging follower sooner.
+    # Detect a dead broker soon, and a hanging follower even sooner.
     "broker.session.timeout.ms": str(SESSION_TIMEOUT_MS),
     "broker.heartbeat.interval.ms": "300",
     "replica.lag.time.max.ms": str(REPLICA_LAG_MS),
-    # Followers learn the high watermark with their next fetch, which must not wait long.
-    "replica.fetch.wait.max.ms": "100",
-    # Preferred leaders are elected only by tests.
+    # The next fetch of a follower returns the high watermark, so it must not wait long.
+    "replica.fetch.wait.max.ms": str(FETCH_WAIT_MS),
+    # Only tests elect preferred leaders.
     "auto.leader.rebalance.enable": "false",
     "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
 }
@@ -41,8 +42,8 @@ _POLL_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionState:
-    """A partition in one broker's metadata; `leader` is -1 without leader."""
+class PartitionInfo:
+    """The state of a partition in one broker's metadata; `leader` is -1 if there is no leader."""
 
     leader: int
     leader_epoch: int
@@ -61,17 +62,15 @@ class Nodes:
 
     @property
     def running(self) -> list[int]:
-        """Return the running brokers, lowest id first."""
+        """The ids of the running brokers, in ascending order."""
         return [b for b in BROKERS if b not in self._down | self._paused]
 
     def to(self, broker_id: int) -> RawConnection:
-        """Return the test's connection to a running broker."""
         if broker_id not in self._connections:
             self._connections[broker_id] = RawConnection(self.cluster.address(broker_id))
         return self._connections[broker_id]
 
     def any(self) -> RawConnection:
-        """Return the connection to any running broker."""
         return self.to(self.running[0])
 
     def create(self, name: str, *replicas: Sequence[int], **configs: str) -> str:
@@ -90,15 +89,15 @@ class Nodes:
 
     def state(
         self, name: str, partition: int = 0, *, seen_by: int | None = None
-    ) -> PartitionState | None:
-        """Return the partition in a running broker's metadata, if it is known."""
+    ) -> PartitionInfo | None:
+        """Return the partition in a running broker's metadata, or None if it is unknown."""
         connection = self.any() if seen_by is None else self.to(seen_by)
         topic = only(describe_topics(connection, name).topics)
         if topic.error_code != ErrorCode.none:
             return None
         for found in topic.partitions:
             if found.partition_index == partition:
-                return PartitionState(
+                return PartitionInfo(
                     leader=found.leader_id,
                     leader_epoch=found.leader_epoch,
                     replicas=tuple(found.replica_nodes),
@@ -106,51 +105,49 @@ class Nodes:
                 )
         return None
 
-    def known(self, name: str, partition: int = 0) -> PartitionState:
-        """Return the state of an existing partition."""
+    def known(self, name: str, partition: int = 0) -> PartitionInfo:
         state = self.state(name, partition)
         assert state is not None, f"{name}-{partition} is unknown"
         return state
 
     def await_isr(self, name: str, *brokers: int, partition: int = 0) -> None:
-        """Return once exactly these brokers are in sync."""
         self._await(name, partition, lambda state: state.isr == set(brokers))
 
-    def await_leader(self, name: str, *brokers: int, partition: int = 0) -> PartitionState:
-        """Return once one of these brokers leads and serves; -1 means no leader."""
+    def await_leader(self, name: str, *brokers: int, partition: int = 0) -> PartitionInfo:
+        """Wait until one of these brokers leads the partition and serves it; -1 means no leader."""
         self._await(name, partition, lambda state: state.leader in brokers)
         if self.known(name, partition).leader != NO_LEADER:
-            # Metadata shows the new leader a moment before it serves.
+            # The metadata contains the new leader shortly before the leader serves requests.
             eventually(lambda: self._serves(name, partition))
         return self.known(name, partition)
 
     def _serves(self, name: str, partition: int) -> bool:
         leader = self.known(name, partition).leader
-        answer = list_offset(self.to(leader), name, LATEST, partition=partition)
-        return bool(answer.error_code == ErrorCode.none)
+        response = list_offset(self.to(leader), name, LATEST, partition=partition)
+        return bool(response.error_code == ErrorCode.none)
 
     def stored(self, broker_id: int, name: str, partition: int = 0) -> list[bytes | None]:
-        """Return the values that this broker, leader or follower, serves to readers."""
-        answer = fetch(self.to(broker_id), name, partition=partition)
-        assert answer.error_code == ErrorCode.none, answer
-        return [r.value for b in parse(answer.records) for r in b.records]
+        """Return the values that this broker, leader or follower, returns to a consumer."""
+        response = fetch(self.to(broker_id), name, partition=partition)
+        assert response.error_code == ErrorCode.none, response
+        return [r.value for b in parse(response.records) for r in b.records]
 
     def await_stored(self, broker_id: int, name: str, *expected: str, partition: int = 0) -> None:
-        """Return once this broker serves exactly these values.
+        """Wait until this broker returns exactly these values.
 
-        A new leader learns the high watermark from its followers.
+        A new leader receives the high watermark from its followers.
         """
         wanted = [value.encode() for value in expected]
 
         def holds() -> bool:
-            answer = fetch(self.to(broker_id), name, partition=partition)
-            read = [r.value for b in parse(answer.records) for r in b.records]
-            return answer.error_code == ErrorCode.none and read == wanted
+            response = fetch(self.to(broker_id), name, partition=partition)
+            read = [r.value for b in parse(response.records) for r in b.records]
+            return response.error_code == ErrorCode.none and read == wanted
 
         eventually(holds)
 
     def _await(self, name: str, partition: int, holds: Any) -> None:
-        last: list[PartitionState | None] = []
+        last: list[PartitionInfo | None] = []
 
         def is_reached() -> bool:
             last[:] = [self.state(name, partition)]
@@ -162,29 +159,25 @@ class Nodes:
             raise AssertionError(f"the state of {name}-{partition} is {last}: {error}") from None
 
     def kill(self, broker_id: int) -> None:
-        """Kill a broker."""
-        self._forget(broker_id)
+        self._close_connection(broker_id)
         self._down.add(broker_id)
         self.cluster.kill_broker(broker_id)
 
     def stop(self, broker_id: int) -> None:
         """Stop a broker with a controlled shutdown."""
-        self._forget(broker_id)
+        self._close_connection(broker_id)
         self._down.add(broker_id)
         self.cluster.stop_broker(broker_id)
 
     def start(self, broker_id: int) -> None:
-        """Start a killed or stopped broker and wait until it serves."""
         self.cluster.start_broker(broker_id)
         self._down.discard(broker_id)
 
     def pause(self, broker_id: int) -> None:
-        """Pause a broker: it neither receives nor responds."""
         self._paused.add(broker_id)
         self.cluster.pause_broker(broker_id)
 
     def resume(self, broker_id: int) -> None:
-        """Resume a paused broker."""
         self.cluster.resume_broker(broker_id)
         self._paused.discard(broker_id)
 
@@ -195,12 +188,12 @@ class Nodes:
         for broker_id in sorted(self._down):
             self.start(broker_id)
         for broker_id in BROKERS:
-            self._forget(broker_id)
+            self._close_connection(broker_id)
         for broker_id in BROKERS:
             eventually(lambda b=broker_id: self._sees_all(b), timeout_s=_TIMEOUT_S)  # type: ignore[misc]
 
     def _sees_all(self, broker_id: int) -> bool:
-        """Return whether the metadata lists all brokers, which means that none is fenced."""
+        """Return whether the broker's metadata contains all brokers: then no broker is fenced."""
         with (
             suppress(OSError, ConnectionClosedByBrokerError),
             RawConnection(self.cluster.address(broker_id), timeout_s=_POLL_TIMEOUT_S) as connection,
@@ -209,7 +202,7 @@ class Nodes:
             return {broker.node_id for broker in found} == set(BROKERS)
         return False
 
-    def _forget(self, broker_id: int) -> None:
+    def _close_connection(self, broker_id: int) -> None:
         connection = self._connections.pop(broker_id, None)
         if connection is not None:
             connection.close()

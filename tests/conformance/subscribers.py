@@ -1,4 +1,4 @@
-"""Group members of librdkafka, polled by the test's thread."""
+"""Group members that use librdkafka and that the test's thread polls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _POLL_S = 0.05
 
 
 class Member:
-    """A consumer that subscribes; `poll` keeps it alive and stores its records."""
+    """A subscribed consumer. `poll` keeps it in the group and stores the records."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, **options: str) -> None:
         self.taken: list[confluent_kafka.Message] = []
@@ -33,21 +33,19 @@ class Member:
 
     @property
     def owned(self) -> frozenset[int]:
-        """Return the assigned partitions."""
         return frozenset(partition.partition for partition in self._consumer.assignment())
 
     def poll(self) -> None:
-        """Consume a record if there is one, and take part in rebalances."""
+        """Poll once and store the returned record, if any; rebalances also happen in polls."""
         message = self._consumer.poll(_POLL_S)
         if message is not None and message.error() is None:
             self.taken.append(message)
 
     def commit(self) -> None:
-        """Commit the position of all consumed records, synchronously."""
+        """Commit the position after all consumed records, synchronously."""
         self._consumer.commit(asynchronous=False)
 
     def close(self) -> None:
-        """Leave the group."""
         self._consumer.close()
 
 
@@ -55,7 +53,7 @@ class Member:
 def members(
     bootstrap: str, group: str, topic: str, count: int, **options: str
 ) -> Iterator[list[Member]]:
-    """Create members of one group, which leave at the end."""
+    """Create members of one group, which leave the group when the block ends."""
     joined = [Member(bootstrap, group, topic, **options) for _ in range(count)]
     try:
         yield joined
@@ -65,8 +63,6 @@ def members(
 
 
 def await_taken(polled: Sequence[Member], count: int) -> None:
-    """Poll all members until they have consumed so many records together."""
-
     def holds() -> bool:
         for member in polled:
             member.poll()
@@ -76,7 +72,6 @@ def await_taken(polled: Sequence[Member], count: int) -> None:
 
 
 def owners(polled: Sequence[Member]) -> dict[int, int]:
-    """Return how many of these members own each partition."""
     counts: dict[int, int] = {}
     for member in polled:
         for partition in member.owned:
@@ -85,7 +80,7 @@ def owners(polled: Sequence[Member]) -> dict[int, int]:
 
 
 def await_owned(polled: Sequence[Member], *partitions: int) -> None:
-    """Poll until each of these partitions has one owner and no possible owner is idle."""
+    """Poll until each partition has exactly one owner and every possible owner has a partition."""
     busy = min(len(polled), len(partitions))
 
     def holds() -> bool:

@@ -1,4 +1,4 @@
-"""AlterConfigs replaces all configs of a topic (KIP-133)."""
+"""Tests of AlterConfigs, which replaces all configs of a topic (KIP-133)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NameFactory = Callable[[], str]
 
 
 def await_own(raw: RawConnection, name: str, expected: dict[str, str]) -> None:
-    """Return once all brokers show these configs; the controller responds before that."""
+    """Wait until all brokers show these configs, because the controller responds earlier."""
     eventually(lambda: own_settings(raw, name) == expected)
 
 
@@ -61,7 +61,7 @@ def test_validate_only_changes_nothing(raw: RawConnection, topic: TopicFactory) 
     assert good.error_code == ErrorCode.none
     bad = replace_settings(raw, name, {"retention.ms": "soon"}, validate_only=True)
     assert bad.error_code == ErrorCode.invalid_config
-    # A later change that takes effect shows that the first one had time to.
+    # Once a later change is effective, the validated change would be effective too.
     replace_settings(raw, witness, {"flush.ms": "5"})
     await_own(raw, witness, {"flush.ms": "5"})
     assert own_settings(raw, name) == {"retention.ms": "1000"}

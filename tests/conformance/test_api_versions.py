@@ -1,4 +1,4 @@
-"""ApiVersions, for old and new clients (KIP-35, KIP-511)."""
+"""Tests of ApiVersions for old and new clients (KIP-35, KIP-511)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _check_ranges(response: object) -> None:
 
 
 def test_every_request_version_returns_the_same_ranges(raw: RawConnection) -> None:
-    answers = [
+    responses = [
         {(e.api_key, e.min_version, e.max_version) for e in raw.call("api_versions", v).api_keys}
         if v < 3
         else {
@@ -62,11 +62,11 @@ def test_every_request_version_returns_the_same_ranges(raw: RawConnection) -> No
         }
         for v in served(raw, "api_versions")
     ]
-    assert all(answer == answers[0] for answer in answers)
+    assert all(response == responses[0] for response in responses)
 
 
 def test_unknown_version_gets_a_response_in_version_0(raw: RawConnection) -> None:
-    # A client with newer versions than the broker can only decode version 0 for certain.
+    # A client whose version the broker does not support can only be sure to decode version 0.
     raw.send_frame(struct.pack(">hhih", 18, 99, 7, -1) + b"\0" + b"\x05who?")
     frame = raw.receive_frame()
     correlation_id, error_code, count = struct.unpack_from(">ihi", frame)

@@ -1,4 +1,7 @@
-"""At least once: with acks=all a retry after a lost response may duplicate, but never loses."""
+"""A test of at-least-once delivery.
+
+With acks=all a retry after a lost response may duplicate a record, but never loses one.
+"""
 
 from __future__ import annotations
 

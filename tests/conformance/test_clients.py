@@ -1,4 +1,4 @@
-"""Two third-party clients: records, offsets, topics, commits."""
+"""Tests with two third-party clients: records, offsets, topics and commits."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_idempotent_producer_writes_every_record_once(
 
 def test_null_and_empty_are_different(client: Client, topic: TopicFactory, bootstrap: str) -> None:
     name = topic()
-    # Written by librdkafka: kafka-python refuses to send a record with neither key nor value.
+    # librdkafka writes the records, because kafka-python refuses a record without key and value.
     pairs = [(None, b"v"), (b"k", None), (None, None), (b"", b"")]
     Confluent(bootstrap).write(name, [Message(key=key, value=value) for key, value in pairs])
     client.write(name, [Message(key=None, value=b""), Message(key=b"", value=None)])
@@ -92,7 +92,7 @@ def test_headers_keep_order_duplicates_and_nulls(
     name = topic()
     headers = (("b", b"1"), ("a", b""), ("b", b"2"), ("ünïcödé", b"\xff\x00"))
     client.write(name, [Message(headers=headers), Message()])
-    # Written by librdkafka: kafka-python does not send a header without a value.
+    # librdkafka writes the record, because kafka-python sends no header without a value.
     Confluent(bootstrap).write(name, [Message(headers=(("none", None),))])
     assert [row.headers for row in client.read(name, 3)] == [headers, (), (("none", None),)]
 
@@ -186,7 +186,7 @@ def test_topics_are_created_and_listed(
     name = unique_name()
     client.create(Topic(name=name, partitions=3, configs={"retention.ms": "5000"}))
     eventually(lambda: client.topics().get(name) == 3)
-    # A client asks any broker for the configs.
+    # Clients send the request to any broker, so all brokers must have applied the change.
     addresses = [cluster.address(broker_id) for broker_id in cluster.broker_ids]
     eventually(lambda: all(partitions_led(address, name) == 3 for address in addresses))
     configs = client.configs(name)

@@ -1,7 +1,8 @@
-"""Compaction keeps the last record of every key, at its offset (KIP-58, KIP-354, KIP-534).
+"""Tests of compaction, which keeps the last record of every key and its offset.
 
-Every batch here is older than the next one by more than `segment.ms`, so that each closes the
-segment before it, and all but the last one can be compacted.
+See KIP-58, KIP-354 and KIP-534. The timestamps of consecutive batches differ by more than
+`segment.ms`. Every batch therefore closes the previous segment, and all batches but the last can be
+compacted.
 """
 
 from __future__ import annotations
@@ -39,16 +40,14 @@ def own_raw(one_broker: Cluster) -> Iterator[RawConnection]:
 
 
 class Log:
-    """A compacted topic and its clock."""
-
     def __init__(self, raw: RawConnection, topic: str) -> None:
         self.raw = raw
         self.topic = topic
-        # A partition expires producers after a day.
+        # The batches are recent, because partitions expire producers after a day.
         self._times_ms = itertools.count(int(time.time() * 1000) - 3_000_000, STEP_MS)
 
     def batch(self, *entries: Entry, codec: int = 0, producer: tuple[int, int] = (-1, -1)) -> bytes:
-        """Return a batch; `producer` is its id and sequence."""
+        """Return a batch; `producer` is the producer id and the base sequence."""
         timestamp_ms = next(self._times_ms)
         records = [
             Record(
@@ -70,20 +69,19 @@ class Log:
         return append(self.raw, self.topic, self.batch(*entries, codec=codec))
 
     def batches(self, offset: int = 0) -> list[Batch]:
-        """Return all batches from an offset on."""
         found: list[Batch] = []
         end = list_offset(self.raw, self.topic, LATEST).offset
         while offset < end:
-            answer = fetch(self.raw, self.topic, offset)
-            assert answer.error_code == ErrorCode.none
-            some = parse(answer.records)
+            response = fetch(self.raw, self.topic, offset)
+            assert response.error_code == ErrorCode.none
+            some = parse(response.records)
             assert some, f"there is no batch at offset {offset}, below {end}"
             found += some
             offset = some[-1].last_offset + 1
         return found
 
     def entries(self, offset: int = 0) -> list[tuple[int, Entry]]:
-        """Return offset, key and value of every record from an offset on."""
+        """Return the offset, key and value of every record from `offset` to the end."""
         return [
             (
                 record.offset,
@@ -119,7 +117,7 @@ def test_last_record_of_every_key_keeps_its_offset(make_log: Callable[..., Log])
     )
     assert list_offset(log.raw, log.topic, EARLIEST).offset == 0
     assert list_offset(log.raw, log.topic, LATEST).offset == 12
-    # A fetch at a removed offset returns the next records.
+    # A fetch at a removed offset starts at the next existing record.
     assert parse(fetch(log.raw, log.topic, 3).records)[0].base_offset >= 3
     assert log.entries(9) == log.entries()[1:]
 
@@ -170,7 +168,7 @@ def test_tombstone_is_removed_after_its_retention(make_log: Callable[..., Log]) 
     fillers = itertools.count()
 
     def is_gone() -> bool:
-        # A log is compacted again only when it has new records.
+        # The broker compacts a log again only if the log has new records.
         log.append(("filler", str(next(fillers))))
         return "a" not in {key for _, (key, _) in log.entries()}
 

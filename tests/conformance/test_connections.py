@@ -1,4 +1,4 @@
-"""Connections with invalid bytes, and many connections."""
+"""Tests of invalid bytes on a connection, and of many connections."""
 
 from __future__ import annotations
 
@@ -89,21 +89,21 @@ def test_incomplete_frame_does_not_affect_other_connections(
 
 
 def test_request_in_many_small_pieces_is_served(raw: RawConnection) -> None:
-    asked = request("metadata", 9, topics=[])
+    requested = request("metadata", 9, topics=[])
     for byte in struct.pack(">i", len(METADATA)) + METADATA:
         raw.send_bytes(bytes([byte]))
     assert raw.receive_frame()[:4] == struct.pack(">i", 1)
-    assert raw.send(asked).brokers
+    assert raw.send(requested).brokers
 
 
-def test_requests_sent_at_once_are_answered_in_order(raw: RawConnection) -> None:
+def test_requests_sent_at_once_get_responses_in_order(raw: RawConnection) -> None:
     metadata = encode_request(request("metadata", 9, topics=[]), 0, None)
     frames = [
         metadata[:4] + struct.pack(">i", number) + metadata[8:] for number in (5, -3, 2**31 - 1)
     ]
     raw.send_bytes(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
-    answered = [struct.unpack_from(">i", raw.receive_frame())[0] for _ in frames]
-    assert answered == [5, -3, 2**31 - 1]
+    responses = [struct.unpack_from(">i", raw.receive_frame())[0] for _ in frames]
+    assert responses == [5, -3, 2**31 - 1]
 
 
 @pytest.mark.parametrize("client_id", [None, "", "a name with spaces and ünïcödé"])

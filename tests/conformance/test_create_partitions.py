@@ -1,4 +1,4 @@
-"""CreatePartitions: a topic may grow, never shrink."""
+"""Tests of CreatePartitions, which can only add partitions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def partition_count(raw: RawConnection, name: str) -> int:
 
 
 def await_count(raw: RawConnection, name: str, count: int) -> None:
-    """Return once all brokers show this count; the controller responds before that."""
+    """Wait until all brokers show this partition count, because the controller responds earlier."""
     eventually(lambda: partition_count(raw, name) == count)
 
 
@@ -47,8 +47,8 @@ def test_topic_grows_and_keeps_its_records(raw: RawConnection, topic: TopicFacto
 def test_every_version_grows_a_topic(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     for count, version in enumerate(served(raw, "create_partitions"), start=2):
-        asked = {"name": name, "count": count, "assignments": None}
-        response = raw.call("create_partitions", version, timeout=30_000, topics=[asked])
+        requested = {"name": name, "count": count, "assignments": None}
+        response = raw.call("create_partitions", version, timeout=30_000, topics=[requested])
         assert only(response.results).error_code == ErrorCode.none, version
         await_count(raw, name, count)
 
@@ -64,8 +64,8 @@ def test_new_count_must_be_higher(raw: RawConnection, topic: TopicFactory, count
 
 def test_validate_only_changes_nothing(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
-    asked = {"name": name, "count": 4, "assignments": None}
-    assert only(grow(raw, asked, validate_only=True).results).error_code == ErrorCode.none
+    requested = {"name": name, "count": 4, "assignments": None}
+    assert only(grow(raw, requested, validate_only=True).results).error_code == ErrorCode.none
     assert partition_count(raw, name) == 1
 
 

@@ -1,4 +1,4 @@
-"""CreateTopics and its errors."""
+"""Tests of CreateTopics and its errors."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TopicFactory = Callable[..., str]
 
 
 def create(raw: RawConnection, *topics: dict[str, Any], **options: Any) -> Any:
-    """Send CreateTopics v7; the default is one partition with one replica."""
-    asked = [
+    """Send CreateTopics v7; by default a topic has one partition and one replica."""
+    requested = [
         {"num_partitions": 1, "replication_factor": 1, **topic}
         if "assignments" not in topic
         else {"num_partitions": -1, "replication_factor": -1, **topic}
         for topic in topics
     ]
-    return raw.call("create_topics", 7, timeout=30_000, topics=asked, **options)
+    return raw.call("create_topics", 7, timeout=30_000, topics=requested, **options)
 
 
 def create_one(raw: RawConnection, **topic: Any) -> Any:
@@ -44,7 +44,7 @@ def test_response_describes_the_topic(raw: RawConnection, unique_name: NameFacto
     assert (result.error_code, result.name) == (ErrorCode.none, name)
     assert (result.num_partitions, result.replication_factor) == (3, 1)
     assert isinstance(result.topic_id, uuid.UUID)
-    # The controller responds before every broker knows the topic.
+    # The controller responds before all brokers have the topic in their metadata.
     eventually(lambda: exists(raw, name))
     assert result.topic_id == topic_id(raw, name)
     configs = {config.name: config for config in result.configs}
@@ -167,7 +167,7 @@ def test_longest_name_has_249_characters(raw: RawConnection) -> None:
 
 
 def test_dots_and_underscores_collide(raw: RawConnection, unique_name: NameFactory) -> None:
-    # Both are underscores in metric names.
+    # Metric names replace both characters with underscores, so these topics collide.
     name = unique_name()
     assert create_one(raw, name=f"{name}.a_b").error_code == ErrorCode.none
     collides = create_one(raw, name=f"{name}_a.b")

@@ -1,4 +1,4 @@
-"""DeleteRecords increases the log start offset (KIP-107)."""
+"""Tests of DeleteRecords, which increases the log start offset (KIP-107)."""
 
 from __future__ import annotations
 
@@ -27,16 +27,19 @@ HIGH_WATERMARK = -1
 def delete(
     raw: RawConnection, topic: str, offset: int, *, partition: int = 0, version: int = 2
 ) -> Any:
-    asked = {"partition_index": partition, "offset": offset}
+    requested = {"partition_index": partition, "offset": offset}
     response = raw.call(
-        "delete_records", version, timeout=30_000, topics=[{"name": topic, "partitions": [asked]}]
+        "delete_records",
+        version,
+        timeout=30_000,
+        topics=[{"name": topic, "partitions": [requested]}],
     )
     return only(only(response.topics).partitions)
 
 
 @pytest.fixture
 def filled(raw: RawConnection, topic: TopicFactory) -> str:
-    """A topic with batches at offsets 0 to 2, 3 to 5 and 6."""
+    """Return a topic with batches at offsets 0 to 2, 3 to 5 and 6."""
     name = topic()
     for records in (values("a", "b", "c"), values("d", "e", "f"), values("g")):
         append(raw, name, batch(records))
@@ -49,10 +52,10 @@ def test_records_before_the_offset_are_deleted(raw: RawConnection, filled: str) 
     assert list_offset(raw, filled, EARLIEST).offset == 4
     assert list_offset(raw, filled, LATEST).offset == 7
     assert fetch(raw, filled, 3).error_code == ErrorCode.offset_out_of_range
-    answer = fetch(raw, filled, 4)
-    assert (answer.error_code, answer.log_start_offset) == (ErrorCode.none, 4)
-    # The batch that contains the offset is returned whole: clients skip its earlier records.
-    assert parse(answer.records)[0].base_offset == 3
+    response = fetch(raw, filled, 4)
+    assert (response.error_code, response.log_start_offset) == (ErrorCode.none, 4)
+    # The broker returns the whole batch that contains the offset; clients skip earlier records.
+    assert parse(response.records)[0].base_offset == 3
 
 
 def test_minus_one_deletes_up_to_the_high_watermark(raw: RawConnection, filled: str) -> None:

@@ -1,4 +1,4 @@
-"""DeleteTopics, by name and by id."""
+"""Tests of DeleteTopics, by topic name and by topic id."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def delete(raw: RawConnection, *topics: dict[str, Any]) -> Any:
 
 
 def await_deletion(raw: RawConnection, name: str) -> None:
-    """Return once all brokers have deleted the topic; the controller responds before that."""
+    """Wait until all brokers have deleted the topic, because the controller responds earlier."""
     unknown = ErrorCode.unknown_topic_or_partition
     eventually(lambda: only(describe_topics(raw, name).topics).error_code == unknown)
 
@@ -58,8 +58,8 @@ def test_topic_is_deleted_by_its_id(raw: RawConnection, topic: TopicFactory) -> 
 def test_every_version_deletes_a_topic(raw: RawConnection, topic: TopicFactory) -> None:
     for version in served(raw, "delete_topics"):
         name = topic()
-        asked = {"topics": [{"name": name}]} if version >= 6 else {"topic_names": [name]}
-        result = only(raw.call("delete_topics", version, timeout=30_000, **asked).responses)
+        requested = {"topics": [{"name": name}]} if version >= 6 else {"topic_names": [name]}
+        result = only(raw.call("delete_topics", version, timeout=30_000, **requested).responses)
         assert (result.error_code, result.name) == (ErrorCode.none, name), version
         await_deletion(raw, name)
 
@@ -77,9 +77,18 @@ def test_unknown_topics(raw: RawConnection, topic: TopicFactory, unique_name: Na
 
 def test_topic_named_twice_is_refused(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
-    for result in delete(raw, {"name": name}, {"name": name}).responses:
-        assert result.error_code == ErrorCode.invalid_request
+    identifier = topic_id(raw, name)
+    by_name, by_id = {"name": name}, {"name": None, "topic_id": identifier}
+    for requested in ([by_name] * 3, [by_id] * 2, [by_id, by_id, by_name], [by_name, by_id]):
+        for result in delete(raw, *requested).responses:
+            assert result.error_code == ErrorCode.invalid_request
     assert only(describe_topics(raw, name).topics).error_code == ErrorCode.none
+    repeated, deleted = sorted(
+        delete(raw, by_name, by_name, by_id).responses, key=lambda result: -result.error_code
+    )
+    assert (repeated.name, repeated.topic_id) == (name, None)
+    assert (repeated.error_code, deleted.error_code) == (ErrorCode.invalid_request, ErrorCode.none)
+    assert (deleted.name, deleted.topic_id) == (name, identifier)
 
 
 def test_name_together_with_an_id_is_refused(raw: RawConnection, topic: TopicFactory) -> None:

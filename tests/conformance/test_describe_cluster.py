@@ -1,4 +1,4 @@
-"""DescribeCluster (KIP-700)."""
+"""Tests of DescribeCluster (KIP-700)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeConfigs of topics and brokers (KIP-133, KIP-569)."""
+"""Tests of DescribeConfigs for topics and brokers (KIP-133, KIP-569)."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def test_every_version_describes_a_topic(raw: RawConnection, topic: TopicFactory
 def test_synonyms_are_returned_on_request(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic(**{"retention.ms": "1234"})
     assert configs(describe(raw, TOPIC, name))["retention.ms"].synonyms == ()
-    asked = configs(describe(raw, TOPIC, name, ["retention.ms"], include_synonyms=True))
-    first = asked["retention.ms"].synonyms[0]
+    requested = configs(describe(raw, TOPIC, name, ["retention.ms"], include_synonyms=True))
+    first = requested["retention.ms"].synonyms[0]
     assert (first.name, first.value, first.source) == (
         "retention.ms",
         "1234",
@@ -104,8 +104,8 @@ def test_synonyms_are_returned_on_request(raw: RawConnection, topic: TopicFactor
 def test_documentation_is_returned_on_request(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     assert configs(describe(raw, TOPIC, name))["retention.ms"].documentation is None
-    asked = configs(describe(raw, TOPIC, name, ["retention.ms"], include_documentation=True))
-    assert asked["retention.ms"].documentation
+    requested = configs(describe(raw, TOPIC, name, ["retention.ms"], include_documentation=True))
+    assert requested["retention.ms"].documentation
 
 
 def test_unknown_topic(raw: RawConnection, unique_name: Callable[[], str]) -> None:

@@ -1,4 +1,7 @@
-"""DescribeLogDirs: logs and their sizes (KIP-113, KIP-827)."""
+"""Tests of DescribeLogDirs, which returns the logs of a broker and their sizes.
+
+See KIP-113 and KIP-827.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,16 @@ TopicFactory = Callable[..., str]
 
 
 def describe(
-    raw: RawConnection, asked: dict[str, Sequence[int]] | None, *, version: int = 4
+    raw: RawConnection, requested: dict[str, Sequence[int]] | None, *, version: int = 4
 ) -> Any:
-    """Return the log directories; of all partitions where `asked` is None."""
+    """Send DescribeLogDirs; `requested` None requests all partitions."""
     topics = None
-    if asked is not None:
-        topics = [{"topic": name, "partitions": indexes} for name, indexes in asked.items()]
+    if requested is not None:
+        topics = [{"topic": name, "partitions": indexes} for name, indexes in requested.items()]
     return raw.call("describe_log_dirs", version, topics=topics)
 
 
 def logs(response: Any) -> dict[tuple[str, int], Any]:
-    """Return the logs of all directories by topic and partition."""
     return {
         (topic.name, partition.partition_index): partition
         for result in response.results

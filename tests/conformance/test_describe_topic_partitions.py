@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: pages, cursors and errors (KIP-966)."""
+"""Tests of DescribeTopicPartitions: paging, cursors and errors (KIP-966)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Cursor = tuple[str, int]
 def describe(
     raw: RawConnection, *topics: str, limit: int = 2000, cursor: Cursor | None = None
 ) -> Any:
-    """Return a page of these topics, or of all topics."""
+    """Send DescribeTopicPartitions for these topics, or for all topics if none is given."""
     return raw.call(
         "describe_topic_partitions",
         0,
@@ -29,7 +29,7 @@ def describe(
 
 
 def page(response: Any) -> tuple[list[tuple[str, list[int]]], Cursor | None]:
-    """Return topics with their partitions, and the cursor of the next page."""
+    """Return the topics and partitions of a response, and the cursor of the next page."""
     topics = [
         (topic.name, [partition.partition_index for partition in topic.partitions])
         for topic in response.topics
@@ -40,7 +40,6 @@ def page(response: Any) -> tuple[list[tuple[str, list[int]]], Cursor | None]:
 
 @pytest.fixture
 def names(topic: TopicFactory) -> list[str]:
-    """Three topics of two partitions, in the order of their names."""
     return sorted(topic(partitions=2) for _ in range(3))
 
 
@@ -78,8 +77,8 @@ def test_topic_and_its_partitions(raw: RawConnection, topic: TopicFactory) -> No
 
 
 def test_topics_are_returned_once_and_in_order(raw: RawConnection, names: list[str]) -> None:
-    asked = [*reversed(names), names[0]]
-    assert page(describe(raw, *asked)) == ([(name, [0, 1]) for name in names], None)
+    requested = [*reversed(names), names[0]]
+    assert page(describe(raw, *requested)) == ([(name, [0, 1]) for name in names], None)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5])

@@ -1,4 +1,4 @@
-"""ElectLeaders: preferred elections, and unclean ones on request (KIP-460)."""
+"""Tests of ElectLeaders: preferred elections, and unclean elections on request (KIP-460)."""
 
 from __future__ import annotations
 
@@ -26,11 +26,14 @@ def elect(
     election_type: int = PREFERRED,
     version: int = 2,
 ) -> dict[tuple[str, int], ErrorCode]:
-    """Return the error code of every partition in the response; None means all partitions."""
-    asked: Any = None
+    """Send ElectLeaders and return the error code of every partition in the response.
+
+    `partitions` None requests all partitions.
+    """
+    requested: Any = None
     if partitions is not None:
-        asked = [{"topic": name, "partitions": indexes} for name, indexes in partitions.items()]
-    fields = {"topic_partitions": asked, "timeout": 30_000}
+        requested = [{"topic": name, "partitions": indexes} for name, indexes in partitions.items()]
+    fields = {"topic_partitions": requested, "timeout": 30_000}
     if version >= 1:
         fields["election_type"] = election_type
     response = raw.call("elect_leaders", version, **fields)
@@ -66,8 +69,8 @@ def test_unknown_topic_or_partition(
 
 
 def test_unknown_election_type_is_refused(raw: RawConnection, topic: TopicFactory) -> None:
-    asked = [{"topic": topic(), "partitions": [0]}]
-    response = raw.call("elect_leaders", 2, election_type=9, topic_partitions=asked)
+    requested = [{"topic": topic(), "partitions": [0]}]
+    response = raw.call("elect_leaders", 2, election_type=9, topic_partitions=requested)
     assert response.error_code == ErrorCode.invalid_request
 
 
@@ -88,7 +91,7 @@ def test_preferred_election_restores_the_preferred_leader(
     nodes.await_isr(name, 1, 2)
     nodes.kill(1)
     moved = nodes.await_leader(name, 2)
-    # The preferred replica does not run.
+    # The preferred replica is not running.
     unavailable = {(name, 0): ErrorCode.preferred_leader_not_available}
     assert elect(nodes.to(2), {name: [0]}) == unavailable
     nodes.start(1)
@@ -105,7 +108,7 @@ def test_preferred_election_restores_the_preferred_leader(
 
 @slow
 def test_null_partitions_elect_all(nodes: Nodes, unique_name: NameFactory) -> None:
-    # Partitions that need no election are missing in the response, so one broker is killed.
+    # The response omits partitions that need no election, so the test kills one broker.
     name = nodes.create(unique_name(), [1, 2], [2, 1])
     nodes.stop(1)
     nodes.await_leader(name, 2)

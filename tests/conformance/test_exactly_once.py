@@ -1,8 +1,8 @@
-"""Exactly once: consume, process and produce in one transaction (KIP-98, KIP-447).
+"""Tests of exactly-once processing (KIP-98, KIP-447).
 
-A worker reads records, writes a result for each, and commits its offsets in the same transaction.
-It dies at any step; the next worker with the same transactional id continues at the committed
-offset. A read_committed reader sees each result once.
+A worker reads records, writes a result for each record, and commits its offsets in the same
+transaction. The worker can die at any step. The next worker with the same transactional id
+continues at the committed offset. A `read_committed` consumer reads each result once.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ TopicFactory = Callable[..., str]
 NameFactory = Callable[[], str]
 ProducerFactory = Callable[..., TransactionalProducer]
 STEPS = ("begin", "written", "added", "offsets", "decided", "acknowledged")
-"""Where a worker dies: before the write, after the records, after adding the group, after the
-offsets, after a sent EndTxn with a lost response, after the response."""
+"""The steps after which a worker dies: the start, the records, AddOffsetsToTxn, the offsets, an
+EndTxn request whose response is lost, and the response to EndTxn."""
 
 
 class Worker:
-    """Copies records from a topic to another, two at a time, and dies at a given step."""
+    """A worker that copies records to another topic, two at a time, and dies at a given step."""
 
     def __init__(
         self, raw: RawConnection, producer: TransactionalProducer, group: str, topics: list[str]
@@ -51,8 +51,8 @@ class Worker:
         self._source, self._sink = topics
 
     def position(self) -> int:
-        """Return the committed offset, once it is stable, as a consumer does."""
-        asked = [
+        """Return the committed offset; like a consumer, wait until no transaction changes it."""
+        requested = [
             {
                 "group_id": self._group,
                 "topics": [{"name": self._source, "partition_indexes": [0]}],
@@ -61,8 +61,8 @@ class Worker:
         offsets: list[int] = []
 
         def is_stable() -> bool:
-            answer = self._raw.call("offset_fetch", 9, groups=asked, require_stable=True)
-            found = only(only(only(answer.groups).topics).partitions)
+            response = self._raw.call("offset_fetch", 9, groups=requested, require_stable=True)
+            found = only(only(only(response.groups).topics).partitions)
             offsets[:] = [found.committed_offset]
             return bool(found.error_code != ErrorCode.unstable_offset_commit)
 
@@ -70,7 +70,7 @@ class Worker:
         return max(offsets[0], 0)
 
     def work(self, *, dies_at: str | None) -> bool:
-        """Run one transaction with the next two records; return False without any."""
+        """Process the next two records in one transaction; return False if there are none."""
         position = self.position()
         inputs = read(self._raw, self._source, offset=position)[:2]
         if not inputs or dies_at == "begin":
@@ -132,7 +132,7 @@ def test_fenced_worker_is_refused_at_any_step(
     *,
     step: str,
 ) -> None:
-    """It was only slow and has been replaced: all its requests are refused."""
+    """The worker was slow and has been replaced; the brokers reject all its requests."""
     source, sink = topic(), topic()
     append(raw, source, batch(values("a", "b", "c")))
     zombie = new_producer()
@@ -154,15 +154,15 @@ def test_fenced_worker_is_refused_at_any_step(
     assert code_of(retried(lambda: zombie.init_once(**identity))) == fenced
     await_read(raw, sink, "result of a", "result of b", "result of c")
     assert committed(raw, group, source)[0][0] == 3
-    # The log has no open transaction of it that would block readers.
+    # The rejected requests have opened no transaction, which would block consumers.
     assert list_offset(raw, sink, LATEST, isolation_level=READ_COMMITTED).offset == ends
 
 
-# With a third-party client, while brokers are killed.
+# Pipelines of a third-party client while brokers are killed.
 
 
 class Pipeline:
-    """librdkafka copies records from a topic to another, until all are copied."""
+    """A pipeline of librdkafka clients that copies all records of one topic to another."""
 
     def __init__(self, cluster: Cluster, group: str, source: str, sink: str, count: int) -> None:
         self._cluster = cluster
@@ -202,7 +202,7 @@ class Pipeline:
         self._is_stopped.set()
 
     def report(self, nodes: Nodes) -> str:
-        """Return its progress, and the state on the brokers."""
+        """Return the progress of the pipeline, and the state of the brokers."""
         transactional_id = f"id of {self._source}"
         coordinator = coordinator_id(nodes.any(), transactional_id)
         known = describe_transaction(nodes.to(coordinator), transactional_id)
@@ -211,8 +211,8 @@ class Pipeline:
         return f"committed up to {self.committed}, then {self.step}; {known}; {states}"
 
     def _start(self, consumer: confluent_kafka.Consumer) -> confluent_kafka.TopicPartition:
-        asked = confluent_kafka.TopicPartition(self._source, 0)
-        (found,) = consumer.committed([asked], timeout=60)
+        requested = confluent_kafka.TopicPartition(self._source, 0)
+        (found,) = consumer.committed([requested], timeout=60)
         self.committed = max(found.offset, 0)
         return confluent_kafka.TopicPartition(self._source, 0, self.committed)
 
@@ -243,7 +243,7 @@ class Pipeline:
 
 
 def _commit(producer: confluent_kafka.Producer) -> None:
-    """Commit, with retries while the error is retriable."""
+    """Commit the transaction, with retries while the error is retriable."""
     for attempts_left in reversed(range(10)):
         try:
             producer.commit_transaction(30)
@@ -273,14 +273,13 @@ def running(pipeline: Pipeline, nodes: Nodes) -> Iterator[None]:
 def three_brokers(
     clusters_of_processes: Callable[..., Cluster], transaction_version: int
 ) -> Cluster:
-    """The brokers of `nodes`, which tests `kill -9`."""
+    """Return the brokers of `nodes` as processes, because the tests `kill -9` them."""
     return clusters_of_processes(
         transaction_version=transaction_version, brokers=3, racks=RACKS, configs=SETTINGS
     )
 
 
 def _led_by(nodes: Nodes, group: str) -> int:
-    """Return the group's coordinator."""
     return int(only(find_coordinator(nodes.any(), group).coordinators).node_id)
 
 
@@ -294,7 +293,7 @@ def test_pipeline_survives_broker_failures(nodes: Nodes, unique_name: NameFactor
     )
     append(nodes.to(1), source, batch(values(*(f"{number}" for number in range(count)))))
     coordinator = coordinator_id(nodes.any(), f"id of {source}")
-    # The group's coordinator is spared: librdkafka may wait for it forever (its issue 5511).
+    # The test does not kill the group coordinator: librdkafka may then wait forever (issue 5511).
     group = unique_name()
     while (spared := _led_by(nodes, group)) == coordinator:
         group = unique_name()

@@ -1,4 +1,4 @@
-"""Clients continue after a broker failure: no acknowledged record is lost or duplicated."""
+"""Tests of clients during broker failures: no acknowledged record is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DELIVERY_TIMEOUT_S = 90.0
 
 
 class Load:
-    """An idempotent producer that writes increasing numbers until it is stopped."""
+    """An idempotent producer that writes ascending numbers until it is stopped."""
 
     def __init__(self, nodes: Nodes, topic: str) -> None:
         self._topic = topic
@@ -62,7 +62,7 @@ class Load:
 
 @contextmanager
 def load_on(nodes: Nodes, topic: str) -> Iterator[Load]:
-    """Run a producer in the background; at the end everything is acknowledged."""
+    """Run a producer in the background; at the end the brokers have acknowledged all records."""
     load = Load(nodes, topic)
     thread = threading.Thread(target=load.run)
     thread.start()
@@ -78,7 +78,7 @@ def load_on(nodes: Nodes, topic: str) -> Iterator[Load]:
 
 
 def read_values(nodes: Nodes, topic: str, count: int) -> list[bytes]:
-    """Return the first `count` values of partition 0, through librdkafka."""
+    """Return the first `count` values of partition 0, with librdkafka."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": nodes.cluster.bootstrap_servers,
@@ -114,7 +114,7 @@ def test_killed_leader_loses_and_duplicates_nothing_acknowledged(
         after = nodes.await_leader(name, 2, 3)
     assert after.leader_epoch > before.leader_epoch
     assert 1 not in after.isr
-    # Exactly the acknowledged numbers, in order, once each.
+    # The log contains each acknowledged number exactly once, in order.
     assert read_values(nodes, name, len(load.acknowledged)) == load.acknowledged
     nodes.start(1)
     nodes.await_isr(name, 1, 2, 3)
@@ -126,7 +126,7 @@ def test_stopped_broker_hands_over_its_leadership_first(
     name = nodes.create(unique_name(), [1, 2, 3], **{"min.insync.replicas": "2"})
     with load_on(nodes, name) as load:
         nodes.stop(1)
-        # The controlled shutdown moves the leadership before, so there is no timeout.
+        # A controlled shutdown moves the leadership first, so the clients see no timeout.
         after = nodes.known(name)
         assert after.leader in (2, 3)
         assert after.isr == {2, 3}
@@ -181,12 +181,12 @@ def test_committed_offsets_survive_their_coordinator(
     for offset in (5, 7):
         code = commit(nodes.to(first), group, name, offset, metadata="m", leader_epoch=0)
         assert code == ErrorCode.none
-    # Another broker returns NOT_COORDINATOR.
+    # A broker that is not the coordinator returns NOT_COORDINATOR.
     stranger = next(b for b in BROKERS if b != first)
     assert commit(nodes.to(stranger), group, name, 9) == ErrorCode.not_coordinator
     nodes.kill(first)
     second = await_other_coordinator(nodes, group, first)
-    # A new leader learns from its followers that the last commit is replicated.
+    # The new leader has to receive fetches of its followers before it can return the last commit.
     eventually(lambda: committed(nodes.to(second), group, name) == [(7, "m", 0)])
     assert commit(nodes.to(second), group, name, 8) == ErrorCode.none
     assert committed(nodes.to(second), group, name) == [(8, "", -1)]
@@ -203,7 +203,7 @@ def test_group_continues_when_its_coordinator_is_killed(
             "group.id": group,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
-            # Longer than a failover, so that the member stays in the group.
+            # The session outlasts a failover, so that the member stays in the group.
             "session.timeout.ms": 30_000,
             "heartbeat.interval.ms": 500,
         }
@@ -218,7 +218,7 @@ def test_group_continues_when_its_coordinator_is_killed(
         leader = nodes.await_leader(name, *(b for b in BROKERS if b != gone)).leader
         served, second = ErrorCode.none, batch(values("b"))
         eventually(lambda: produce(nodes.to(leader), name, second).error_code == served)
-        # Committed records are not read again.
+        # The consumer does not read committed records again.
         message = only(_take(consumer, 1))
         assert (message.value(), message.offset()) == (b"b", 1)
         consumer.commit(message=message, asynchronous=False)

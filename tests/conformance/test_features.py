@@ -1,6 +1,6 @@
-"""Finalized features, how clients learn of them, and how they are updated (KIP-584).
+"""Tests of finalized features: how clients read them, and how they are updated (KIP-584).
 
-The feature here is `transaction.version`; Apache Kafka has more, which are not tested.
+The tests use the feature `transaction.version`. Other features of Apache Kafka are not tested.
 """
 
 from __future__ import annotations
@@ -40,38 +40,37 @@ def test_every_broker_returns_the_finalized_features(
     for broker_id in cluster.broker_ids:
         with RawConnection(cluster.address(broker_id)) as raw:
             for version in (3, 4):
-                answer = call_api_versions(raw, version)
+                response = call_api_versions(raw, version)
                 levels = {
                     feature.name: (feature.min_version_level, feature.max_version_level)
-                    for feature in answer.finalized_features
+                    for feature in response.finalized_features
                 }
                 assert levels[FEATURE] == (transaction_version, transaction_version)
-                assert answer.finalized_features_epoch >= 0
+                assert response.finalized_features_epoch >= 0
 
 
 def test_feature_with_minimum_version_0_is_returned_from_version_4_on(
     raw: RawConnection,
 ) -> None:
     assert supported(raw, 4)[FEATURE] == (0, 2)
-    assert FEATURE not in supported(raw, 3)  # KAFKA-17492: old clients cannot decode it
+    assert FEATURE not in supported(raw, 3)  # KAFKA-17492: old clients cannot decode the feature
 
 
 def test_error_response_contains_no_features(raw: RawConnection) -> None:
-    answer = raw.call("api_versions", 4, client_software_name="?", client_software_version="1")
-    assert answer.error_code == ErrorCode.invalid_request
-    assert answer.finalized_features_epoch == -1
-    assert answer.finalized_features == answer.supported_features == ()
+    response = raw.call("api_versions", 4, client_software_name="?", client_software_version="1")
+    assert response.error_code == ErrorCode.invalid_request
+    assert response.finalized_features_epoch == -1
+    assert response.finalized_features == response.supported_features == ()
 
 
 @pytest.fixture(scope="module")
 def own(cluster_with: ClusterFactory) -> Cluster:
-    """A cluster whose features tests may change."""
     return cluster_with(features={FEATURE: 1})
 
 
 @pytest.fixture
 def own_raw(own: Cluster) -> Iterator[RawConnection]:
-    """A connection to its broker, with version 1 finalized."""
+    """Return a connection to the broker, with version 1 finalized."""
     finalize([own.address(1)], {FEATURE: 1})
     with RawConnection(own.address(1)) as connection:
         yield connection
@@ -108,7 +107,7 @@ def test_feature_is_upgraded_and_downgraded(own_raw: RawConnection) -> None:
             assert (result.feature, result.error_code) == (FEATURE, ErrorCode.none)
         await_level(own_raw, 2)
         assert call_api_versions(own_raw, 4).finalized_features_epoch > before
-        assert update(own_raw, 2).error_code == ErrorCode.none  # No change.
+        assert update(own_raw, 2).error_code == ErrorCode.none  # not a change
         assert update(own_raw, 1, SAFE_DOWNGRADE).error_code == ErrorCode.none
         await_level(own_raw, 1)
 
@@ -147,7 +146,7 @@ def test_unknown_feature_is_refused(own_raw: RawConnection, level: int) -> None:
 
 
 def test_request_version_0_cannot_downgrade(own_raw: RawConnection) -> None:
-    # KRaft ignores the downgrade flag of version 0.
+    # In KRaft mode the controller ignores the downgrade flag of version 0.
     response = update(own_raw, 0, SAFE_DOWNGRADE, version=0)
     assert response.error_code == ErrorCode.invalid_update_version
     assert finalized(own_raw.address)[FEATURE] == 1
@@ -170,7 +169,7 @@ def test_validate_only_updates_nothing(own_raw: RawConnection) -> None:
     assert update(own_raw, 2, validate_only=True).error_code == ErrorCode.none
     refused = update(own_raw, 3, validate_only=True)
     assert refused.error_code == ErrorCode.invalid_update_version
-    assert update(own_raw, 1).error_code == ErrorCode.none  # A change that all brokers apply.
+    assert update(own_raw, 1).error_code == ErrorCode.none  # The change reaches all brokers.
     assert finalized(own_raw.address) == before
 
 

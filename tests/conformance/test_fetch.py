@@ -1,4 +1,4 @@
-"""Fetch: records, limits, waiting and partitions (KIP-74, KIP-227, KIP-516)."""
+"""Tests of Fetch: records, limits, waiting and partitions (KIP-74, KIP-227, KIP-516)."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from tests.conformance.wire import (
 
 TopicFactory = Callable[..., str]
 LONG_MS = 20_000
-"""Longer than any test waits: a response means that the fetch was woken."""
+"""Longer than any test waits, so that a response means that the fetch was completed early."""
 SOON_S = 0.3
-"""How long a test checks that nothing happens."""
+"""How long a test waits to check that nothing happens."""
 
 
-def read_values(answer: Any) -> list[bytes | None]:
-    return [record.value for found in parse(answer.records) for record in found.records]
+def read_values(response: Any) -> list[bytes | None]:
+    return [record.value for found in parse(response.records) for record in found.records]
 
 
 def kilobyte_batches(raw: RawConnection, topic: str, count: int, *, partition: int = 0) -> int:
-    """Append `count` batches of one 1000-byte record; return the size of one."""
+    """Append `count` batches of one 1000-byte record each; return the size of one batch."""
     data = batch([Record(value=b"x" * 1000)])
     for _ in range(count):
         append(raw, topic, data, partition=partition)
@@ -48,10 +48,10 @@ def test_every_version_returns_the_records(raw: RawConnection, topic: TopicFacto
     identifier = topic_id(raw, name)
     append(raw, name, batch(values("a", "b")))
     for version in served(raw, "fetch"):
-        answer = fetch(raw, identifier if version >= 13 else name, version=version)
-        assert answer.error_code == ErrorCode.none, version
-        assert answer.high_watermark == 2, version
-        assert read_values(answer) == [b"a", b"b"], version
+        response = fetch(raw, identifier if version >= 13 else name, version=version)
+        assert response.error_code == ErrorCode.none, version
+        assert response.high_watermark == 2, version
+        assert read_values(response) == [b"a", b"b"], version
 
 
 def test_response_contains_the_offsets_of_the_partition(
@@ -59,11 +59,11 @@ def test_response_contains_the_offsets_of_the_partition(
 ) -> None:
     name = topic()
     append(raw, name, batch(values("a", "b")))
-    answer = fetch(raw, name)
-    offsets = (answer.log_start_offset, answer.last_stable_offset, answer.high_watermark)
+    response = fetch(raw, name)
+    offsets = (response.log_start_offset, response.last_stable_offset, response.high_watermark)
     assert offsets == (0, 2, 2)
-    assert answer.preferred_read_replica == -1
-    assert not answer.aborted_transactions
+    assert response.preferred_read_replica == -1
+    assert not response.aborted_transactions
 
 
 def test_fetch_at_the_log_end_is_empty_without_error(
@@ -72,9 +72,9 @@ def test_fetch_at_the_log_end_is_empty_without_error(
     name = topic()
     assert (fetch(raw, name).error_code, fetch(raw, name).records) == (ErrorCode.none, b"")
     append(raw, name, batch(values("a")))
-    answer = fetch(raw, name, offset=1)
-    assert (answer.error_code, answer.records) == (ErrorCode.none, b"")
-    assert answer.high_watermark == 1
+    response = fetch(raw, name, offset=1)
+    assert (response.error_code, response.records) == (ErrorCode.none, b"")
+    assert response.high_watermark == 1
 
 
 @pytest.mark.parametrize("offset", [3, 10_000, -1])
@@ -83,9 +83,9 @@ def test_offset_outside_the_log_is_out_of_range(
 ) -> None:
     name = topic()
     append(raw, name, batch(values("a", "b")))
-    answer = fetch(raw, name, offset=offset, max_wait_ms=LONG_MS, min_bytes=1)
-    assert answer.error_code == ErrorCode.offset_out_of_range
-    assert not answer.records
+    response = fetch(raw, name, offset=offset, max_wait_ms=LONG_MS, min_bytes=1)
+    assert response.error_code == ErrorCode.offset_out_of_range
+    assert not response.records
 
 
 def test_offset_before_the_log_start_is_out_of_range(
@@ -99,9 +99,9 @@ def test_offset_before_the_log_start_is_out_of_range(
         "delete_records", 2, timeout=30_000, topics=[{"name": name, "partitions": [partition]}]
     )
     assert fetch(raw, name).error_code == ErrorCode.offset_out_of_range
-    answer = fetch(raw, name, offset=1)
-    assert (answer.error_code, answer.log_start_offset) == (ErrorCode.none, 1)
-    assert read_values(answer) == [b"b"]
+    response = fetch(raw, name, offset=1)
+    assert (response.error_code, response.log_start_offset) == (ErrorCode.none, 1)
+    assert read_values(response) == [b"b"]
 
 
 @pytest.mark.parametrize("codec", [0, GZIP])
@@ -129,9 +129,9 @@ def test_first_batch_is_returned_whatever_the_limits(
 def test_partition_returns_no_more_than_its_limit(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     size = kilobyte_batches(raw, name, 10)
-    answer = fetch(raw, name, partition_max_bytes=3 * size + size // 2)
-    assert len(answer.records) <= 3 * size + size // 2
-    assert [b.base_offset for b in parse(answer.records)] == [0, 1, 2]
+    response = fetch(raw, name, partition_max_bytes=3 * size + size // 2)
+    assert len(response.records) <= 3 * size + size // 2
+    assert [b.base_offset for b in parse(response.records)] == [0, 1, 2]
 
 
 def test_request_returns_no_more_than_its_limit(raw: RawConnection, topic: TopicFactory) -> None:
@@ -145,7 +145,7 @@ def test_request_returns_no_more_than_its_limit(raw: RawConnection, topic: Topic
 
 
 def test_partitions_are_served_in_request_order(raw: RawConnection, topic: TopicFactory) -> None:
-    # Clients rotate partitions for fairness; the broker keeps the order of the request.
+    # The broker keeps the order of the request: clients rotate the partitions for fairness.
     name = topic(partitions=3)
     for partition in range(3):
         kilobyte_batches(raw, name, 2, partition=partition)
@@ -178,7 +178,7 @@ def test_several_topics_in_one_request(raw: RawConnection, topic: TopicFactory) 
 
 
 def wait_for(raw: RawConnection, request: Any, *, act: Callable[[], object]) -> Any:
-    """Send `request`, check that there is no response, `act`, and return the response."""
+    """Send `request`, check that there is no response, call `act`, and return the response."""
     raw.send_only(request)
     raw.set_timeout(SOON_S)
     with pytest.raises(TimeoutError):
@@ -190,7 +190,7 @@ def wait_for(raw: RawConnection, request: Any, *, act: Callable[[], object]) -> 
 
 @pytest.fixture
 def other(raw_address: str) -> Any:
-    """A second connection, for actions while the first one waits."""
+    """Return a second connection, for use while a request on the first connection waits."""
     with RawConnection(raw_address) as connection:
         yield connection
 
@@ -230,9 +230,9 @@ def test_min_bytes_counts_all_partitions(
 def test_fetch_returns_empty_after_max_wait(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     began_s = time.monotonic()
-    answer = fetch(raw, name, max_wait_ms=400, min_bytes=1)
+    response = fetch(raw, name, max_wait_ms=400, min_bytes=1)
     waited_s = time.monotonic() - began_s
-    assert (answer.error_code, answer.records) == (ErrorCode.none, b"")
+    assert (response.error_code, response.records) == (ErrorCode.none, b"")
     assert 0.39 <= waited_s < LONG_MS / 2_000
 
 
@@ -261,14 +261,15 @@ def test_fetch_returns_at_once_with_min_bytes(raw: RawConnection, topic: TopicFa
 def test_fetch_does_not_wait_if_the_limits_are_below_min_bytes(
     raw: RawConnection, other: RawConnection, topic: TopicFactory, limits: dict[str, Any]
 ) -> None:
-    # Whole batches are fewer than the 5000 available bytes (Apache Kafka adds a partial batch).
+    # Complete batches within the limits are smaller than `min_bytes`. (Apache Kafka also returns a
+    # partial batch.)
     name = topic()
     kilobyte_batches(raw, name, 4)
     of_partition = {k: v for k, v in limits.items() if k == "partition_max_bytes"}
     of_request = {k: v for k, v in limits.items() if k not in of_partition}
-    asked = fetch_request({name: [of_partition]}, max_wait_ms=LONG_MS, **of_request)
-    woken = wait_for(raw, asked, act=lambda: kilobyte_batches(other, name, 1))
-    for response in (woken, raw.send(asked)):
+    requested = fetch_request({name: [of_partition]}, max_wait_ms=LONG_MS, **of_request)
+    woken = wait_for(raw, requested, act=lambda: kilobyte_batches(other, name, 1))
+    for response in (woken, raw.send(requested)):
         assert len(parse(only(only(response.responses).partitions).records)) == 4
 
 
@@ -350,11 +351,11 @@ def test_both_isolation_levels_read_all_without_transactions(
 ) -> None:
     name = topic()
     append(raw, name, batch(values("a", "b")))
-    answer = fetch(raw, name, isolation_level=isolation_level)
-    assert read_values(answer) == [b"a", b"b"]
-    assert answer.last_stable_offset == 2
+    response = fetch(raw, name, isolation_level=isolation_level)
+    assert read_values(response) == [b"a", b"b"]
+    assert response.last_stable_offset == 2
     expected = () if isolation_level == READ_COMMITTED else None
-    assert answer.aborted_transactions == expected
+    assert response.aborted_transactions == expected
 
 
 def test_no_session_id_without_a_session(raw: RawConnection, topic: TopicFactory) -> None:

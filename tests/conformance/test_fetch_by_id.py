@@ -1,4 +1,4 @@
-"""Fetch by topic id, and with leader epochs (KIP-516, KIP-320, KIP-392)."""
+"""Tests of Fetch with topic ids and leader epochs (KIP-516, KIP-320, KIP-392)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def test_response_contains_topic_ids(raw: RawConnection, topic: TopicFactory) ->
     ids = {topic_id(raw, first): b"1", topic_id(raw, second): b"2"}
     response = raw.send(fetch_request({i: [{}] for i in ids}, version=BY_ID))
     found = {
-        answered.topic_id: only(only(parse(only(answered.partitions).records)).records).value
-        for answered in response.responses
+        responses.topic_id: only(only(parse(only(responses.partitions).records)).records).value
+        for responses in response.responses
     }
     assert found == ids
 
@@ -38,14 +38,14 @@ def test_unknown_topic_id(raw: RawConnection, topic: TopicFactory) -> None:
 
 
 def test_unknown_partition_of_a_known_topic_id(raw: RawConnection, topic: TopicFactory) -> None:
-    answer = fetch(raw, topic_id(raw, topic()), version=BY_ID, partition=1)
-    assert answer.error_code == ErrorCode.unknown_topic_or_partition
+    response = fetch(raw, topic_id(raw, topic()), version=BY_ID, partition=1)
+    assert response.error_code == ErrorCode.unknown_topic_or_partition
 
 
 def test_old_id_of_a_recreated_topic_is_unknown(
     raw: RawConnection, topic: TopicFactory, cluster: Cluster
 ) -> None:
-    # With names a reader would confuse the records of the new topic with the old one's.
+    # By name, a consumer would confuse the records of the new topic with those of the old one.
     name = topic()
     before = topic_id(raw, name)
     append(raw, name, batch(values("old")))
@@ -65,25 +65,25 @@ def test_newer_leader_epoch_than_the_broker_has_is_unknown(
     name = topic()
     append(raw, name, batch(values("a")))
     assert fetch(raw, name, current_leader_epoch=0).error_code == ErrorCode.none
-    answer = fetch(raw, name, current_leader_epoch=1)
-    assert answer.error_code == ErrorCode.unknown_leader_epoch
-    assert not answer.records
+    response = fetch(raw, name, current_leader_epoch=1)
+    assert response.error_code == ErrorCode.unknown_leader_epoch
+    assert not response.records
 
 
 def test_fetch_with_a_matching_last_fetched_epoch(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     append(raw, name, batch(values("a", "b")))
-    answer = fetch(raw, name, 1, last_fetched_epoch=0)
-    assert answer.error_code == ErrorCode.none
-    assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (-1, -1)
-    assert parse(answer.records)
+    response = fetch(raw, name, 1, last_fetched_epoch=0)
+    assert response.error_code == ErrorCode.none
+    assert (response.diverging_epoch.epoch, response.diverging_epoch.end_offset) == (-1, -1)
+    assert parse(response.records)
 
 
 def test_no_preferred_read_replica_with_one_broker(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     append(raw, name, batch(values("a")))
-    answer = only(
+    response = only(
         only(raw.send(fetch_request({name: [{}]}, rack_id="somewhere")).responses).partitions
     )
-    assert (answer.error_code, answer.preferred_read_replica) == (ErrorCode.none, -1)
-    assert parse(answer.records)
+    assert (response.error_code, response.preferred_read_replica) == (ErrorCode.none, -1)
+    assert parse(response.records)

@@ -1,4 +1,4 @@
-"""FindCoordinator for one or several groups (KIP-699)."""
+"""Tests of FindCoordinator for one or several groups (KIP-699)."""
 
 from __future__ import annotations
 

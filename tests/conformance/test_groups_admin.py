@@ -1,4 +1,4 @@
-"""Administration of groups: describe, list, delete, delete offsets."""
+"""Tests of group administration: describe, list, delete, and delete offsets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ LARGE_METADATA = "x" * 4000
 
 @pytest.fixture
 def groups(one_broker: Cluster) -> Cluster:
-    """A cluster of one broker, which coordinates every group."""
     return one_broker
 
 
@@ -35,7 +34,6 @@ def raw(groups: Cluster) -> Iterator[RawConnection]:
 
 @pytest.fixture
 def member(groups: Cluster, group: str) -> Iterator[MemberFactory]:
-    """Create members of the test's group."""
     with ExitStack() as opened:
         yield lambda **options: opened.enter_context(
             GroupMember(groups.bootstrap_servers, group, **options)
@@ -57,21 +55,21 @@ def describe(raw: RawConnection, group: str, version: int = 5) -> Any:
 
 
 def listed(raw: RawConnection, **filters: Any) -> dict[str, Any]:
-    answer = raw.call("list_groups", 5, **filters)
-    assert answer.error_code == ErrorCode.none
-    return {group.group_id: group for group in answer.groups}
+    response = raw.call("list_groups", 5, **filters)
+    assert response.error_code == ErrorCode.none
+    return {group.group_id: group for group in response.groups}
 
 
 def delete(raw: RawConnection, *groups: str) -> list[ErrorCode]:
-    answer = raw.call("delete_groups", 2, groups_names=list(groups))
-    codes = {result.group_id: result.error_code for result in answer.results}
+    response = raw.call("delete_groups", 2, groups_names=list(groups))
+    codes = {result.group_id: result.error_code for result in response.results}
     return [codes[group] for group in groups]
 
 
 def delete_offsets(raw: RawConnection, group: str, topic: str, *partitions: int) -> Any:
-    asked = [{"partition_index": partition} for partition in partitions]
+    requested = [{"partition_index": partition} for partition in partitions]
     return raw.call(
-        "offset_delete", 0, group_id=group, topics=[{"name": topic, "partitions": asked}]
+        "offset_delete", 0, group_id=group, topics=[{"name": topic, "partitions": requested}]
     )
 
 
@@ -97,7 +95,7 @@ def test_describe_while_a_group_rebalances(
 ) -> None:
     one = member()
     one.request_member_id()
-    # Kafka returns the member id before the record of the new group is replicated.
+    # Kafka returns the member id before it has replicated the record of the new group.
     eventually(lambda: describe(raw, group).group_state == "Empty")
     found = describe(raw, group)
     assert (found.protocol_type, found.members) == ("", ())
@@ -124,10 +122,10 @@ def test_unknown_group(raw: RawConnection, group: str) -> None:
 def test_authorized_operations(raw: RawConnection, member: MemberFactory, group: str) -> None:
     stable_alone(member())
     for version in (3, 5):
-        answer = raw.call(
+        response = raw.call(
             "describe_groups", version, groups=[group], include_authorized_operations=True
         )
-        operations = only(answer.groups).authorized_operations
+        operations = only(response.groups).authorized_operations
         assert {bit for bit in range(32) if operations >> bit & 1} == {3, 6, 8, 10, 11}
     assert describe(raw, group).authorized_operations == -(2**31)
 
@@ -179,8 +177,8 @@ def test_groups_are_deleted(
     assert delete(raw, group) == [ErrorCode.group_id_not_found]
     for version in served(raw, "delete_groups"):
         assert commit(raw, group, name, 1) == ErrorCode.none
-        answer = raw.call("delete_groups", version, groups_names=[group])
-        assert only(answer.results).error_code == ErrorCode.none, version
+        response = raw.call("delete_groups", version, groups_names=[group])
+        assert only(response.results).error_code == ErrorCode.none, version
 
 
 def test_deleted_group_starts_again(member: MemberFactory, raw: RawConnection, group: str) -> None:
@@ -198,12 +196,12 @@ def test_offsets_of_unsubscribed_topics_are_deleted(
     one = stable_alone(member(protocols={"range": subscription(read)}))
     for name in (read, left):
         assert commit(raw, group, name, 5, **one.identity()) == ErrorCode.none
-    answer = delete_offsets(raw, group, read, 0)
-    assert answer.error_code == ErrorCode.none
-    code = only(only(answer.topics).partitions).error_code
+    response = delete_offsets(raw, group, read, 0)
+    assert response.error_code == ErrorCode.none
+    code = only(only(response.topics).partitions).error_code
     assert code == ErrorCode.group_subscribed_to_topic
-    answer = delete_offsets(raw, group, left, 0, 1, 9)
-    codes = {p.partition_index: p.error_code for p in only(answer.topics).partitions}
+    response = delete_offsets(raw, group, left, 0, 1, 9)
+    codes = {p.partition_index: p.error_code for p in only(response.topics).partitions}
     assert codes == {
         0: ErrorCode.none,
         1: ErrorCode.none,
@@ -212,8 +210,8 @@ def test_offsets_of_unsubscribed_topics_are_deleted(
     assert committed(raw, group, left) == [(-1, "", -1)]
     assert committed(raw, group, read) == [(5, "", -1)]
     one.leave()
-    answer = delete_offsets(raw, group, read, 0)
-    assert only(only(answer.topics).partitions).error_code == ErrorCode.none
+    response = delete_offsets(raw, group, read, 0)
+    assert only(only(response.topics).partitions).error_code == ErrorCode.none
     assert committed(raw, group, read) == [(-1, "", -1)]
 
 
@@ -227,19 +225,20 @@ def test_offsets_that_cannot_be_deleted(
     assert delete_offsets(raw, group, name, 0).error_code == ErrorCode.non_empty_group
 
 
+@pytest.mark.slow
 def test_commit_larger_than_a_batch(raw: RawConnection, topic: TopicFactory, group: str) -> None:
     name = topic(partitions=300)
     partitions = [
         {"partition_index": p, "committed_offset": 1, "committed_metadata": LARGE_METADATA}
         for p in range(300)
     ]
-    answer = raw.call(
+    response = raw.call(
         "offset_commit",
         9,
         group_id=group,
         generation_id_or_member_epoch=-1,
         topics=[{"name": name, "partitions": partitions}],
     )
-    codes = {p.error_code for p in only(answer.topics).partitions}
+    codes = {p.error_code for p in only(response.topics).partitions}
     assert codes == {ErrorCode.unknown_server_error}
     assert only(fetch_offsets(raw, group, {name: [0]}).topics).partitions[0].committed_offset == -1

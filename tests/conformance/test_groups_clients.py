@@ -1,4 +1,4 @@
-"""Groups of third-party clients: assignments as members join and leave."""
+"""Tests of groups of third-party clients: assignments when members join and leave."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import kafka
 import pytest
 
 from integration.clusters import Cluster
-from tests.conformance.clients import PYTHON_SILENT, learn_partitions
+from tests.conformance.clients import PYTHON_SILENT, load_partitions
 from tests.conformance.eventually import eventually
 
 PARTITIONS = 4
@@ -19,7 +19,6 @@ REBALANCE_S = 60.0
 
 @pytest.fixture
 def groups(one_broker: Cluster) -> Cluster:
-    """A cluster of one broker, which coordinates every group."""
     return one_broker
 
 
@@ -109,7 +108,7 @@ def test_different_clients_share_a_topic(
         heartbeat_interval_ms=200,
         **PYTHON_SILENT,
     )
-    learn_partitions(python, topic)
+    load_partitions(python, topic)
     other = confluent(groups, group, topic)
 
     def halves() -> bool:

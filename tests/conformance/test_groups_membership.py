@@ -1,4 +1,4 @@
-"""Members of classic groups: joining, syncing, sessions, static members."""
+"""Tests of members of classic groups: joining, syncing, sessions and static membership."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UUID = "[0-9a-zA-Z_-]{22,36}"
 
 @pytest.fixture(scope="module")
 def groups(cluster_with: Callable[..., Cluster]) -> Cluster:
-    """A cluster with short sessions and a small maximum group size."""
+    """Return a cluster with short sessions and a small maximum group size."""
     return cluster_with(
         {
             "group.min.session.timeout.ms": "500",
@@ -50,7 +50,6 @@ def raw(groups: Cluster) -> Iterator[RawConnection]:
 
 @pytest.fixture
 def member(groups: Cluster, group: str) -> Iterator[MemberFactory]:
-    """Create members of the test's group."""
     with ExitStack() as opened:
         yield lambda **options: opened.enter_context(
             GroupMember(groups.bootstrap_servers, options.pop("group", group), **options)
@@ -71,12 +70,12 @@ def test_single_member_gets_an_id_and_leads(member: MemberFactory) -> None:
     one = member()
     one.request_member_id()
     assert re.fullmatch(f"raw-{UUID}", one.member_id)
-    answer = one.join()
-    assert (answer.error_code, answer.generation_id) == (ErrorCode.none, 1)
-    assert (answer.leader, answer.member_id) == (one.member_id, one.member_id)
-    assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
-    assert not answer.skip_assignment
-    (returned,) = answer.members
+    response = one.join()
+    assert (response.error_code, response.generation_id) == (ErrorCode.none, 1)
+    assert (response.leader, response.member_id) == (one.member_id, one.member_id)
+    assert (response.protocol_type, response.protocol_name) == ("consumer", "range")
+    assert not response.skip_assignment
+    (returned,) = response.members
     assert (returned.member_id, returned.group_instance_id, returned.metadata) == (
         one.member_id,
         None,
@@ -94,9 +93,9 @@ def test_every_version_joins(raw: RawConnection, member: MemberFactory) -> None:
     for version in served(raw, "join_group"):
         one = member(group=f"join-version-{version}")
         await_coordinator(raw, one.group)
-        answer = one.join(version=version)
-        assert (answer.error_code, answer.leader) == (ErrorCode.none, one.member_id), version
-        assert answer.protocol_name == "range", version
+        response = one.join(version=version)
+        assert (response.error_code, response.leader) == (ErrorCode.none, one.member_id), version
+        assert response.protocol_name == "range", version
         assert one.sync({one.member_id: b"x"}).assignment == b"x", version
 
 
@@ -151,8 +150,8 @@ def test_leader_leaves(member: MemberFactory) -> None:
     stable_pair(leader, other)
     assert leader.leave() == ErrorCode.none
     eventually(lambda: other.heartbeat() == ErrorCode.rebalance_in_progress)
-    answer = other.join()
-    assert (answer.leader, answer.generation_id) == (other.member_id, 3)
+    response = other.join()
+    assert (response.leader, response.generation_id) == (other.member_id, 3)
 
 
 def test_rebalance_that_begins_while_members_sync(member: MemberFactory) -> None:
@@ -266,24 +265,27 @@ def test_syncing_under_another_protocol(member: MemberFactory, wrong: dict[str, 
     assert one.sync(**wrong).error_code == ErrorCode.inconsistent_group_protocol
 
 
+@pytest.mark.slow
 def test_member_without_heartbeats_is_removed(member: MemberFactory) -> None:
     leader, silent = member(), member(session_timeout_ms=SHORT_MS)
     stable_pair(leader, silent)
     eventually(lambda: leader.heartbeat() == ErrorCode.rebalance_in_progress)
     assert silent.heartbeat() == ErrorCode.unknown_member_id
-    answer = leader.join()
-    assert [m.member_id for m in answer.members] == [leader.member_id]
+    response = leader.join()
+    assert [m.member_id for m in response.members] == [leader.member_id]
 
 
+@pytest.mark.slow
 def test_member_that_does_not_rejoin_is_removed(member: MemberFactory) -> None:
     leader = member(rebalance_timeout_ms=SHORT_MS)
     late = member(rebalance_timeout_ms=SHORT_MS)
     stable_pair(leader, late)
-    answer = leader.join()
-    assert (answer.generation_id, len(answer.members)) == (3, 1)
+    response = leader.join()
+    assert (response.generation_id, len(response.members)) == (3, 1)
     assert late.heartbeat() == ErrorCode.unknown_member_id
 
 
+@pytest.mark.slow
 def test_member_that_does_not_sync_is_removed(member: MemberFactory) -> None:
     leader = member(rebalance_timeout_ms=SHORT_MS)
     silent = member(rebalance_timeout_ms=SHORT_MS)
@@ -294,11 +296,12 @@ def test_member_that_does_not_sync_is_removed(member: MemberFactory) -> None:
     assert silent.heartbeat() == ErrorCode.unknown_member_id
 
 
+@pytest.mark.slow
 def test_unused_member_id_expires(member: MemberFactory) -> None:
     one = stable_alone(member())
     pending = member(session_timeout_ms=SHORT_MS)
     pending.request_member_id()
-    one.join_only()  # Waits for the pending member.
+    one.join_only()  # The request waits for the pending member.
     assert one.joined().generation_id == 2
     refused = pending.join()
     assert refused.error_code == ErrorCode.unknown_member_id
@@ -328,6 +331,7 @@ def test_commits_of_members(
     assert committed(raw, group, name) == [(3, "", -1)]
 
 
+@pytest.mark.slow
 def test_commit_extends_the_session(
     raw: RawConnection, member: MemberFactory, topic: Callable[..., str], group: str
 ) -> None:
@@ -335,9 +339,9 @@ def test_commit_extends_the_session(
     leader, other = member(), member(session_timeout_ms=SHORT_MS)
     stable_pair(leader, other)
     other.raw.set_timeout(0.3)
-    for offset in range(14):  # Longer than the session in total; each step is a tenth of it.
+    for offset in range(14):  # In total longer than the session; one step takes a tenth of it.
         assert commit(raw, group, name, offset, **other.identity()) == ErrorCode.none
-        with pytest.raises(TimeoutError):  # Nothing is sent for that time.
+        with pytest.raises(TimeoutError):  # The member sends nothing in this time.
             other.raw.receive_frame()
     assert leader.heartbeat() == ErrorCode.none
 
@@ -347,10 +351,14 @@ def test_restarted_static_member_keeps_its_assignment(member: MemberFactory) -> 
     stable_pair(leader, other)
     assert re.fullmatch(f"i1-{UUID}", leader.member_id)
     restarted = member(instance_id="i2")
-    answer = restarted.join()
-    assert (answer.error_code, answer.generation_id) == (ErrorCode.none, 2)
+    response = restarted.join()
+    assert (response.error_code, response.generation_id) == (ErrorCode.none, 2)
     assert restarted.member_id != other.member_id
-    assert (answer.leader, answer.members, answer.skip_assignment) == (leader.member_id, (), False)
+    assert (response.leader, response.members, response.skip_assignment) == (
+        leader.member_id,
+        (),
+        False,
+    )
     assert restarted.sync().assignment == other.member_id.encode()
     assert leader.heartbeat() == ErrorCode.none
     assert other.heartbeat() == ErrorCode.fenced_instance_id
@@ -364,14 +372,14 @@ def test_restarted_static_leader_keeps_its_assignment(member: MemberFactory, ver
     leader, other = member(instance_id="i1"), member(instance_id="i2")
     stable_pair(leader, other)
     restarted = member(instance_id="i1")
-    answer = restarted.join(version=version)
-    assert (answer.error_code, answer.generation_id) == (ErrorCode.none, 2)
+    response = restarted.join(version=version)
+    assert (response.error_code, response.generation_id) == (ErrorCode.none, 2)
     if version >= 9:
-        assert answer.leader == restarted.member_id
-        assert answer.skip_assignment
-        assert {m.group_instance_id for m in answer.members} == {"i1", "i2"}
+        assert response.leader == restarted.member_id
+        assert response.skip_assignment
+        assert {m.group_instance_id for m in response.members} == {"i1", "i2"}
     else:
-        assert (answer.leader, answer.members) == (leader.member_id, ())
+        assert (response.leader, response.members) == (leader.member_id, ())
     assert restarted.sync().assignment == leader.member_id.encode()
 
 
@@ -388,12 +396,13 @@ def test_waiting_static_member_is_fenced_by_its_replacement(member: MemberFactor
     assert leader.joined().generation_id == restarted.joined().generation_id == 3
 
 
+@pytest.mark.slow
 def test_static_member_stays_beyond_the_rebalance_timeout(member: MemberFactory) -> None:
     leader = member(rebalance_timeout_ms=SHORT_MS)
     late = member(instance_id="i2", rebalance_timeout_ms=SHORT_MS)
     stable_pair(leader, late)
-    answer = leader.join()
-    assert len(answer.members) == 2
+    response = leader.join()
+    assert len(response.members) == 2
     assert late.heartbeat() == ErrorCode.illegal_generation
 
 

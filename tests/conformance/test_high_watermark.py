@@ -1,4 +1,7 @@
-"""The high watermark: records below it are on every in-sync replica; readers stop at it."""
+"""Tests of the high watermark, below which all in-sync replicas have the records.
+
+Consumers read only below the high watermark.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,6 @@ NameFactory = Callable[[], str]
 
 @pytest.fixture
 def name(nodes: Nodes, unique_name: NameFactory) -> str:
-    """A topic with one committed record."""
     created = nodes.create(unique_name(), [1, 2])
     append(nodes.to(1), created, batch(values("committed")))
     return created
@@ -38,15 +40,15 @@ def name(nodes: Nodes, unique_name: NameFactory) -> str:
 def append_uncommitted(nodes: Nodes, name: str) -> None:
     """Append a record that only the leader has, because the follower is paused."""
     nodes.pause(2)
-    answer = produce(nodes.to(1), name, batch(values("not committed")), acks=1)
-    assert (answer.error_code, answer.base_offset) == (ErrorCode.none, 1)
+    response = produce(nodes.to(1), name, batch(values("not committed")), acks=1)
+    assert (response.error_code, response.base_offset) == (ErrorCode.none, 1)
 
 
 def test_readers_see_nothing_above_the_high_watermark(nodes: Nodes, name: str) -> None:
     append_uncommitted(nodes, name)
-    answer = fetch(nodes.to(1), name)
-    assert (answer.high_watermark, answer.last_stable_offset) == (1, 1)
-    assert [b.base_offset for b in parse(answer.records)] == [0]
+    response = fetch(nodes.to(1), name)
+    assert (response.high_watermark, response.last_stable_offset) == (1, 1)
+    assert [b.base_offset for b in parse(response.records)] == [0]
     assert list_offset(nodes.to(1), name, LATEST).offset == 1
     assert list_offset(nodes.to(1), name, MAX_TIMESTAMP).offset == 0
 
@@ -54,9 +56,9 @@ def test_readers_see_nothing_above_the_high_watermark(nodes: Nodes, name: str) -
 def test_fetch_above_the_high_watermark_is_empty_without_error(nodes: Nodes, name: str) -> None:
     append_uncommitted(nodes, name)
     for offset in (1, 2):
-        answer = fetch(nodes.to(1), name, offset)
-        assert (answer.error_code, answer.high_watermark) == (ErrorCode.none, 1)
-        assert not answer.records
+        response = fetch(nodes.to(1), name, offset)
+        assert (response.error_code, response.high_watermark) == (ErrorCode.none, 1)
+        assert not response.records
     assert fetch(nodes.to(1), name, 3).error_code == ErrorCode.offset_out_of_range
 
 
@@ -66,9 +68,9 @@ def test_increase_wakes_a_waiting_fetch(nodes: Nodes, name: str) -> None:
         request = fetch_request({name: [{"fetch_offset": 1}]}, min_bytes=1, max_wait_ms=25_000)
         waiting.send_only(request)
         nodes.resume(2)
-        answer = only(only(waiting.receive(request).responses).partitions)
-    assert only(only(parse(answer.records)).records).value == b"not committed"
-    assert answer.high_watermark == 2
+        response = only(only(waiting.receive(request).responses).partitions)
+    assert only(only(parse(response.records)).records).value == b"not committed"
+    assert response.high_watermark == 2
 
 
 def test_increases_when_a_paused_follower_leaves_the_isr(nodes: Nodes, name: str) -> None:
@@ -80,7 +82,7 @@ def test_increases_when_a_paused_follower_leaves_the_isr(nodes: Nodes, name: str
 def test_acks_all_waits_for_the_high_watermark(nodes: Nodes, name: str) -> None:
     nodes.pause(2)
     append(nodes.to(1), name, batch(values("b")))
-    # Acknowledged means committed: readers see it at once.
+    # An acknowledged record is committed, so consumers can read it immediately.
     assert fetch(nodes.to(1), name).high_watermark == 2
     nodes.await_isr(name, 1)
 
@@ -90,10 +92,10 @@ def test_acks_all_times_out_after_the_timeout_of_the_producer(
 ) -> None:
     name = nodes.create(unique_name(), [1, 2])
     nodes.pause(2)
-    answer = produce(nodes.to(1), name, batch(values("a")), timeout_ms=100)
-    assert answer.error_code == ErrorCode.request_timed_out
+    response = produce(nodes.to(1), name, batch(values("a")), timeout_ms=100)
+    assert response.error_code == ErrorCode.request_timed_out
     nodes.resume(2)
-    # It was appended nevertheless, which is why a retry may duplicate.
+    # The leader has appended the record, so a retry may duplicate it.
     nodes.await_stored(1, name, "a")
 
 

@@ -1,4 +1,7 @@
-"""Idempotent producer: sequences, duplicates of the last five batches, epochs (KIP-98, KIP-360)."""
+"""Tests of the idempotent producer: sequences, duplicates and epochs (KIP-98, KIP-360).
+
+A broker detects duplicates of a producer's last five batches.
+"""
 
 from __future__ import annotations
 
@@ -67,9 +70,9 @@ def test_retry_of_the_sixth_last_batch_is_out_of_order(producer: Producer) -> No
 
 def test_gap_is_an_error_and_nothing_is_written(producer: Producer) -> None:
     producer.accepted(0)
-    answer = producer.send(2)
-    assert answer.error_code == ErrorCode.out_of_order_sequence_number
-    assert answer.base_offset == -1
+    response = producer.send(2)
+    assert response.error_code == ErrorCode.out_of_order_sequence_number
+    assert response.base_offset == -1
     assert producer.end() == 1
     assert producer.accepted(1) == 1
 
@@ -77,8 +80,8 @@ def test_gap_is_an_error_and_nothing_is_written(producer: Producer) -> None:
 def test_overlapping_batch_is_not_a_duplicate(producer: Producer) -> None:
     producer.accepted(0, count=3)
     for sequence, count in ((0, 2), (1, 2), (0, 4), (2, 2)):
-        answer = producer.send(sequence, count=count)
-        assert answer.error_code == ErrorCode.out_of_order_sequence_number, (sequence, count)
+        response = producer.send(sequence, count=count)
+        assert response.error_code == ErrorCode.out_of_order_sequence_number, (sequence, count)
     assert producer.end() == 3
 
 
@@ -90,8 +93,8 @@ def test_unknown_producer_may_start_at_any_sequence(producer: Producer) -> None:
 def test_older_epoch_is_fenced(producer: Producer) -> None:
     producer.accepted(0, epoch=3)
     for sequence in (0, 1):
-        answer = producer.send(sequence, epoch=2)
-        assert answer.error_code == ErrorCode.invalid_producer_epoch, sequence
+        response = producer.send(sequence, epoch=2)
+        assert response.error_code == ErrorCode.invalid_producer_epoch, sequence
     assert producer.end() == 1
 
 
@@ -105,7 +108,7 @@ def test_new_epoch_starts_at_sequence_zero(producer: Producer) -> None:
     assert producer.accepted(1, epoch=1) == 3
 
 
-def test_new_epoch_forgets_the_batches_of_the_old(producer: Producer) -> None:
+def test_new_epoch_removes_the_batches_of_the_old(producer: Producer) -> None:
     for sequence in range(5):
         producer.accepted(sequence)
     assert producer.accepted(0, epoch=1) == 5
@@ -152,8 +155,8 @@ def test_producers_are_independent(raw: RawConnection, topic: TopicFactory) -> N
 def test_sequence_without_a_producer_id_is_ignored(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     for expected in (0, 1):
-        answer = produce(raw, name, batch(values("a"), producer_id=-1, base_sequence=5))
-        assert (answer.error_code, answer.base_offset) == (ErrorCode.none, expected)
+        response = produce(raw, name, batch(values("a"), producer_id=-1, base_sequence=5))
+        assert (response.error_code, response.base_offset) == (ErrorCode.none, expected)
 
 
 def test_refused_batch_does_not_advance_the_sequence(producer: Producer) -> None:

@@ -1,4 +1,4 @@
-"""The ISR: slow replicas leave it, and only its members may lead."""
+"""Tests of the ISR, which slow replicas leave, and whose members may become leader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_paused_follower_leaves_the_isr_and_rejoins(nodes: Nodes, unique_name: N
     name = nodes.create(unique_name(), [1, 2, 3])
     append(nodes.to(1), name, batch(values("a")))
     nodes.pause(3)
-    # Acknowledged when the paused follower has left the ISR.
+    # The leader acknowledges the record when the paused follower has left the ISR.
     append(nodes.to(1), name, batch(values("b")))
     nodes.await_isr(name, 1, 2)
     append(nodes.to(1), name, batch(values("c")))
@@ -50,10 +50,10 @@ def test_only_an_in_sync_replica_may_lead(nodes: Nodes, unique_name: NameFactory
     append(nodes.to(1), name, batch(values("on the leader alone")))
     nodes.kill(1)
     nodes.start(2)
-    # The running replica lacks acknowledged records, so it must not lead.
+    # The running replica lacks acknowledged records, so it must not become leader.
     nodes.await_leader(name, NO_LEADER)
-    answer = produce(nodes.to(2), name, batch(values("refused")), acks=1)
-    assert answer.error_code == ErrorCode.not_leader_or_follower
+    response = produce(nodes.to(2), name, batch(values("refused")), acks=1)
+    assert response.error_code == ErrorCode.not_leader_or_follower
     assert nodes.known(name).leader == NO_LEADER
     nodes.start(1)
     nodes.await_leader(name, 1)
@@ -72,13 +72,13 @@ def test_unclean_election_happens_if_configured(nodes: Nodes, unique_name: NameF
     nodes.kill(1)
     nodes.start(2)
     after = nodes.await_leader(name, 2)
-    # The new leader lacks records, so no other replica may stay in sync.
+    # The new leader lacks acknowledged records, so it is the only in-sync replica.
     assert after.isr == {2}
     assert after.leader_epoch > before.leader_epoch
     append(nodes.to(2), name, batch(values("kept")))
     nodes.start(1)
     nodes.await_isr(name, 1, 2)
-    # The old leader truncated the records that only it had.
+    # The old leader truncates the records that no other replica has.
     for broker_id in (1, 2):
         nodes.await_stored(broker_id, name, "on both", "kept")
 

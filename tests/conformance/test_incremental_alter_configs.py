@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs changes single configs (KIP-339)."""
+"""Tests of IncrementalAlterConfigs, which changes single configs (KIP-339)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NameFactory = Callable[[], str]
 
 
 def await_own(raw: RawConnection, name: str, expected: dict[str, str]) -> None:
-    """Return once all brokers show these configs; the controller responds before that."""
+    """Wait until all brokers show these configs, because the controller responds earlier."""
     eventually(lambda: own_settings(raw, name) == expected)
 
 
@@ -64,7 +64,7 @@ def test_append_adds_to_a_list_and_starts_from_the_default(
     name = topic()
     assert change(raw, name, ("cleanup.policy", APPEND, "compact")).error_code == ErrorCode.none
     await_own(raw, name, {"cleanup.policy": "delete,compact"})
-    # An element that the list contains is not added again.
+    # Appending an element that is already in the list has no effect.
     assert change(raw, name, ("cleanup.policy", APPEND, "delete")).error_code == ErrorCode.none
     assert own_settings(raw, name) == {"cleanup.policy": "delete,compact"}
 
@@ -73,7 +73,7 @@ def test_subtract_removes_from_a_list(raw: RawConnection, topic: TopicFactory) -
     name = topic(**{"cleanup.policy": "compact,delete"})
     assert change(raw, name, ("cleanup.policy", SUBTRACT, "delete")).error_code == ErrorCode.none
     await_own(raw, name, {"cleanup.policy": "compact"})
-    # An element that the list does not contain is ignored.
+    # Subtracting an element that is not in the list has no effect.
     assert change(raw, name, ("cleanup.policy", SUBTRACT, "delete")).error_code == ErrorCode.none
     assert own_settings(raw, name) == {"cleanup.policy": "compact"}
 
@@ -103,7 +103,7 @@ def test_validate_only_changes_nothing(raw: RawConnection, topic: TopicFactory) 
     assert good.error_code == ErrorCode.none
     bad = change(raw, name, ("retention.ms", SET, "soon"), validate_only=True)
     assert bad.error_code == ErrorCode.invalid_config
-    # A later change that takes effect shows that the first one had time to.
+    # Once a later change is effective, the first change would be effective too.
     assert change(raw, name, ("flush.ms", SET, "5")).error_code == ErrorCode.none
     await_own(raw, name, {"retention.ms": "1000", "flush.ms": "5"})
 
@@ -209,12 +209,13 @@ def test_broker_does_not_change_other_brokers(raw: RawConnection, broker: str) -
     assert result.error_code == ErrorCode.invalid_request
 
 
+@pytest.mark.slow
 def test_ten_thousand_changes_get_a_result_each(
     raw: RawConnection, unique_name: NameFactory
 ) -> None:
     missing = unique_name()
-    asked = [changes(f"{missing}.{n}", ("flush.ms", SET, "5")) for n in range(10_000)]
-    responses = raw.call("incremental_alter_configs", 1, resources=asked).responses
+    requested = [changes(f"{missing}.{n}", ("flush.ms", SET, "5")) for n in range(10_000)]
+    responses = raw.call("incremental_alter_configs", 1, resources=requested).responses
     assert len(responses) == 10_000
     assert {r.error_code for r in responses} == {ErrorCode.unknown_topic_or_partition}
 
@@ -249,10 +250,10 @@ def test_message_timestamp_type_takes_effect(raw: RawConnection, topic: TopicFac
 
 @pytest.fixture(scope="module")
 def tidy(request: pytest.FixtureRequest, cluster_with: ClusterFactory) -> Cluster:
-    """A cluster that checks retention constantly."""
+    """Return a cluster that checks retention continuously."""
     configs = {"log.retention.check.interval.ms": "100"}
     if not request.config.getoption("--cluster").startswith("reference"):
-        configs["log.initial.task.delay.ms"] = "0"  # Internal to Apache Kafka.
+        configs["log.initial.task.delay.ms"] = "0"  # An internal config of Apache Kafka.
     return cluster_with(configs)
 
 
@@ -265,7 +266,7 @@ def test_retention_takes_effect(tidy: Cluster, unique_name: NameFactory, config:
         for _ in range(3):
             append(raw, name, batch([Record(value=b"x" * 500_000)]))
         assert list_offset(raw, name, EARLIEST).offset == 0
-        # Segments are deleted whole, the last one only after it was rolled, by time too.
+        # Retention deletes whole segments, and the active segment only after it was rolled.
         little = {"segment.bytes": "1048576", config: "1"}
         change(raw, name, *((n, SET, v) for n, v in little.items()))
         await_own(raw, name, {"retention.ms": "-1"} | little)

@@ -1,4 +1,4 @@
-"""Consumer lag: the log end offset less the committed offset."""
+"""Tests of consumer lag, which is the log end offset minus the committed offset."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ TopicFactory = Callable[..., str]
 
 
 def lag(raw: RawConnection, group: str, name: str, partition: int) -> int:
-    """Return the log end offset less the committed offset."""
     ((offset, _, _),) = committed(raw, group, name, partition)
     return int(list_offset(raw, name, LATEST, partition=partition).offset) - offset
 
@@ -30,7 +29,7 @@ def test_lag_grows_with_records_and_shrinks_with_commits(
     with members(bootstrap, group, name, 1) as (member,):
         await_owned([member], 0, 1)
         await_taken([member], 4)
-        # Consumed does not mean committed.
+        # The consumer has read records but not committed an offset.
         assert fetch_offsets(raw, group, None).topics == ()
         member.commit()
         assert [lag(raw, group, name, p) for p in (0, 1)] == [0, 0]
@@ -58,9 +57,9 @@ def test_other_clients_see_the_lag(
         {"bootstrap.servers": bootstrap, "log_level": 2, "group.id": group}
     )
     try:
-        asked = confluent_kafka.TopicPartition(name, 0)
-        (found,) = observer.committed([asked], timeout=30)
-        _, high = observer.get_watermark_offsets(asked, timeout=30)
+        requested = confluent_kafka.TopicPartition(name, 0)
+        (found,) = observer.committed([requested], timeout=30)
+        _, high = observer.get_watermark_offsets(requested, timeout=30)
         assert high - found.offset == 1
     finally:
         observer.close()

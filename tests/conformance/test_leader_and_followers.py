@@ -1,4 +1,4 @@
-"""Leader and followers: only the leader serves, and followers fetch from it."""
+"""Tests of leaders and followers: only the leader serves producers; followers fetch from it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.conformance.wire import (
 pytestmark = pytest.mark.slow
 
 NameFactory = Callable[[], str]
-ONLY_THE_LEADER = 10
-"""The last version of Fetch that followers do not serve (KIP-392)."""
+LAST_VERSION_FOR_LEADERS_ONLY = 10
+"""The last version of Fetch that followers reject (KIP-392)."""
 
 
 def test_every_broker_returns_the_same_leader_and_replicas(
@@ -47,19 +47,19 @@ def test_only_the_leader_accepts_records(nodes: Nodes, unique_name: NameFactory)
         (3, ErrorCode.not_leader_or_follower),
     ):
         for acks in (1, -1):
-            answer = produce(nodes.to(broker_id), name, batch(values("a")), acks=acks)
-            assert answer.error_code == code, (broker_id, acks)
+            response = produce(nodes.to(broker_id), name, batch(values("a")), acks=acks)
+            assert response.error_code == code, (broker_id, acks)
     assert list_offset(nodes.to(1), name, LATEST).offset == 2
 
 
 def test_refusal_contains_the_current_leader(nodes: Nodes, unique_name: NameFactory) -> None:
-    # KIP-951: the producer continues without a metadata request.
+    # KIP-951: the response contains the new leader, so the producer needs no metadata request.
     name = nodes.create(unique_name(), [1, 2])
-    answer = nodes.to(2).send(produce_request(name, batch(values("a")), version=12))
-    refused = only(only(answer.responses).partition_responses)
+    response = nodes.to(2).send(produce_request(name, batch(values("a")), version=12))
+    refused = only(only(response.responses).partition_responses)
     assert refused.error_code == ErrorCode.not_leader_or_follower
     assert (refused.current_leader.leader_id, refused.current_leader.leader_epoch) == (1, 0)
-    endpoint = only(answer.node_endpoints)
+    endpoint = only(response.node_endpoints)
     assert f"{endpoint.host}:{endpoint.port}" == nodes.cluster.address(1)
     assert endpoint.node_id == 1
 
@@ -69,8 +69,8 @@ def test_only_the_leader_lists_offsets(
     nodes: Nodes, unique_name: NameFactory, broker_id: int
 ) -> None:
     name = nodes.create(unique_name(), [1, 2])
-    answer = list_offset(nodes.to(broker_id), name, LATEST)
-    assert answer.error_code == ErrorCode.not_leader_or_follower
+    response = list_offset(nodes.to(broker_id), name, LATEST)
+    assert response.error_code == ErrorCode.not_leader_or_follower
 
 
 @pytest.mark.parametrize("broker_id", [2, 3])
@@ -79,9 +79,9 @@ def test_only_the_leader_serves_old_fetch_versions(
 ) -> None:
     name = nodes.create(unique_name(), [1, 2])
     append(nodes.to(1), name, batch(values("a")))
-    answer = fetch(nodes.to(broker_id), name, version=ONLY_THE_LEADER)
-    assert answer.error_code == ErrorCode.not_leader_or_follower
-    assert not answer.records
+    response = fetch(nodes.to(broker_id), name, version=LAST_VERSION_FOR_LEADERS_ONLY)
+    assert response.error_code == ErrorCode.not_leader_or_follower
+    assert not response.records
 
 
 def test_broker_without_a_replica_serves_no_reader(nodes: Nodes, unique_name: NameFactory) -> None:
@@ -96,7 +96,7 @@ def test_followers_have_the_records_of_the_leader(nodes: Nodes, unique_name: Nam
     leaders = fetch(nodes.to(1), name).records
     assert len(parse(leaders)) == 20
     for follower in (2, 3):
-        # KIP-392: a follower serves the records that it knows to be committed.
+        # KIP-392: a follower returns the records below the high watermark that it knows.
         eventually(lambda f=follower: fetch(nodes.to(f), name).records == leaders)  # type: ignore[misc]
 
 

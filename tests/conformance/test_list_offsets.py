@@ -1,4 +1,4 @@
-"""ListOffsets: earliest, latest, by timestamp (KIP-79, KIP-734)."""
+"""Tests of ListOffsets: earliest, latest, and by timestamp (KIP-79, KIP-734)."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ LATEST_OF_ANY = {"timestamp": LATEST, "current_leader_epoch": -1}
 
 
 def found(raw: RawConnection, topic: str, timestamp_ms: int) -> tuple[ErrorCode, int, int]:
-    answer = list_offset(raw, topic, timestamp_ms)
-    return (answer.error_code, answer.offset, answer.timestamp)
+    response = list_offset(raw, topic, timestamp_ms)
+    return (response.error_code, response.offset, response.timestamp)
 
 
 def at(*deltas_ms: int) -> list[Record]:
-    """Return records at these milliseconds after `NOW_MS`."""
+    """Return records whose timestamps are these milliseconds after `NOW_MS`."""
     return [Record(timestamp_ms=NOW_MS + delta) for delta in deltas_ms]
 
 
@@ -58,9 +58,9 @@ def test_every_version_returns_the_ends(raw: RawConnection, topic: TopicFactory)
     name = topic()
     append(raw, name, batch(at(0, 1, 2)))
     for version in served(raw, "list_offsets"):
-        for asked, offset in ((EARLIEST, 0), (LATEST, 3), (NOW_MS + 1, 1)):
-            answer = list_offset(raw, name, asked, version=version)
-            assert (answer.error_code, answer.offset) == (ErrorCode.none, offset), version
+        for requested, offset in ((EARLIEST, 0), (LATEST, 3), (NOW_MS + 1, 1)):
+            response = list_offset(raw, name, requested, version=version)
+            assert (response.error_code, response.offset) == (ErrorCode.none, offset), version
 
 
 @pytest.mark.parametrize("codec", [0, GZIP])
@@ -70,7 +70,7 @@ def test_timestamp_finds_the_first_record_not_before_it(
     name = topic()
     append(raw, name, batch(at(0, 10, 20), codec=codec))
     append(raw, name, batch(at(30, 40), codec=codec))
-    for asked, offset, timestamp in (
+    for requested, offset, timestamp in (
         (-1_000_000, 0, 0),
         (0, 0, 0),
         (1, 1, 10),
@@ -83,7 +83,7 @@ def test_timestamp_finds_the_first_record_not_before_it(
         (40, 4, 40),
     ):
         expected = (ErrorCode.none, offset, NOW_MS + timestamp)
-        assert found(raw, name, NOW_MS + asked) == expected, asked
+        assert found(raw, name, NOW_MS + requested) == expected, requested
     assert found(raw, name, NOW_MS + 41) == NOTHING
 
 
@@ -101,8 +101,8 @@ def test_out_of_order_timestamps_are_searched_in_offset_order(
     name = topic()
     append(raw, name, batch(at(50, 10)))
     append(raw, name, batch(at(20, 60, 40)))
-    for asked, offset, timestamp in ((5, 0, 50), (40, 0, 50), (51, 3, 60), (60, 3, 60)):
-        assert found(raw, name, NOW_MS + asked) == (ErrorCode.none, offset, NOW_MS + timestamp)
+    for requested, offset, timestamp in ((5, 0, 50), (40, 0, 50), (51, 3, 60), (60, 3, 60)):
+        assert found(raw, name, NOW_MS + requested) == (ErrorCode.none, offset, NOW_MS + timestamp)
     assert found(raw, name, NOW_MS + 61) == NOTHING
 
 
@@ -178,8 +178,8 @@ def test_response_contains_the_leader_epoch_of_the_record(
 def test_newer_leader_epoch_than_the_broker_has_is_unknown(
     raw: RawConnection, topic: TopicFactory
 ) -> None:
-    answer = list_offset(raw, topic(), LATEST, leader_epoch=1)
-    assert (answer.error_code, answer.offset) == (ErrorCode.unknown_leader_epoch, -1)
+    response = list_offset(raw, topic(), LATEST, leader_epoch=1)
+    assert (response.error_code, response.offset) == (ErrorCode.unknown_leader_epoch, -1)
 
 
 def test_unknown_topic_or_partition(
@@ -190,17 +190,19 @@ def test_unknown_topic_or_partition(
     assert list_offset(raw, topic(), LATEST, partition=1).error_code == unknown
 
 
-def test_duplicate_entry_is_answered_once(raw: RawConnection, topic: TopicFactory) -> None:
+def test_duplicate_entry_is_returned_once(raw: RawConnection, topic: TopicFactory) -> None:
     name, other = topic(partitions=3), topic()
-    asked = [
+    requested = [
         {"name": topic, "partitions": [{"partition_index": p, **LATEST_OF_ANY} for p in indexes]}
         for topic, indexes in ((name, (0, 0, 1)), (other, (0,)), (name, (1, 2)))
     ]
-    answered = raw.call("list_offsets", 9, replica_id=-1, isolation_level=0, topics=asked).topics
+    responses = raw.call(
+        "list_offsets", 9, replica_id=-1, isolation_level=0, topics=requested
+    ).topics
     twice = ErrorCode.invalid_request
     assert sorted(
         (topic.name, p.partition_index, p.error_code, p.offset)
-        for topic in answered
+        for topic in responses
         for p in topic.partitions
     ) == sorted(
         [
@@ -210,4 +212,4 @@ def test_duplicate_entry_is_answered_once(raw: RawConnection, topic: TopicFactor
             (other, 0, ErrorCode.none, 0),
         ]
     )
-    assert len(answered) == 2
+    assert len(responses) == 2

@@ -1,4 +1,4 @@
-"""Metadata: brokers, topics by name and id, automatic creation."""
+"""Tests of Metadata: brokers, topics by name and by id, automatic topic creation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_brokers_have_the_addresses_for_clients(raw: RawConnection, cluster: Clu
     }
     assert len(response.brokers) == len(cluster.broker_ids)
     assert all(broker.rack is None for broker in response.brokers)
-    # Clients cannot reach the controller: the response names any broker instead (KIP-590).
+    # Clients cannot connect to the controller, so the response names any broker (KIP-590).
     assert response.controller_id in cluster.broker_ids
     assert response.cluster_id
     assert response.topics == ()
@@ -109,7 +109,7 @@ def test_invalid_name_is_refused(raw: RawConnection, name: str, *, create: bool)
     assert only(response.topics).error_code == ErrorCode.invalid_topic_exception
 
 
-def _ask_to_create(raw: RawConnection, name: str) -> Any:
+def _request_creation(raw: RawConnection, name: str) -> Any:
     response = raw.call("metadata", 9, topics=[{"name": name}], allow_auto_topic_creation=True)
     return only(response.topics)
 
@@ -118,15 +118,15 @@ def test_unknown_topic_with_auto_creation(
     raw: RawConnection, unique_name: Callable[[], str]
 ) -> None:
     name = unique_name()
-    first = _ask_to_create(raw, name)
-    # The response may precede the creation: clients retry either error.
+    first = _request_creation(raw, name)
+    # The broker may respond before the topic exists; clients retry both errors.
     assert first.error_code in {
         ErrorCode.none,
         ErrorCode.unknown_topic_or_partition,
         ErrorCode.leader_not_available,
     }
-    eventually(lambda: _ask_to_create(raw, name).error_code == ErrorCode.none)
-    assert len(_ask_to_create(raw, name).partitions) == 1
+    eventually(lambda: _request_creation(raw, name).error_code == ErrorCode.none)
+    assert len(_request_creation(raw, name).partitions) == 1
 
 
 def test_versions_before_4_always_allow_auto_creation(
@@ -143,11 +143,11 @@ def test_authorized_operations_are_returned_on_request(
     name = topic()
     plain = raw.call("metadata", 12, topics=[{"name": name}])
     assert only(plain.topics).topic_authorized_operations == NOT_COMPUTED
-    asked = raw.call(
+    requested = raw.call(
         "metadata", 12, topics=[{"name": name}], include_topic_authorized_operations=True
     )
     read, write = 3, 4
-    operations = only(asked.topics).topic_authorized_operations
+    operations = only(requested.topics).topic_authorized_operations
     assert operations != NOT_COMPUTED
     assert operations & 1 << read
     assert operations & 1 << write
@@ -157,7 +157,10 @@ def test_authorized_operations_are_returned_on_request(
 def strict(
     cluster_with: Callable[[Mapping[str, str]], Cluster],
 ) -> Iterator[RawConnection]:
-    """A cluster without automatic topic creation, whose default is three partitions."""
+    """Return a connection to a cluster without automatic topic creation.
+
+    The default number of partitions is three.
+    """
     settings = {"auto.create.topics.enable": "false", "num.partitions": "3"}
     with RawConnection(cluster_with(settings).bootstrap_servers) as connection:
         yield connection
@@ -166,7 +169,7 @@ def strict(
 @pytest.mark.slow
 def test_auto_creation_can_be_disabled(strict: RawConnection) -> None:
     for _ in range(3):
-        found = _ask_to_create(strict, "never-made")
+        found = _request_creation(strict, "never-made")
         assert found.error_code == ErrorCode.unknown_topic_or_partition
     assert "never-made" not in {t.name for t in strict.call("metadata", 9, topics=None).topics}
 

@@ -1,4 +1,4 @@
-"""min.insync.replicas: with too few in-sync replicas acks=all is refused and nothing is lost."""
+"""Tests of `min.insync.replicas`: with too few in-sync replicas acks=all writes are rejected."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def test_acks_all_is_refused_and_acks_1_accepted_below_min_isr(
     nodes.kill(2)
     nodes.await_isr(name, 1)
     taken = _produced_until_refused(nodes, name, "b")
-    answer = produce(nodes.to(1), name, batch(values("c")), acks=1)
-    assert (answer.error_code, answer.base_offset) == (ErrorCode.none, 1 + len(taken))
-    # It is not committed before enough replicas have it, so readers do not see it.
+    response = produce(nodes.to(1), name, batch(values("c")), acks=1)
+    assert (response.error_code, response.base_offset) == (ErrorCode.none, 1 + len(taken))
+    # The record is not committed until enough replicas have it, so consumers do not see it.
     assert fetch(nodes.to(1), name).high_watermark == 1
     nodes.start(2)
     nodes.await_isr(name, 1, 2)
@@ -38,16 +38,17 @@ def test_acks_all_is_refused_and_acks_1_accepted_below_min_isr(
 
 
 def _produced_until_refused(nodes: Nodes, name: str, value: str) -> list[str]:
-    """Return what broker 1 appended without acknowledging, before it was alone in the ISR.
+    """Produce to broker 1 until it returns NOT_ENOUGH_REPLICAS.
 
-    The metadata shows a smaller ISR a moment before the partition uses it.
+    Return the values that broker 1 appended but did not acknowledge. The metadata shows the smaller
+    ISR shortly before the partition uses it.
     """
     taken: list[str] = []
 
     def refused() -> bool:
-        answer = produce(nodes.to(1), name, batch(values(value)), timeout_ms=1_000)
-        assert answer.error_code != ErrorCode.none, answer
-        if answer.error_code == ErrorCode.not_enough_replicas:
+        response = produce(nodes.to(1), name, batch(values(value)), timeout_ms=1_000)
+        assert response.error_code != ErrorCode.none, response
+        if response.error_code == ErrorCode.not_enough_replicas:
             return True
         taken.append(value)
         return False
@@ -61,9 +62,9 @@ def test_append_is_not_acknowledged_if_the_isr_shrinks_afterwards(
 ) -> None:
     name = nodes.create(unique_name(), [1, 2], **TWO)
     nodes.pause(2)
-    # The ISR was large enough at the append, and too small before all replicas had the record.
-    answer = produce(nodes.to(1), name, batch(values("a")), timeout_ms=15_000)
-    assert answer.error_code == ErrorCode.request_timed_out
+    # The ISR was large enough at the append, but shrank before all replicas had the record.
+    response = produce(nodes.to(1), name, batch(values("a")), timeout_ms=15_000)
+    assert response.error_code == ErrorCode.request_timed_out
     nodes.await_isr(name, 1)
     assert fetch(nodes.to(1), name).high_watermark == 0
     nodes.resume(2)

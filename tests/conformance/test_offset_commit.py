@@ -1,6 +1,6 @@
-"""OffsetCommit of consumers that assign partitions themselves.
+"""Tests of OffsetCommit by consumers that assign partitions manually.
 
-Such a consumer is not a member of its group: generation -1, empty member id.
+These consumers are not members of their group: the generation is -1 and the member id is empty.
 """
 
 from __future__ import annotations

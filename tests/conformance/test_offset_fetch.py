@@ -1,4 +1,4 @@
-"""OffsetFetch for some partitions or all topics, of one or several groups (KIP-709)."""
+"""Tests of OffsetFetch: some partitions or all topics, one or several groups (KIP-709)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def test_every_version_fetches(raw: RawConnection, topic: TopicFactory, group: s
             found = only(raw.call("offset_fetch", version, groups=groups).groups)
         else:
             found = fetch_offsets(raw, group, {name: [0]}, version=version)
-        answered = only(only(found.topics).partitions)
-        assert (answered.committed_offset, answered.metadata) == (42, "m"), version
+        responses = only(only(found.topics).partitions)
+        assert (responses.committed_offset, responses.metadata) == (42, "m"), version
 
 
 @pytest.mark.parametrize("version", [1, 5, 7, 8, 9])
@@ -34,9 +34,9 @@ def test_unknown_group_has_no_offsets(
     raw: RawConnection, topic: TopicFactory, group: str, version: int
 ) -> None:
     found = fetch_offsets(raw, group, {topic(): [0]}, version=version)
-    answered = only(only(found.topics).partitions)
-    assert (answered.error_code, answered.committed_offset) == (ErrorCode.none, -1)
-    assert answered.metadata == ""
+    responses = only(only(found.topics).partitions)
+    assert (responses.error_code, responses.committed_offset) == (ErrorCode.none, -1)
+    assert responses.metadata == ""
 
 
 def test_partition_without_a_commit_has_offset_minus_one(

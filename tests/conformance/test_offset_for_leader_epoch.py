@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: end offsets of epochs, and fencing (KIP-101, KIP-320)."""
+"""Tests of OffsetForLeaderEpoch: end offsets of leader epochs, and fencing (KIP-101, KIP-320)."""
 
 from __future__ import annotations
 
@@ -24,23 +24,21 @@ def end_of_epoch(
     version: int = 4,
     current_leader_epoch: int = -1,
 ) -> Any:
-    """Return the end of an epoch of one partition."""
-    asked = {
+    requested = {
         "partition": partition,
         "leader_epoch": epoch,
         "current_leader_epoch": current_leader_epoch,
     }
-    fields: dict[str, Any] = {"topics": [{"topic": topic, "partitions": [asked]}]}
+    fields: dict[str, Any] = {"topics": [{"topic": topic, "partitions": [requested]}]}
     if version >= 3:
         fields["replica_id"] = -1
-    answer = only(raw.call("offset_for_leader_epoch", version, **fields).topics)
-    assert answer.topic == topic
-    return only(answer.partitions)
+    response = only(raw.call("offset_for_leader_epoch", version, **fields).topics)
+    assert response.topic == topic
+    return only(response.partitions)
 
 
 @pytest.fixture
 def leader_epoch(raw: RawConnection, topic: TopicFactory) -> tuple[str, int]:
-    """A topic of three records, and its leader epoch."""
     name = topic()
     append(raw, name, batch(values("a", "b", "c")))
     return name, list_offset(raw, name, LATEST).leader_epoch
@@ -51,16 +49,25 @@ def test_every_version_returns_the_end_of_the_current_epoch(
 ) -> None:
     name, epoch = leader_epoch
     for version in served(raw, "offset_for_leader_epoch"):
-        answer = end_of_epoch(raw, name, epoch, version=version)
-        found = (answer.error_code, answer.partition, answer.leader_epoch, answer.end_offset)
+        response = end_of_epoch(raw, name, epoch, version=version)
+        found = (
+            response.error_code,
+            response.partition,
+            response.leader_epoch,
+            response.end_offset,
+        )
         assert found == (ErrorCode.none, 0, epoch, 3), version
 
 
 @pytest.mark.parametrize("epoch", [-1, 1000])
 def test_unknown_epoch(raw: RawConnection, leader_epoch: tuple[str, int], epoch: int) -> None:
     name, _ = leader_epoch
-    answer = end_of_epoch(raw, name, epoch)
-    assert (answer.error_code, answer.leader_epoch, answer.end_offset) == (ErrorCode.none, -1, -1)
+    response = end_of_epoch(raw, name, epoch)
+    assert (response.error_code, response.leader_epoch, response.end_offset) == (
+        ErrorCode.none,
+        -1,
+        -1,
+    )
 
 
 def test_request_with_an_old_current_epoch_is_fenced(
@@ -78,6 +85,6 @@ def test_request_with_an_old_current_epoch_is_fenced(
 
 def test_unknown_partitions(raw: RawConnection, topic: TopicFactory) -> None:
     for name, partition in ((topic(), 7), ("no-such-topic", 0)):
-        answer = end_of_epoch(raw, name, 0, partition=partition)
-        found = (answer.error_code, answer.leader_epoch, answer.end_offset)
+        response = end_of_epoch(raw, name, 0, partition=partition)
+        found = (response.error_code, response.leader_epoch, response.end_offset)
         assert found == (ErrorCode.unknown_topic_or_partition, -1, -1)

@@ -1,4 +1,4 @@
-"""Order: each partition keeps it, and a key always maps to the same partition."""
+"""Tests of order within a partition, and of the mapping of keys to partitions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ ROUNDS = 10
 
 
 def stored(raw: RawConnection, name: str) -> dict[int, list[tuple[str, str]]]:
-    """Return (key, value) of each partition's records in order."""
     return {
         partition: [
             ((r.key or b"").decode(), (r.value or b"").decode())
@@ -31,7 +30,10 @@ def stored(raw: RawConnection, name: str) -> dict[int, list[tuple[str, str]]]:
 
 
 def check(raw: RawConnection, name: str) -> dict[str, int]:
-    """Check that each key is in one partition, in written order; return the partitions."""
+    """Check that each key is in one partition and its records are in order.
+
+    Return the partition of each key.
+    """
     found: dict[str, int] = {}
     for partition, records in stored(raw, name).items():
         for key in {key for key, _ in records}:
@@ -71,7 +73,7 @@ def write_with_kafka_python(bootstrap: str, name: str) -> None:
 def test_all_clients_keep_partition_and_order_of_a_key(
     raw: RawConnection, bootstrap: str, topic: TopicFactory
 ) -> None:
-    # Both use murmur2 as the Java client does, so all clients choose the same partition.
+    # Both clients use murmur2 like the Java client, so they choose the same partition.
     first, second = topic(partitions=PARTITIONS), topic(partitions=PARTITIONS)
     write_with_librdkafka(bootstrap, first)
     write_with_kafka_python(bootstrap, second)

@@ -1,4 +1,4 @@
-"""Ownership: a partition has one owner in a group; groups are independent."""
+"""Tests of partition ownership: one owner per group, and independent groups."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from integration.raw import RawConnection
 from tests.conformance.batches import batch, values
 from tests.conformance.subscribers import await_owned, await_taken, members
 from tests.conformance.wire import append
+
+pytestmark = pytest.mark.slow
 
 TopicFactory = Callable[..., str]
 NameFactory = Callable[[], str]
@@ -58,7 +60,7 @@ def test_partitions_of_a_leaving_member_are_reassigned(
         append(raw, name, batch(values("after")), partition=0)
         append(raw, name, batch(values("after")), partition=1)
         (stays,) = joined
-        # Records committed by the other member are not read again.
+        # The member does not read records that the other member has committed.
         await_taken([stays], 3)
         assert [m.value() for m in stays.taken] == [b"before", b"after", b"after"]
 

@@ -1,4 +1,4 @@
-"""Reassignment of partitions while they are used (KIP-455)."""
+"""Tests of partition reassignments during writes (KIP-455)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ slow = pytest.mark.slow
 def reassign(
     raw: RawConnection, name: str, *replicas: Replicas, version: int = 0, **fields: bool
 ) -> Any:
-    """Request these replicas for partitions 0 and on; None cancels."""
+    """Request these replicas for partitions 0, 1, and so on; None cancels a reassignment."""
     partitions = [{"partition_index": i, "replicas": r} for i, r in enumerate(replicas)]
     topics = [{"name": name, "partitions": partitions}]
     response = raw.call(
@@ -40,7 +40,7 @@ def reassign_one(raw: RawConnection, name: str, replicas: Replicas) -> Any:
 def list_reassignments(
     raw: RawConnection, name: str | None, *partitions: int
 ) -> dict[tuple[str, int], Any]:
-    """List the reassignments of these partitions, or all of them where name is None."""
+    """List the reassignments of these partitions, or all of them if `name` is None."""
     topics = None if name is None else [{"name": name, "partition_indexes": partitions or (0,)}]
     response = raw.call("list_partition_reassignments", 0, topics=topics, timeout=30_000)
     assert response.error_code == ErrorCode.none
@@ -56,7 +56,7 @@ def list_reassignments(
 
 
 def await_replicas(nodes: Nodes, name: str, *replicas: int) -> None:
-    """Return once no reassignment is in progress and these replicas are in sync."""
+    """Wait until no reassignment is in progress and exactly these replicas are in sync."""
     eventually(lambda: nodes.known(name).replicas == replicas, timeout_s=60)
     nodes.await_isr(name, *replicas)
     assert list_reassignments(nodes.any(), name) == {}
@@ -146,7 +146,7 @@ def test_partition_is_reassigned_with_its_records(nodes: Nodes, unique_name: Nam
         append(nodes.to(1), name, batch(values(value)))
     assert reassign_one(nodes.any(), name, [2, 3]) == ErrorCode.none
     await_replicas(nodes, name, 2, 3)
-    # The leader was replaced, so one of the new replicas leads.
+    # The old leader is not among the new replicas, so another replica becomes leader.
     leader = nodes.await_leader(name, 2, 3).leader
     append(nodes.to(leader), name, batch(values("c")))
     for broker_id in (2, 3):
@@ -160,7 +160,7 @@ def test_replicas_are_added_and_removed(nodes: Nodes, unique_name: NameFactory) 
     for replicas in ([1, 2, 3], [1, 3], [3, 1]):
         assert reassign_one(nodes.any(), name, replicas) == ErrorCode.none
         await_replicas(nodes, name, *replicas)
-        # The leader stays if it remains a replica: the first replica is only preferred.
+        # The leader stays leader if it is among the new replicas, even if it is not the first one.
         assert nodes.known(name).leader == 1
     nodes.await_stored(3, name, "a")
 
@@ -172,12 +172,12 @@ def test_reassignment_in_progress_is_listed_and_can_be_cancelled(
     name = nodes.create(unique_name(), [1, 2])
     append(nodes.to(1), name, batch([Record(value=b"x" * 1000)]))
     nodes.kill(3)
-    # It cannot complete while the target broker is down.
+    # The reassignment cannot complete while the target broker is down.
     assert reassign_one(nodes.to(1), name, [1, 3]) == ErrorCode.none
     expected = {(name, 0): ((1, 3, 2), (3,), (2,))}
     assert list_reassignments(nodes.to(1), name) == expected
     assert list_reassignments(nodes.to(1), None) == expected
-    # Meanwhile the partition has both sets, and the in-sync replicas stay in sync.
+    # During the reassignment the partition has both sets of replicas, and the ISR is unchanged.
     eventually(lambda: set(nodes.known(name).replicas) == {1, 2, 3})
     assert nodes.known(name).isr == {1, 2}
     append(nodes.to(1), name, batch(values("meanwhile")))

@@ -1,4 +1,4 @@
-"""The preferred read replica: consumers read from a replica in their rack (KIP-392)."""
+"""Tests of the preferred read replica, from which consumers in the same rack read (KIP-392)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ NameFactory = Callable[[], str]
 
 
 def fetch_from_rack(nodes: Nodes, broker_id: int, name: str, rack: str, offset: int = 0) -> Any:
-    asked = fetch_request({name: [{"fetch_offset": offset}]}, rack_id=rack)
-    return only(only(nodes.to(broker_id).send(asked).responses).partitions)
+    requested = fetch_request({name: [{"fetch_offset": offset}]}, rack_id=rack)
+    return only(only(nodes.to(broker_id).send(requested).responses).partitions)
 
 
 @pytest.fixture
 def name(nodes: Nodes, unique_name: NameFactory) -> str:
-    """A topic led by broker 1, with a follower on 2; both have its only record."""
+    """Return a topic led by broker 1 with a follower on broker 2; both have its only record."""
     created = nodes.create(unique_name(), [1, 2])
     append(nodes.to(1), created, batch(values("a")))
     nodes.await_stored(2, created, "a")
@@ -39,11 +39,11 @@ def test_metadata_contains_racks(nodes: Nodes) -> None:
 
 def test_reader_is_redirected_to_the_follower_in_its_rack(nodes: Nodes, name: str) -> None:
     def sent() -> bool:
-        answer = fetch_from_rack(nodes, 1, name, RACKS[2])
-        assert answer.error_code == ErrorCode.none
-        return bool(answer.preferred_read_replica == 2 and not answer.records)
+        response = fetch_from_rack(nodes, 1, name, RACKS[2])
+        assert response.error_code == ErrorCode.none
+        return bool(response.preferred_read_replica == 2 and not response.records)
 
-    # Once the leader knows that the follower's high watermark covers the record.
+    # The leader redirects when it knows that the follower's high watermark covers the record.
     eventually(sent)
     nodes.await_stored(2, name, "a")
 
@@ -52,18 +52,18 @@ def test_reader_is_redirected_to_the_follower_in_its_rack(nodes: Nodes, name: st
 def test_leader_serves_readers_without_a_follower_in_their_rack(
     nodes: Nodes, name: str, rack: str
 ) -> None:
-    answer = fetch_from_rack(nodes, 1, name, rack)
-    assert (answer.error_code, answer.preferred_read_replica) == (ErrorCode.none, -1)
-    assert answer.records
+    response = fetch_from_rack(nodes, 1, name, rack)
+    assert (response.error_code, response.preferred_read_replica) == (ErrorCode.none, -1)
+    assert response.records
 
 
 def test_follower_that_is_not_in_sync_is_not_preferred(nodes: Nodes, name: str) -> None:
     nodes.pause(2)
     append(nodes.to(1), name, batch(values("b")))
     nodes.await_isr(name, 1)
-    answer = fetch_from_rack(nodes, 1, name, RACKS[2])
-    assert (answer.error_code, answer.preferred_read_replica) == (ErrorCode.none, -1)
-    assert answer.records
+    response = fetch_from_rack(nodes, 1, name, RACKS[2])
+    assert (response.error_code, response.preferred_read_replica) == (ErrorCode.none, -1)
+    assert response.records
 
 
 def test_follower_returns_its_high_watermark(nodes: Nodes, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Produce: validation, offsets, timestamps and errors."""
+"""Tests of Produce: validation, offsets, timestamps and errors."""
 
 from __future__ import annotations
 
@@ -86,17 +86,17 @@ def test_acknowledged_record_can_be_read(
     raw: RawConnection, topic: TopicFactory, acks: int
 ) -> None:
     name = topic()
-    answer = produce(raw, name, batch(values("a")), acks=acks)
-    assert (answer.error_code, answer.base_offset) == (ErrorCode.none, 0)
-    assert answer.log_start_offset == 0
-    assert answer.log_append_time is None
+    response = produce(raw, name, batch(values("a")), acks=acks)
+    assert (response.error_code, response.base_offset) == (ErrorCode.none, 0)
+    assert response.log_start_offset == 0
+    assert response.log_append_time is None
     assert fetch(raw, name).high_watermark == 1
 
 
 def test_no_response_with_acks_0(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     raw.send_only(produce_request(name, batch(values("a")), acks=0))
-    # The next response on this connection is that of the next request.
+    # With acks=0 there is no response, so the next response is for the next request.
     assert list_offset(raw, name, LATEST).offset == 1
 
 
@@ -108,9 +108,9 @@ def test_error_with_acks_0_closes_the_connection(raw: RawConnection, topic: Topi
 @pytest.mark.parametrize("acks", [2, -2])
 def test_other_acks_are_refused(raw: RawConnection, topic: TopicFactory, acks: int) -> None:
     name = topic()
-    answer = produce(raw, name, batch(values("a")), acks=acks)
-    assert answer.error_code == ErrorCode.invalid_required_acks
-    assert answer.base_offset == -1
+    response = produce(raw, name, batch(values("a")), acks=acks)
+    assert response.error_code == ErrorCode.invalid_required_acks
+    assert response.base_offset == -1
     assert list_offset(raw, name, LATEST).offset == 0
 
 
@@ -120,22 +120,22 @@ def test_every_version_accepts_a_batch(raw: RawConnection, topic: TopicFactory) 
     for count, version in enumerate(versions):
         partition = {"index": 0, "records": batch(values(f"v{version}"))}
         by = {"topic_id": topic_id(raw, name)} if version >= 13 else {"name": name}
-        answer = raw.call(
+        response = raw.call(
             "produce",
             version,
             acks=-1,
             timeout=30_000,
             topic_data=[{**by, "partition_data": [partition]}],
         )
-        found = only(only(answer.responses).partition_responses)
+        found = only(only(response.responses).partition_responses)
         assert (found.error_code, found.base_offset) == (ErrorCode.none, count), version
     assert list_offset(raw, name, LATEST).offset == len(versions)
 
 
 def test_wrong_checksum_is_a_corrupt_message(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
-    answer = produce(raw, name, batch(values("a"), corrupt=True))
-    assert (answer.error_code, answer.base_offset) == (ErrorCode.corrupt_message, -1)
+    response = produce(raw, name, batch(values("a"), corrupt=True))
+    assert (response.error_code, response.base_offset) == (ErrorCode.corrupt_message, -1)
     assert list_offset(raw, name, LATEST).offset == 0
 
 
@@ -166,8 +166,8 @@ def test_invalid_batch_length_is_refused(
 
 def test_record_count_must_match_the_offsets(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
-    answer = produce(raw, name, batch(values("a", "b"), last_offset_delta=7))
-    assert answer.error_code == ErrorCode.invalid_record
+    response = produce(raw, name, batch(values("a", "b"), last_offset_delta=7))
+    assert response.error_code == ErrorCode.invalid_record
     assert list_offset(raw, name, LATEST).offset == 0
 
 
@@ -182,18 +182,18 @@ def test_record_count_above_the_batch_size_is_refused(
 
 def test_zstd_is_refused_before_version_7(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
-    packed = batch(values("a"), attributes=ZSTD)  # it is refused without decompression
+    packed = batch(values("a"), attributes=ZSTD)  # rejected without decompression
     for version in served(raw, "produce"):
         if 3 <= version < 7:
-            answer = produce(raw, name, packed, version=version)
-            assert answer.error_code == ErrorCode.unsupported_compression_type, version
+            response = produce(raw, name, packed, version=version)
+            assert response.error_code == ErrorCode.unsupported_compression_type, version
     assert list_offset(raw, name, LATEST).offset == 0
 
 
 def test_one_batch_per_partition_and_request(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
-    answer = produce(raw, name, batch(values("a")) + batch(values("b")))
-    assert answer.error_code == ErrorCode.invalid_record
+    response = produce(raw, name, batch(values("a")) + batch(values("b")))
+    assert response.error_code == ErrorCode.invalid_record
     assert list_offset(raw, name, LATEST).offset == 0
 
 
@@ -205,8 +205,8 @@ def test_no_batch_at_all_is_refused(raw: RawConnection, topic: TopicFactory) -> 
 
 def test_client_may_not_choose_offsets(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
-    answer = produce(raw, name, batch(values("a"), base_offset=1))
-    assert (answer.error_code, answer.base_offset) == (ErrorCode.invalid_record, -1)
+    response = produce(raw, name, batch(values("a"), base_offset=1))
+    assert (response.error_code, response.base_offset) == (ErrorCode.invalid_record, -1)
     assert list_offset(raw, name, LATEST).offset == 0
 
 
@@ -220,8 +220,8 @@ def test_formats_other_than_version_2_are_refused(
 
 
 def test_client_may_not_write_control_records(raw: RawConnection, topic: TopicFactory) -> None:
-    answer = produce(raw, topic(), batch(values("a"), attributes=CONTROL))
-    assert answer.error_code == ErrorCode.invalid_record
+    response = produce(raw, topic(), batch(values("a"), attributes=CONTROL))
+    assert response.error_code == ErrorCode.invalid_record
 
 
 def test_unknown_topic_or_partition(
@@ -238,7 +238,7 @@ def test_one_invalid_partition_does_not_affect_the_others(
 ) -> None:
     name = topic(partitions=3)
     good, bad = batch(values("a")), batch(values("a"), corrupt=True)
-    answer = raw.send(
+    response = raw.send(
         request(
             "produce",
             9,
@@ -257,7 +257,7 @@ def test_one_invalid_partition_does_not_affect_the_others(
             ],
         )
     )
-    codes = {p.index: p.error_code for p in only(answer.responses).partition_responses}
+    codes = {p.index: p.error_code for p in only(response.responses).partition_responses}
     assert codes == {
         0: ErrorCode.none,
         1: ErrorCode.corrupt_message,
@@ -272,10 +272,10 @@ def test_keyless_record_in_a_compacted_topic_is_refused(
 ) -> None:
     name = topic(**{"cleanup.policy": "compact"})
     records = [Record(), Record(key=None), Record(), Record(key=None)]
-    answer = produce(raw, name, batch(records, codec=codec))
-    assert (answer.error_code, answer.base_offset) == (ErrorCode.invalid_record, -1)
-    assert [error.batch_index for error in answer.record_errors] == [1, 3]
-    assert answer.error_message
+    response = produce(raw, name, batch(records, codec=codec))
+    assert (response.error_code, response.base_offset) == (ErrorCode.invalid_record, -1)
+    assert [error.batch_index for error in response.record_errors] == [1, 3]
+    assert response.error_message
     assert append(raw, name, batch([Record(), Record(key=b"", value=None)], codec=codec)) == 0
 
 
@@ -284,8 +284,8 @@ def test_batch_above_max_message_bytes_is_refused(raw: RawConnection, topic: Top
     fits = batch([Record(value=b"x" * 800)])
     too_large = batch([Record(value=b"x" * (801 + 1000 - len(fits)))])
     assert len(too_large) == 1001
-    answer = produce(raw, name, too_large)
-    assert (answer.error_code, answer.base_offset) == (ErrorCode.message_too_large, -1)
+    response = produce(raw, name, too_large)
+    assert (response.error_code, response.base_offset) == (ErrorCode.message_too_large, -1)
     assert append(raw, name, batch([Record(value=b"x" * (800 + 1000 - len(fits)))])) == 0
 
 
@@ -306,8 +306,8 @@ def test_timestamps_of_the_producer_are_kept_by_default(
     raw: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic()
-    answer = produce(raw, name, batch(values("a", timestamp_ms=123)))
-    assert answer.log_append_time is None
+    response = produce(raw, name, batch(values("a", timestamp_ms=123)))
+    assert response.log_append_time is None
     stored = only(parse(fetch(raw, name).records))
     assert stored.attributes & LOG_APPEND_TIME == 0
     assert only(stored.records).timestamp_ms == 123
@@ -320,10 +320,10 @@ def test_log_append_time_is_the_clock_of_the_broker(
     name = topic(**{"message.timestamp.type": "LogAppendTime"})
     before_ms = int(time.time() * 1000)
     records = [*values("a", timestamp_ms=1), *values("b", timestamp_ms=2)]
-    answer = produce(raw, name, batch(records, codec=codec))
+    response = produce(raw, name, batch(records, codec=codec))
     after_ms = int(time.time() * 1000)
-    assert answer.error_code == ErrorCode.none
-    appended_ms = round(answer.log_append_time.timestamp() * 1000)
+    assert response.error_code == ErrorCode.none
+    appended_ms = round(response.log_append_time.timestamp() * 1000)
     assert before_ms <= appended_ms <= after_ms
     stored = only(parse(fetch(raw, name).records))
     assert stored.attributes & LOG_APPEND_TIME
@@ -334,8 +334,8 @@ def test_log_append_time_is_the_clock_of_the_broker(
 def test_timestamp_too_far_ahead_is_refused(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     now_ms = int(time.time() * 1000)
-    answer = produce(raw, name, batch(values("a", timestamp_ms=now_ms + 2 * HOUR_MS)))
-    assert answer.error_code == ErrorCode.invalid_timestamp
+    response = produce(raw, name, batch(values("a", timestamp_ms=now_ms + 2 * HOUR_MS)))
+    assert response.error_code == ErrorCode.invalid_timestamp
     assert append(raw, name, batch(values("a", timestamp_ms=now_ms + HOUR_MS // 2))) == 0
 
 
@@ -344,6 +344,6 @@ def test_timestamp_too_far_back_is_refused_if_configured(
 ) -> None:
     name = topic(**{"message.timestamp.before.max.ms": str(HOUR_MS)})
     now_ms = int(time.time() * 1000)
-    answer = produce(raw, name, batch(values("a", timestamp_ms=now_ms - 2 * HOUR_MS)))
-    assert answer.error_code == ErrorCode.invalid_timestamp
+    response = produce(raw, name, batch(values("a", timestamp_ms=now_ms - 2 * HOUR_MS)))
+    assert response.error_code == ErrorCode.invalid_timestamp
     assert append(raw, name, batch(values("a", timestamp_ms=now_ms))) == 0

@@ -1,4 +1,4 @@
-"""The state that a broker keeps over a stop or kill and a restart."""
+"""Tests of the state that a broker keeps when it stops or is killed, and starts again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ CONFIGS = {"max.message.bytes": "2000"}
 
 @pytest.fixture(scope="module")
 def own_cluster(cluster_with: ClusterFactory) -> Cluster:
-    """A cluster of its own, which the test may stop."""
     return cluster_with({"broker.session.timeout.ms": str(SESSION_TIMEOUT_MS)})
 
 
@@ -105,7 +104,7 @@ def _check_log(raw: RawConnection, name: str) -> None:
         record.value for found in parse(fetch(raw, name, 1).records) for record in found.records
     ]
     assert read == [b"a", b"b", b"c", b"d"]
-    # The topic has the configs of its creation.
+    # The topic has the configs with which it was created.
     too_large = batch([Record(value=b"x" * 2000)])
     assert produce_error(raw, name, too_large) == ErrorCode.message_too_large
     assert append(raw, name, batch(values("e"))) == 4
@@ -118,16 +117,16 @@ def produce_error(raw: RawConnection, name: str, records: bytes) -> ErrorCode:
 
 
 def _check_producer(raw: RawConnection, producer: Producer) -> None:
-    """Check that nothing is duplicated, sequences continue, and new producer ids are new."""
+    """Check duplicate detection, the next sequence, and that a new producer id is different."""
     again = Producer(raw, producer.topic, partition=1)
     assert again.producer_id != producer.producer_id
     again.producer_id = producer.producer_id
     assert again.accepted(4) == 4
     for sequence in range(4):
-        # A producer snapshot contains only the last batch: older ones may be unknown.
-        answer = again.send(sequence)
-        known = answer.error_code == ErrorCode.none and answer.base_offset == sequence
-        assert known or answer.error_code == ErrorCode.out_of_order_sequence_number
+        # A producer snapshot contains only the last batch, so the broker may not know older ones.
+        response = again.send(sequence)
+        known = response.error_code == ErrorCode.none and response.base_offset == sequence
+        assert known or response.error_code == ErrorCode.out_of_order_sequence_number
     assert again.send(6).error_code == ErrorCode.out_of_order_sequence_number
     assert again.accepted(5) == 5
     assert again.end() == 6

@@ -1,4 +1,4 @@
-"""Transactions: nothing is visible before the end, then all or nothing (KIP-98)."""
+"""Tests of transactions: atomicity, and visibility only after a commit (KIP-98)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def test_consecutive_transactions(
     for number in range(6):
         producer.write(name, f"{number}")
         producer.end(commit=number % 2 == 0)
-    await_read(raw, name, "0", "2", "4")
+    producer.await_complete()
+    assert read(raw, name) == ["0", "2", "4"]
     kinds = [COMMIT, ABORT] * 3
     assert [marker.kind for marker in markers(raw, name)] == kinds
 
@@ -91,8 +92,8 @@ def test_sequence_gap_is_refused_and_the_transaction_can_commit(
 ) -> None:
     name = topic()
     producer.write(name, "a")
-    answer = producer.produce_once(name, "c", sequence=2)
-    assert answer.error_code == ErrorCode.out_of_order_sequence_number
+    response = producer.produce_once(name, "c", sequence=2)
+    assert response.error_code == ErrorCode.out_of_order_sequence_number
     producer.write(name, "b")
     producer.commit()
     await_read(raw, name, "a", "b")
@@ -101,7 +102,10 @@ def test_sequence_gap_is_refused_and_the_transaction_can_commit(
 def test_sequences_after_the_end_of_a_transaction(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
-    """Version 1 continues the sequence; in version 2 every transaction has its own epoch."""
+    """In version 1 the sequence continues.
+
+    In version 2 every transaction has its own producer epoch.
+    """
     name = topic()
     before = (producer.producer_id, producer.epoch)
     producer.write(name, "a", "b")
@@ -115,7 +119,7 @@ def test_sequences_after_the_end_of_a_transaction(
     await_read(raw, name, "a", "b", "c")
 
 
-# Several partitions, atomically.
+# Atomic writes to several partitions.
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -180,7 +184,7 @@ def test_marker_has_an_offset_and_its_producer(
     producer.await_complete()
     (marker,) = markers(raw, name)
     assert (marker.offset, marker.kind, marker.producer_id) == (2, COMMIT, producer.producer_id)
-    # In version 2 the marker already has the next epoch, which fences the last transaction.
+    # In version 2 the marker has the next producer epoch, which fences the old transaction.
     assert marker.producer_epoch == epoch + producer.generation.bumps_epoch
     assert marker.coordinator_epoch >= 0
     last = stored(raw, name)[-1]
@@ -204,7 +208,7 @@ def test_control_batch_from_a_client_is_refused(
         base_sequence=1,
         attributes=TRANSACTIONAL | CONTROL,
     )
-    answer = producer.send_once(name, forged)
-    assert answer.error_code == ErrorCode.invalid_record
+    response = producer.send_once(name, forged)
+    assert response.error_code == ErrorCode.invalid_record
     producer.commit()
     await_read(raw, name, "a")

@@ -1,4 +1,4 @@
-"""Compaction of aborted records and of old transaction markers (KIP-98, KIP-534)."""
+"""Tests of the compaction of aborted records and old transaction markers (KIP-98, KIP-534)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Entry = tuple[str, str]
 
 
 class Compacted:
-    """A compacted topic whose active segment a test closes by writing fillers."""
+    """A compacted topic whose active segment the test closes by writing filler records."""
 
     def __init__(self, cluster: Cluster, brokers: Connections, name: str, configs: dict[str, str]):
         self.name = name
@@ -45,18 +45,18 @@ class Compacted:
         self._fillers = itertools.count()
 
     def plain(self, key: str, value: str) -> None:
-        """Write a record outside of transactions, into a segment of its own."""
+        """Write a record outside of transactions, into its own segment."""
         self.end_segment()
         now_ms = int(time.time() * 1000)
         record = Record(key=key.encode(), value=value.encode(), timestamp_ms=now_ms)
         append(self.raw, self.name, batch([record]))
 
     def end_segment(self) -> None:
-        """Let `segment.ms` pass, so that the next write rolls the segment."""
+        """Wait for `segment.ms`, so that the next write rolls the segment."""
         time.sleep(2 * SEGMENT_MS / 1000)
 
     def entries(self) -> list[Entry]:
-        """Return key and value of all stored records except fillers."""
+        """Return the key and value of all stored records except fillers."""
         return [
             ((r.key or b"").decode(), (r.value or b"").decode())
             for b in self._batches()
@@ -66,12 +66,14 @@ class Compacted:
         ]
 
     def kinds(self) -> list[str]:
-        """Return the types of the stored markers."""
         found = (marker_of(b) for b in self._batches() if b.records)
         return [marker.kind for marker in found if marker is not None]
 
-    def await_so(self, *entries: Entry, markers: list[str]) -> None:
-        """Return once exactly these are stored; each check closes a segment."""
+    def await_content(self, *entries: Entry, markers: list[str]) -> None:
+        """Wait until the topic contains exactly these records and markers.
+
+        Each check writes a filler, which closes a segment.
+        """
 
         def holds() -> bool:
             self.plain("filler", f"{next(self._fillers)}")
@@ -91,7 +93,7 @@ class Compacted:
 def make(
     one_broker: Cluster, generation: Generation, unique_name: NameFactory
 ) -> Iterator[tuple[Callable[..., Compacted], Callable[[], TransactionalProducer]]]:
-    """Create compacted topics, and producers."""
+    """Return functions that create compacted topics and producers."""
     with Connections(one_broker) as brokers:
 
         def topic(**configs: str) -> Compacted:
@@ -118,7 +120,7 @@ def test_aborted_records_are_removed_and_older_ones_kept(make: Make) -> None:
     producer.await_complete()
     log.plain("d", "1")
     log.plain("d", "2")
-    log.await_so(("a", "kept"), ("c", "committed"), ("d", "2"), markers=[ABORT, COMMIT])
+    log.await_content(("a", "kept"), ("c", "committed"), ("d", "2"), markers=[ABORT, COMMIT])
 
 
 def test_committed_record_replaces_an_older_one(make: Make) -> None:
@@ -130,21 +132,21 @@ def test_committed_record_replaces_an_older_one(make: Make) -> None:
     producer.write(log.name, "3", key="a")
     producer.commit()
     producer.await_complete()
-    log.await_so(("a", "3"), markers=[COMMIT, COMMIT])
+    log.await_content(("a", "3"), markers=[COMMIT, COMMIT])
 
 
 def test_open_transactions_are_not_compacted(make: Make) -> None:
     log, producer = make[0](), make[1]()
     log.plain("a", "1")
     log.plain("a", "2")
-    log.end_segment()  # Only whole segments below the last stable offset are compacted.
+    log.end_segment()  # Compaction covers only complete segments below the last stable offset.
     producer.write(log.name, "open", key="a")
     log.plain("a", "3")
     log.plain("a", "4")
-    log.await_so(("a", "2"), ("a", "open"), ("a", "3"), ("a", "4"), markers=[])
+    log.await_content(("a", "2"), ("a", "open"), ("a", "3"), ("a", "4"), markers=[])
     assert last_stable_offset(log.raw, log.name) == 2
     producer.abort()
-    log.await_so(("a", "4"), markers=[ABORT])
+    log.await_content(("a", "4"), markers=[ABORT])
 
 
 def test_markers_are_removed_after_their_records_and_retention(
@@ -159,7 +161,7 @@ def test_markers_are_removed_after_their_records_and_retention(
     producer.commit()
     producer.await_complete()
     log.plain("b", "last")
-    # The last marker of a producer keeps its state, so another producer writes too.
+    # The last marker of the last producer is kept, so another producer writes too.
     other.write(log.name, "kept", key="c")
     other.commit()
     other.await_complete()

@@ -1,4 +1,4 @@
-"""The coordinator of a transactional id, and its exclusivity (KIP-98, KIP-699)."""
+"""Tests of the coordinator of a transactional id (KIP-98, KIP-699)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NameFactory = Callable[[], str]
 
 
 def java_hash(text: str) -> int:
-    """Return Java's String.hashCode over UTF-16 code units, a signed 32-bit number."""
+    """Return Java's `String.hashCode` over UTF-16 code units, a signed 32-bit integer."""
     units = text.encode("utf-16-be")
     value = 0
     for high, low in zip(units[::2], units[1::2], strict=True):
@@ -34,7 +34,7 @@ def java_hash(text: str) -> int:
 
 
 def partition_of(text: str, count: int) -> int:
-    """Return the partition by the absolute hash; Kafka uses 0 for Integer.MIN_VALUE."""
+    """Return the partition of the absolute hash; like Kafka, use 0 for Integer.MIN_VALUE."""
     value = java_hash(text)
     return 0 if value == -(1 << 31) else abs(value) % count
 
@@ -78,8 +78,10 @@ def test_default_transaction_configs_are_those_of_kafka(
         of_topic: {"cleanup.policy": "compact", "unclean.leader.election.enable": "false"},
     }
     for (kind, name), values in expected.items():
-        asked = [{"resource_type": kind, "resource_name": name, "configuration_keys": [*values]}]
-        found = only(raw.call("describe_configs", 4, resources=asked).results)
+        requested = [
+            {"resource_type": kind, "resource_name": name, "configuration_keys": [*values]}
+        ]
+        found = only(raw.call("describe_configs", 4, resources=requested).results)
         assert {config.name: config.value for config in found.configs} == values
 
 
@@ -133,12 +135,12 @@ def test_other_brokers_refuse(
         )
         assert code_of(again) == ErrorCode.not_coordinator
         assert (again.producer_id, again.producer_epoch) == (-1, -1)
-        answers = [
+        responses = [
             raw.call("end_txn", 4, committed=True, **identity),
             raw.call("add_offsets_to_txn", 3, group_id=unique_name(), **identity),
             describe_transaction(raw, producer.transactional_id),
         ]
-        assert {code_of(answer) for answer in answers} == {ErrorCode.not_coordinator}
+        assert {code_of(response) for response in responses} == {ErrorCode.not_coordinator}
 
 
 def test_other_brokers_refuse_to_add_partitions(
@@ -150,7 +152,7 @@ def test_other_brokers_refuse_to_add_partitions(
     name = topic()
     coordinator = coordinator_id(brokers.any(), producer.transactional_id)
     for broker_id in set(cluster.broker_ids) - {coordinator}:
-        answer = brokers.to(broker_id).call(
+        response = brokers.to(broker_id).call(
             "add_partitions_to_txn",
             3,
             v3_and_below_transactional_id=producer.transactional_id,
@@ -158,7 +160,7 @@ def test_other_brokers_refuse_to_add_partitions(
             v3_and_below_producer_epoch=producer.epoch,
             v3_and_below_topics=[{"name": name, "partitions": [0]}],
         )
-        result = only(only(answer.results_by_topic_v3_and_below).results_by_partition)
+        result = only(only(response.results_by_topic_v3_and_below).results_by_partition)
         assert result.partition_error_code == ErrorCode.not_coordinator
 
 
@@ -169,5 +171,5 @@ def test_uninitialized_id_has_no_producer(
     name = unique_name()
     raw = brokers.to(coordinator_id(brokers.any(), name))
     extra = {"committed": True} if api == "end_txn" else {"group_id": "g"}
-    answer = raw.call(api, 3, transactional_id=name, producer_id=1, producer_epoch=0, **extra)
-    assert code_of(answer) == ErrorCode.invalid_producer_id_mapping
+    response = raw.call(api, 3, transactional_id=name, producer_id=1, producer_epoch=0, **extra)
+    assert code_of(response) == ErrorCode.invalid_producer_id_mapping

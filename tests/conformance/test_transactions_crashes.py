@@ -1,8 +1,9 @@
-"""Crashes between the steps of EndTxn: a prepared transaction completes as decided (KIP-98).
+"""Tests of crashes between the steps of EndTxn (KIP-98).
 
-EndTxn writes PREPARE, then a marker into each partition, then COMPLETE. Proxies before the brokers
-hold requests between two steps while a broker is killed (`kill -9`), so brokers are processes
-here, whatever the run's cluster is.
+The coordinator writes PREPARE, then a marker into each partition, then COMPLETE. A prepared
+transaction completes with the outcome that PREPARE contains. Proxies in front of the brokers hold
+requests between two steps while the test kills a broker (`kill -9`). The brokers are therefore
+always processes, regardless of the cluster of the run.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ NameFactory = Callable[[], str]
 NONE = ErrorCode.none
 OF_MARKERS = of_api("write_txn_markers")
 STATE_TOPIC = "__transaction_state"
-LOOK_ON_S = 0.3
-"""How long a test checks that nothing happens."""
+OBSERVATION_S = 0.3
+"""How long a test waits to check that nothing happens."""
 
 
 class Steps:
-    """Three brokers behind proxies, and a transaction whose end stops between two steps."""
+    """Three brokers behind proxies, and a transaction whose end is held between two steps."""
 
     def __init__(
         self, nodes: Nodes, links: ProxiedLinks, generation: Generation, names: NameFactory
@@ -63,7 +64,7 @@ class Steps:
         states = only(describe_topics(nodes.any(), STATE_TOPIC).topics).partitions
         assert all(set(p.replica_nodes) == set(BROKERS) for p in states)
         self.first, self.second = (b for b in BROKERS if b != self.coordinator)
-        # The two other brokers lead them, so that every marker passes a proxy.
+        # The coordinator does not lead either partition, so that every marker passes a proxy.
         self.topic = nodes.create(
             names(),
             [self.first, self.second, self.coordinator],
@@ -72,18 +73,18 @@ class Steps:
         self.group = names()
 
     def write(self) -> None:
-        """Write one record into each of the two partitions, and an offset of the group."""
+        """Write one record into each of the two partitions, and commit an offset of the group."""
         for partition, text in enumerate("ab"):
             self.producer.write(self.topic, text, partition=partition)
         self.producer.commit_offsets(self.group, self.topic, {0: 5})
 
     def hold_markers(self, *brokers: int) -> list[Rule]:
-        """Hold the markers to these brokers."""
+        """Hold the marker requests to these brokers."""
         return [self.links.brokers[b].hold_requests(OF_MARKERS) for b in brokers]
 
-    def lose_answers_of_markers(self, *brokers: int) -> list[Rule]:
-        """Deliver the markers, but drop the responses."""
-        return [self.links.brokers[b].lose_answers(OF_MARKERS, times=None) for b in brokers]
+    def drop_marker_responses(self, *brokers: int) -> list[Rule]:
+        """Deliver the marker requests to these brokers, but drop the responses."""
+        return [self.links.brokers[b].drop_responses(OF_MARKERS, times=None) for b in brokers]
 
     def kill_coordinator(self, rules: list[Rule]) -> None:
         """Kill the coordinator, remove the faults, and wait for the new coordinator."""
@@ -100,7 +101,6 @@ class Steps:
         )
 
     def check(self, *, commit: bool) -> None:
-        """Check partitions, offset and coordinator: all have the same decision."""
         self.producer.await_state("CompleteCommit" if commit else "CompleteAbort")
         for partition, text in enumerate("ab"):
             leader = self.producer.leader(self.topic, partition)
@@ -110,15 +110,15 @@ class Steps:
         eventually(lambda: self._offset() == (NONE, 5 if commit else -1))
 
     def _offset(self) -> tuple[ErrorCode, int]:
-        """Return the group's stable offset."""
+        """Return the error code and the stable offset of the group."""
         found = only(find_coordinator(self.nodes.any(), self.group).coordinators).node_id
-        asked = {"name": self.topic, "partition_indexes": [0]}
+        requested = {"name": self.topic, "partition_indexes": [0]}
         group = only(
             self.nodes.to(found)
             .call(
                 "offset_fetch",
                 9,
-                groups=[{"group_id": self.group, "topics": [asked]}],
+                groups=[{"group_id": self.group, "topics": [requested]}],
                 require_stable=True,
             )
             .groups
@@ -129,7 +129,7 @@ class Steps:
         return offset.error_code, offset.committed_offset
 
     def write_with_next_instance(self) -> None:
-        """Write and commit with the next instance of the id."""
+        """Write and commit with the next producer of the transactional id."""
         producer = self.producer
         again = TransactionalProducer(
             self.nodes, producer.transactional_id, producer.generation
@@ -144,7 +144,7 @@ class Steps:
 def linked_clusters(
     request: pytest.FixtureRequest,
 ) -> Iterator[Callable[[int], tuple[Cluster, ProxiedLinks]]]:
-    """Start clusters of processes with a proxy before each broker, each once."""
+    """Start clusters of processes with a proxy in front of each broker, once per version."""
     with ExitStack() as stack:
         opened: dict[int, tuple[Cluster, ProxiedLinks]] = {}
 
@@ -157,7 +157,7 @@ def linked_clusters(
                         backend=_backend_of_processes(request.config),
                         brokers=3,
                         racks=RACKS,
-                        # A follower held by a proxy stays in sync for the whole test.
+                        # A follower whose requests a proxy holds stays in sync for the whole test.
                         configs=SETTINGS | {"replica.lag.time.max.ms": "60000"},
                         features={"transaction.version": version},
                         links=links,
@@ -220,13 +220,13 @@ def test_crash_between_two_markers(steps: Steps, commit: bool) -> None:
 
 
 def test_crash_between_markers_and_complete(steps: Steps, commit: bool) -> None:
-    """Every partition has its marker, but the coordinator does not know."""
+    """Every partition has its marker, but the responses to the coordinator are lost."""
     steps.write()
-    rules = steps.lose_answers_of_markers(steps.first, steps.second)
+    rules = steps.drop_marker_responses(steps.first, steps.second)
     steps.producer.end(commit=commit)
     for partition, broker_id in ((0, steps.first), (1, steps.second)):
         raw = steps.nodes.to(broker_id)
-        # The marker is sent and written repeatedly.
+        # The coordinator sends the marker again and again, and the leader writes it each time.
         eventually(lambda r=raw, p=partition: last_stable_offset(r, steps.topic, partition=p) >= 2)  # type: ignore[misc]
     assert steps.producer.describe().state == ("PrepareCommit" if commit else "PrepareAbort")
     steps.kill_coordinator(rules)
@@ -235,15 +235,15 @@ def test_crash_between_markers_and_complete(steps: Steps, commit: bool) -> None:
 
 
 def test_crash_before_prepare_is_replicated(steps: Steps, commit: bool) -> None:
-    """A prepare that only the dead coordinator has does not count: the client may end again."""
+    """The client may send EndTxn again, because only the dead coordinator had the PREPARE."""
     steps.write()
     proxy = steps.links.brokers[steps.coordinator]
     rules = [proxy.hold_requests(is_follower(b)) for b in (steps.first, steps.second)]
     for rule in rules:
         rule.await_hits()
-    asking = threading.Thread(target=_end_in_vain, args=(steps, commit))
+    asking = threading.Thread(target=_end_without_response, args=(steps, commit))
     asking.start()
-    # The coordinator has appended it and waits for followers: no other end is accepted.
+    # The coordinator has appended PREPARE and waits for its followers; it rejects another EndTxn.
     with RawConnection(steps.nodes.cluster.address(steps.coordinator)) as raw:
         eventually(lambda: _is_busy(raw, steps.producer))
     for partition in (0, 1):
@@ -258,7 +258,7 @@ def test_crash_before_prepare_is_replicated(steps: Steps, commit: bool) -> None:
     steps.write_with_next_instance()
 
 
-def _end_in_vain(steps: Steps, commit: bool) -> None:
+def _end_without_response(steps: Steps, commit: bool) -> None:
     producer = steps.producer
     with (
         suppress(ConnectionClosedByBrokerError, OSError),
@@ -275,16 +275,16 @@ def _end_in_vain(steps: Steps, commit: bool) -> None:
 
 
 def _is_busy(raw: RawConnection, producer: TransactionalProducer) -> bool:
-    answer = raw.call(
+    response = raw.call(
         "init_producer_id",
         4,
         transactional_id=producer.transactional_id,
         transaction_timeout=producer.timeout_ms,
-        # An end by another producer: without a pending change it is refused, without effect.
+        # The other producer id is rejected if no change is pending, so the request has no effect.
         producer_id=producer.producer_id + 1,
         producer_epoch=producer.epoch,
     )
-    return bool(answer.error_code in BUSY)
+    return bool(response.error_code in BUSY)
 
 
 def test_added_partition_is_acknowledged_after_replication(steps: Steps) -> None:
@@ -294,7 +294,7 @@ def test_added_partition_is_acknowledged_after_replication(steps: Steps) -> None
     rules = [proxy.hold_requests(is_follower(b)) for b in (steps.first, steps.second)]
     for rule in rules:
         rule.await_hits()
-    asked = request(
+    requested = request(
         "add_partitions_to_txn",
         3,
         v3_and_below_transactional_id=producer.transactional_id,
@@ -303,21 +303,23 @@ def test_added_partition_is_acknowledged_after_replication(steps: Steps) -> None
         v3_and_below_topics=[{"name": steps.topic, "partitions": [0]}],
     )
     with RawConnection(steps.nodes.cluster.address(steps.coordinator)) as raw:
-        raw.send_only(asked)
-        raw.set_timeout(LOOK_ON_S)
+        raw.send_only(requested)
+        raw.set_timeout(OBSERVATION_S)
         with pytest.raises(TimeoutError):
             raw.receive_frame()
         assert producer.describe().state == "Empty"
         raw.set_timeout(30)
         for rule in rules:
             rule.end()
-        result = only(only(raw.receive(asked).results_by_topic_v3_and_below).results_by_partition)
+        result = only(
+            only(raw.receive(requested).results_by_topic_v3_and_below).results_by_partition
+        )
     assert result.partition_error_code == NONE
     assert producer.describe().topics == {steps.topic: [0]}
 
 
 def test_unreplicated_marker_has_no_effect(steps: Steps, unique_name: NameFactory) -> None:
-    """The leader has written it; readers see it once it is replicated."""
+    """The leader has written the marker. Consumers see its effect once it is replicated."""
     name = steps.nodes.create(unique_name(), [steps.first, steps.second])
     producer, leader = steps.producer, steps.nodes.to(steps.first)
     producer.write(name, "a")
@@ -325,8 +327,8 @@ def test_unreplicated_marker_has_no_effect(steps: Steps, unique_name: NameFactor
     held.await_hits()
     producer.commit()
     eventually(lambda: not _is_open(leader, name, producer))
-    answer = fetch(leader, name, isolation_level=READ_COMMITTED)
-    assert (answer.last_stable_offset, answer.high_watermark) == (0, 1)
+    response = fetch(leader, name, isolation_level=READ_COMMITTED)
+    assert (response.last_stable_offset, response.high_watermark) == (0, 1)
     assert read(leader, name) == []
     assert producer.describe().state == "PrepareCommit"
     held.end()
@@ -348,7 +350,7 @@ def test_marker_truncated_on_a_follower_is_replicated_again(
     held.await_hits()
     counted = proxy.delay_requests(is_follower(ahead), 0)
     producer.commit()
-    # The leader has written it, and its other follower has fetched beyond it.
+    # The leader has written the marker, and the other follower has fetched beyond it.
     eventually(lambda: not _is_open(steps.nodes.to(old), name, producer))
     counted.await_hits(counted.hits + 3)
     steps.nodes.kill(old)
@@ -357,7 +359,7 @@ def test_marker_truncated_on_a_follower_is_replicated_again(
     assert leader == behind
     producer.await_state("CompleteCommit")
     await_read(steps.nodes.to(behind), name, "a")
-    # The follower serves the same records with one marker, when it leads later.
+    # When the other follower leads later, it serves the same records with one marker.
     steps.nodes.await_isr(name, behind, ahead)
     steps.nodes.stop(behind)
     steps.nodes.await_leader(name, ahead)
@@ -366,7 +368,7 @@ def test_marker_truncated_on_a_follower_is_replicated_again(
 
 
 def _is_open(raw: RawConnection, topic: str, producer: TransactionalProducer) -> bool:
-    asked = [{"name": topic, "partition_indexes": [0]}]
-    answer = only(only(raw.call("describe_producers", 0, topics=asked).topics).partitions)
-    found = [p for p in answer.active_producers if p.producer_id == producer.producer_id]
+    requested = [{"name": topic, "partition_indexes": [0]}]
+    response = only(only(raw.call("describe_producers", 0, topics=requested).topics).partitions)
+    found = [p for p in response.active_producers if p.producer_id == producer.producer_id]
     return bool(only(found).current_txn_start_offset >= 0)

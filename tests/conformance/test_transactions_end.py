@@ -1,4 +1,4 @@
-"""EndTxn: valid ends, retries and errors (KIP-98, KIP-890)."""
+"""Tests of EndTxn: valid requests, retries and errors (KIP-98, KIP-890)."""
 
 from __future__ import annotations
 
@@ -26,18 +26,16 @@ NONE = ErrorCode.none
 
 @pytest.fixture
 def first(brokers: Connections, unique_name: NameFactory) -> TransactionalProducer:
-    """A producer of version 1."""
     return TransactionalProducer(brokers, unique_name(), VERSION_1).init()
 
 
 @pytest.fixture
 def second(brokers: Connections, unique_name: NameFactory) -> TransactionalProducer:
-    """A producer of version 2."""
     return TransactionalProducer(brokers, unique_name(), VERSION_2).init()
 
 
 def end(producer: TransactionalProducer, *, commit: bool, **changed: int) -> ErrorCode:
-    """Send one EndTxn, with retries only while the coordinator is busy."""
+    """Send one EndTxn and retry only while the coordinator is busy."""
     return code_of(retried(lambda: producer.end_once(commit=commit, **changed)))
 
 
@@ -48,8 +46,8 @@ def test_every_version_ends(
     versions = served(raw, "end_txn")
     for version in versions:
         first.write(name, f"{version}")
-        answer = retried(lambda v=version: first.end_once(commit=True, version=v))  # type: ignore[misc]
-        assert code_of(answer) == NONE, version
+        response = retried(lambda v=version: first.end_once(commit=True, version=v))  # type: ignore[misc]
+        assert code_of(response) == NONE, version
         first.set_identity(first.producer_id, first.epoch + (version >= 5))
     await_read(raw, name, *(f"{version}" for version in versions))
 
@@ -68,7 +66,7 @@ def test_end_by_another_producer_id_or_epoch_is_refused(
     await_read(raw, name, "a")
 
 
-# Version 1.
+# Transaction version 1.
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -109,13 +107,13 @@ def test_response_of_old_versions_has_no_producer_id(
     topic: TopicFactory, first: TransactionalProducer
 ) -> None:
     first.write(topic(), "a")
-    answer = first.end_once(commit=True)
-    assert not hasattr(answer, "producer_epoch")
+    response = first.end_once(commit=True)
+    assert not hasattr(response, "producer_epoch")
     described = first.await_state("CompleteCommit")
     assert described.producer_epoch == first.epoch
 
 
-# Version 2: every end bumps the epoch.
+# Transaction version 2, in which every end bumps the producer epoch.
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -125,13 +123,13 @@ def test_every_end_of_version_2_returns_the_next_epoch(
     name = topic()
     for expected in (1, 2, 3):
         second.write(name, "a")
-        answer = retried(lambda: second.end_once(commit=commit))
-        assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (
+        response = retried(lambda: second.end_once(commit=commit))
+        assert (response.error_code, response.producer_id, response.producer_epoch) == (
             NONE,
             second.producer_id,
             expected,
         )
-        second.adopt(answer)
+        second.update_identity(response)
     described = second.await_state("CompleteCommit" if commit else "CompleteAbort")
     assert described.producer_epoch == 3
 
@@ -144,11 +142,11 @@ def test_retry_of_an_end_of_version_2_gets_the_same_epoch(
     second.write(name, "a")
     before = second.epoch
     for _ in range(3):
-        answer = retried(lambda: second.end_once(commit=commit))
-        assert (answer.error_code, answer.producer_epoch) == (NONE, before + 1)
+        response = retried(lambda: second.end_once(commit=commit))
+        assert (response.error_code, response.producer_epoch) == (NONE, before + 1)
     second.await_complete()
-    answer = second.end_once(commit=commit)
-    assert (answer.error_code, answer.producer_epoch) == (NONE, before + 1)
+    response = second.end_once(commit=commit)
+    assert (response.error_code, response.producer_epoch) == (NONE, before + 1)
     assert len(markers(raw, name)) == 1
 
 
@@ -165,22 +163,22 @@ def test_opposite_end_with_the_old_epoch_is_refused(
 def test_empty_abort_bumps_the_epoch_and_empty_commit_is_refused(
     raw: RawConnection, topic: TopicFactory, second: TransactionalProducer
 ) -> None:
-    """A client of version 2 cannot know whether its first produce added a partition."""
+    """A client of version 2 cannot know whether its first produce request added a partition."""
     assert end(second, commit=True) == ErrorCode.invalid_txn_state
     for expected in (1, 2):
-        answer = retried(lambda: second.end_once(commit=False))
-        assert (answer.error_code, answer.producer_epoch) == (NONE, expected)
-        second.adopt(answer)
+        response = retried(lambda: second.end_once(commit=False))
+        assert (response.error_code, response.producer_epoch) == (NONE, expected)
+        second.update_identity(response)
         second.await_state("CompleteAbort")
     name = topic()
     second.write(name, "a")
     second.commit()
     await_read(raw, name, "a")
-    # After a transaction the same holds with the epoch of its end.
+    # The same holds after a transaction, with the bumped producer epoch.
     second.await_complete()
     assert end(second, commit=True) == ErrorCode.invalid_txn_state
-    answer = retried(lambda: second.end_once(commit=False))
-    assert (answer.error_code, answer.producer_epoch) == (NONE, second.epoch + 1)
+    response = retried(lambda: second.end_once(commit=False))
+    assert (response.error_code, response.producer_epoch) == (NONE, second.epoch + 1)
 
 
 def test_marker_of_version_2_fences_late_requests(
@@ -195,9 +193,9 @@ def test_marker_of_version_2_fences_late_requests(
     (marker,) = markers(raw, name)
     assert marker.producer_epoch == old + 1
     assert second.send_once(name, late).error_code == ErrorCode.invalid_producer_epoch
-    # Also for a client of version 1 with the same id.
-    answer = second.send_once(name, late, version=VERSION_1.produce)
-    assert answer.error_code == ErrorCode.invalid_producer_epoch
+    # The old epoch is also rejected for a client of version 1 with the same transactional id.
+    response = second.send_once(name, late, version=VERSION_1.produce)
+    assert response.error_code == ErrorCode.invalid_producer_epoch
     assert end(second, commit=True, epoch=old - 1) == ErrorCode.producer_fenced
 
 

@@ -1,6 +1,6 @@
-"""Exhausted producer epochs: the producer id is replaced (KIP-360, KIP-890).
+"""Tests of exhausted producer epochs, after which the producer id is replaced.
 
-The last epoch, 32767, is reserved for fencing the one before.
+See KIP-360 and KIP-890. The highest producer epoch, 32767, is only used to fence the epoch 32766.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(900)]
 
 NameFactory = Callable[[], str]
 LAST_EPOCH = 2**15 - 2
-AT_ONCE = 100
+REQUESTS_PER_ROUND = 100
 CORRELATION_ID = 1
 
 
@@ -36,31 +36,32 @@ CORRELATION_ID = 1
 def exhausted(
     one_broker: Cluster, unique_name: NameFactory, request: pytest.FixtureRequest
 ) -> Iterator[TransactionalProducer]:
-    """A producer with the last epoch of its producer id, after as many requests.
+    """Return a producer with the last usable epoch of its producer id.
 
-    They are pipelined: a broker handles the requests of one connection in order.
+    Each InitProducerId request bumps the epoch. The requests are pipelined, because a broker
+    handles the requests of one connection in order.
     """
     generation: Generation = getattr(request, "param", VERSION_2)
     with Connections(one_broker) as brokers:
         producer = TransactionalProducer(brokers, unique_name(), generation).init()
         coordinator = producer.coordinator()
-        asked = request_of(
+        requested = request_of(
             "init_producer_id",
             generation.init_producer_id,
             transactional_id=producer.transactional_id,
             transaction_timeout=60_000,
         )
-        frame = encode_request(asked, CORRELATION_ID, None)
+        frame = encode_request(requested, CORRELATION_ID, None)
         while producer.epoch < LAST_EPOCH:
-            count = min(AT_ONCE, LAST_EPOCH - producer.epoch)
+            count = min(REQUESTS_PER_ROUND, LAST_EPOCH - producer.epoch)
             for _ in range(count):
                 coordinator.send_frame(frame)
             *_, last = [coordinator.receive_frame() for _ in range(count)]
-            answer = decode_response(asked, last, CORRELATION_ID)
-            assert answer.error_code == ErrorCode.none, answer
-            assert answer.producer_id == producer.producer_id
-            assert answer.producer_epoch == producer.epoch + count
-            producer.adopt(answer)
+            response = decode_response(requested, last, CORRELATION_ID)
+            assert response.error_code == ErrorCode.none, response
+            assert response.producer_id == producer.producer_id
+            assert response.producer_epoch == producer.epoch + count
+            producer.update_identity(response)
         yield producer
 
 
@@ -88,8 +89,8 @@ def test_version_1_keeps_the_last_epoch_until_the_next_init(
     exhausted.commit()
     await_read(raw, own_topic, "a", "b", "c")
     stale = {"producer_id": old[0], "producer_epoch": old[1] - 1}
-    answer = retried(lambda: exhausted.init_once(**stale))
-    assert code_of(answer) == ErrorCode.producer_fenced
+    response = retried(lambda: exhausted.init_once(**stale))
+    assert code_of(response) == ErrorCode.producer_fenced
 
 
 def test_version_2_rotates_the_producer_id_at_the_last_epoch(
@@ -98,17 +99,17 @@ def test_version_2_rotates_the_producer_id_at_the_last_epoch(
     raw = exhausted.brokers.any()
     old = (exhausted.producer_id, exhausted.epoch)
     exhausted.write(own_topic, "a")
-    answer = retried(lambda: exhausted.end_once(commit=True))
-    assert answer.error_code == ErrorCode.none
+    response = retried(lambda: exhausted.end_once(commit=True))
+    assert response.error_code == ErrorCode.none
     exhausted.await_complete()
     await_read(raw, own_topic, "a")
-    # The marker has the reserved epoch; the next transaction has another producer id.
+    # The marker has the reserved epoch, and the next transaction has another producer id.
     (marker,) = markers(raw, own_topic)
     assert (marker.producer_id, marker.producer_epoch) == (old[0], old[1] + 1)
-    assert (answer.producer_id != old[0], answer.producer_epoch) == (True, 0)
+    assert (response.producer_id != old[0], response.producer_epoch) == (True, 0)
     again = retried(lambda: exhausted.end_once(commit=True))
-    assert (again.error_code, again.producer_id) == (ErrorCode.none, answer.producer_id)
-    exhausted.adopt(answer)
+    assert (again.error_code, again.producer_id) == (ErrorCode.none, response.producer_id)
+    exhausted.update_identity(response)
     exhausted.write(own_topic, "b")
     exhausted.commit()
     await_read(raw, own_topic, "a", "b")
@@ -118,12 +119,12 @@ def test_recovering_producer_gets_a_rotated_producer_id(
     exhausted: TransactionalProducer,
 ) -> None:
     identity = {"producer_id": exhausted.producer_id, "producer_epoch": exhausted.epoch}
-    answers = [retried(lambda: exhausted.init_once(**identity)) for _ in range(2)]
-    assert {code_of(answer) for answer in answers} == {ErrorCode.none}
-    assert len({(a.producer_id, a.producer_epoch) for a in answers}) == 1
-    assert answers[0].producer_id != exhausted.producer_id
-    assert answers[0].producer_epoch == 0
-    # The coordinator treats the rotated id as a new producer, so it does not detect the retry.
+    responses = [retried(lambda: exhausted.init_once(**identity)) for _ in range(2)]
+    assert {code_of(response) for response in responses} == {ErrorCode.none}
+    assert len({(a.producer_id, a.producer_epoch) for a in responses}) == 1
+    assert responses[0].producer_id != exhausted.producer_id
+    assert responses[0].producer_epoch == 0
+    # The coordinator treats the new producer id as a new producer and does not detect the retry.
     assert code_of(exhausted.init_once(**identity)) == ErrorCode.producer_fenced
 
 

@@ -1,6 +1,7 @@
-"""Transactions after broker failures: ended ones are kept, open ones stay invisible.
+"""Tests of transactions during broker failures.
 
-Brokers are processes, which tests `kill -9` unless stated otherwise.
+Ended transactions are kept, and open transactions stay invisible. Brokers are processes, which the
+tests `kill -9` unless a test states otherwise.
 """
 
 from __future__ import annotations
@@ -44,7 +45,6 @@ TWO = {"min.insync.replicas": "2"}
 def three_brokers(
     clusters_of_processes: Callable[..., Cluster], transaction_version: int
 ) -> Cluster:
-    """The brokers of `nodes`."""
     return clusters_of_processes(
         transaction_version=transaction_version, brokers=3, racks=RACKS, configs=SETTINGS
     )
@@ -68,14 +68,14 @@ def begin(
 
 
 def await_other_coordinator(nodes: Nodes, transactional_id: str, gone: int) -> int:
-    """Return the new coordinator of the id, once it is not `gone`."""
+    """Return the coordinator of the transactional id, once it is not `gone`."""
     eventually(
         lambda: coordinator_id(nodes.any(), transactional_id) not in (gone, -1), timeout_s=60
     )
     return coordinator_id(nodes.any(), transactional_id)
 
 
-# The coordinator.
+# Failures of the transaction coordinator.
 
 
 def test_next_coordinator_completes_prepared_transactions(
@@ -125,7 +125,7 @@ def test_epochs_continue_with_the_next_coordinator(
 def test_restarted_coordinator_does_not_use_its_old_state(
     nodes: Nodes, unique_name: NameFactory, begin: Callable[..., TransactionalProducer]
 ) -> None:
-    """Its memory from before the restart is not used."""
+    """The restarted coordinator does not use state that it had in memory before the restart."""
     name = nodes.create(unique_name(), [1, 2, 3], **TWO)
     producer = begin()
     first = coordinator_id(nodes.any(), producer.transactional_id)
@@ -133,7 +133,7 @@ def test_restarted_coordinator_does_not_use_its_old_state(
     second = await_other_coordinator(nodes, producer.transactional_id, first)
     producer.write(name, "a")
     nodes.start(first)
-    answer = nodes.to(first).call(
+    response = nodes.to(first).call(
         "end_txn",
         4,
         transactional_id=producer.transactional_id,
@@ -141,13 +141,13 @@ def test_restarted_coordinator_does_not_use_its_old_state(
         producer_epoch=producer.epoch,
         committed=False,
     )
-    assert code_of(answer) == ErrorCode.not_coordinator
+    assert code_of(response) == ErrorCode.not_coordinator
     assert coordinator_id(nodes.to(first), producer.transactional_id) == second
     producer.commit()
     await_read(producer.leader(name), name, "a")
 
 
-# The leader of a partition.
+# Failures of a partition leader.
 
 
 @pytest.mark.full
@@ -161,7 +161,7 @@ def test_leader_is_killed_before_the_marker(
     producer = begin(2, 3)
     producer.write(name, "a")
     nodes.kill(1)
-    # The failure is not detected yet: the marker goes to the next leader.
+    # The failure is not detected yet, so the marker reaches the next leader.
     producer.end(commit=commit)
     producer.await_complete()
     leader = nodes.to(nodes.await_leader(name, 2, 3).leader)
@@ -174,7 +174,7 @@ def test_leader_is_killed_before_the_marker(
 def test_leader_is_killed_after_the_marker(
     nodes: Nodes, unique_name: NameFactory, begin: Callable[..., TransactionalProducer]
 ) -> None:
-    """The next leader has the same transactions, aborted index and producer state."""
+    """The next leader has the same transactions, aborted transaction index and producer state."""
     name = nodes.create(unique_name(), [1, 2, 3], **TWO)
     producer, other = begin(2, 3), begin(2, 3)
     for number in range(6):
@@ -186,8 +186,8 @@ def test_leader_is_killed_after_the_marker(
     leader = nodes.to(nodes.await_leader(name, 2, 3).leader)
     await_stable(leader, name, 12)
     assert read(leader, name) == ["1", "3", "5"]
-    answer = fetch(leader, name, isolation_level=READ_COMMITTED)
-    assert sorted(a.first_offset for a in answer.aborted_transactions) == [0, 4, 8]
+    response = fetch(leader, name, isolation_level=READ_COMMITTED)
+    assert sorted(a.first_offset for a in response.aborted_transactions) == [0, 4, 8]
     # Open transactions stay open, and their producers continue.
     append(leader, name, batch(values("plain")))
     assert last_stable_offset(leader, name) == 12
@@ -213,7 +213,7 @@ def test_retry_to_the_next_leader_is_written_once(
     await_read(leader, name, "a", "b")
 
 
-# The coordinator of the group.
+# Failures of the group coordinator.
 
 
 @pytest.mark.full
@@ -233,11 +233,11 @@ def test_pending_offsets_survive_the_groups_coordinator(
     eventually(lambda: coordinator() not in (gone, -1), timeout_s=60)
     raw = nodes.to(coordinator())
     eventually(lambda: fetch_offsets(raw, group, {name: [0]}).error_code == NONE)
-    asked = [{"group_id": group, "topics": [{"name": name, "partition_indexes": [0]}]}]
+    requested = [{"group_id": group, "topics": [{"name": name, "partition_indexes": [0]}]}]
 
     def stable() -> tuple[int, ErrorCode]:
-        answer = raw.call("offset_fetch", 9, groups=asked, require_stable=True)
-        found = only(only(only(answer.groups).topics).partitions)
+        response = raw.call("offset_fetch", 9, groups=requested, require_stable=True)
+        found = only(only(only(response.groups).topics).partitions)
         return found.committed_offset, found.error_code
 
     eventually(lambda: stable() == (-1, ErrorCode.unstable_offset_commit))
@@ -250,7 +250,7 @@ def test_pending_offsets_survive_the_groups_coordinator(
     assert committed(raw, group, name)[0][0] == 5
 
 
-# All of them.
+# Failures of all brokers.
 
 
 @pytest.mark.full
@@ -260,7 +260,7 @@ def test_transactions_survive_a_restart_of_all_brokers(
     begin: Callable[..., TransactionalProducer],
     transaction_version: int,
 ) -> None:
-    """The state is restored from the log, or from the snapshot of a clean shutdown."""
+    """The brokers restore the state from the log, or from the snapshot of a clean shutdown."""
     end = Nodes.stop if transaction_version == 1 else Nodes.kill
     name, group = nodes.create(unique_name(), [1, 2, 3]), unique_name()
     decided, undecided = begin(), begin()

@@ -1,7 +1,7 @@
-"""InitProducerId with a transactional id: one active producer (KIP-98, KIP-360, KIP-588).
+"""Tests of InitProducerId with a transactional id (KIP-98, KIP-360, KIP-588).
 
-The same id gets the same producer id with a higher epoch; the older producer is fenced and its open
-transaction aborted.
+A request with the same transactional id returns the same producer id with a higher epoch. It fences
+the older producer and aborts its open transaction.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ NameFactory = Callable[[], str]
 ProducerFactory = Callable[..., TransactionalProducer]
 TIMEOUT_MAX_MS = 900_000
 SMALLEST_FENCED_VERSION = 4
-"""The version from which InitProducerId returns PRODUCER_FENCED, not INVALID_PRODUCER_EPOCH."""
+"""The first version of InitProducerId that returns PRODUCER_FENCED, not INVALID_PRODUCER_EPOCH."""
 
 
 @pytest.fixture
 def instance(brokers: Connections, unique_name: NameFactory) -> TransactionalProducer:
-    """A producer without a producer id."""
     return TransactionalProducer(brokers, unique_name(), VERSION_1)
 
 
@@ -71,7 +70,8 @@ def test_older_instance_is_fenced_at_every_request(
     new = new_producer(old.transactional_id)
     assert (new.producer_id, new.epoch > old.epoch) == (old.producer_id, True)
     new.write(name, "b")
-    # A partition that knows the new epoch refuses by itself; otherwise the coordinator does.
+    # The partition leader rejects the old epoch if it knows the new one. Otherwise the coordinator
+    # rejects it.
     assert old.produce_once(name, "x").error_code == ErrorCode.invalid_producer_epoch
     fenced = [ErrorCode.producer_fenced]
     assert old.add_once(name) == fenced
@@ -88,8 +88,8 @@ def test_older_producer_is_fenced_before_the_new_one_writes(
     name = topic()
     old = new_producer()
     new_producer(old.transactional_id)
-    answer = old.produce_once(name, "x")
-    assert answer.error_code == ErrorCode.invalid_producer_epoch
+    response = old.produce_once(name, "x")
+    assert response.error_code == ErrorCode.invalid_producer_epoch
     assert read(raw, name) == []
 
 
@@ -120,7 +120,7 @@ def test_open_transaction_of_the_older_instance_is_aborted(
     old = new_producer()
     old.write(name, "a")
     again = old.init_once()
-    # It retries while the transaction is aborted; the response then has the next epoch.
+    # The producer has to retry during the abort; the retry then returns the next epoch.
     assert (again.error_code, again.producer_id, again.producer_epoch) == (
         ErrorCode.concurrent_transactions,
         -1,
@@ -148,7 +148,7 @@ def test_two_clients_of_one_id_never_both_commit(
     first.write(name, "first")
     second = new_producer(first.transactional_id)
     second.write(name, "second")
-    # The first gets a new epoch and so fences the second with its transaction.
+    # The first producer gets a new epoch, which fences the second producer and its transaction.
     first.init()
     assert code_of(second.end_once(commit=True)) == ErrorCode.producer_fenced
     first.write(name, "first again")
@@ -159,7 +159,7 @@ def test_two_clients_of_one_id_never_both_commit(
 def test_concurrent_inits_never_get_the_same_epoch(instance: TransactionalProducer) -> None:
     instance.init()
     address = instance.coordinator().address
-    asked = request(
+    requested = request(
         "init_producer_id",
         4,
         transactional_id=instance.transactional_id,
@@ -169,12 +169,12 @@ def test_concurrent_inits_never_get_the_same_epoch(instance: TransactionalProduc
     with RawConnection(address) as one, RawConnection(address) as other:
         for _ in range(20):
             for client in (one, other):
-                client.send_only(asked)
+                client.send_only(requested)
             for client in (one, other):
-                answer = client.receive(asked)
-                if answer.error_code != ErrorCode.concurrent_transactions:
-                    assert answer.error_code == ErrorCode.none
-                    epochs.append(answer.producer_epoch)
+                response = client.receive(requested)
+                if response.error_code != ErrorCode.concurrent_transactions:
+                    assert response.error_code == ErrorCode.none
+                    epochs.append(response.producer_epoch)
     assert len(epochs) >= 20
     assert sorted(epochs) == list(range(1, len(epochs) + 1))
 
@@ -190,22 +190,22 @@ def test_init_does_not_affect_a_commit_in_progress(
     assert producer.describe().state == "Empty"
 
 
-# The limits of a request.
+# Limits of the transaction timeout.
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, TIMEOUT_MAX_MS + 1, 2**31 - 1])
 def test_timeout_out_of_bounds_is_refused(instance: TransactionalProducer, timeout_ms: int) -> None:
-    answer = retried(lambda: instance.init_once(transaction_timeout=timeout_ms))
-    assert answer.error_code == ErrorCode.invalid_transaction_timeout
-    assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
+    response = retried(lambda: instance.init_once(transaction_timeout=timeout_ms))
+    assert response.error_code == ErrorCode.invalid_transaction_timeout
+    assert (response.producer_id, response.producer_epoch) == (-1, -1)
 
 
 def test_timeout_bounds_are_inclusive(instance: TransactionalProducer) -> None:
     instance.init(transaction_timeout=TIMEOUT_MAX_MS)
     assert instance.describe().timeout_ms == TIMEOUT_MAX_MS
-    # The coordinator waits no longer for replication of its own record, either.
-    answer = retried(lambda: instance.init_once(transaction_timeout=1), frozenset())
-    assert answer.error_code in (ErrorCode.none, ErrorCode.coordinator_not_available)
+    # The timeout also limits how long the coordinator waits for the replication of its record.
+    response = retried(lambda: instance.init_once(transaction_timeout=1), frozenset())
+    assert response.error_code in (ErrorCode.none, ErrorCode.coordinator_not_available)
 
 
 def test_last_init_sets_the_timeout(instance: TransactionalProducer) -> None:
@@ -216,10 +216,10 @@ def test_last_init_sets_the_timeout(instance: TransactionalProducer) -> None:
 
 def test_empty_id_is_refused(raw: RawConnection) -> None:
     for version in served(raw, "init_producer_id"):
-        answer = raw.call(
+        response = raw.call(
             "init_producer_id", version, transactional_id="", transaction_timeout=60_000
         )
-        assert answer.error_code == ErrorCode.invalid_request, version
+        assert response.error_code == ErrorCode.invalid_request, version
 
 
 @pytest.mark.parametrize("fields", [{"producer_id": 5}, {"producer_epoch": 5}])
@@ -230,7 +230,7 @@ def test_incomplete_identity_is_refused(
     assert code_of(instance.init_once(**fields)) == ErrorCode.invalid_request
 
 
-# KIP-360: a producer that sends its id and epoch gets the next epoch.
+# KIP-360: a producer that sends its producer id and epoch gets the next epoch.
 
 
 def test_recovering_producer_gets_the_next_epoch(instance: TransactionalProducer) -> None:
@@ -244,9 +244,9 @@ def test_retry_of_recovery_gets_the_same_epoch(instance: TransactionalProducer) 
     instance.init()
     identity = {"producer_id": instance.producer_id, "producer_epoch": instance.epoch}
     for _ in range(3):
-        answer = retried(lambda: instance.init_once(**identity))
-        assert code_of(answer) == ErrorCode.none
-        assert (answer.producer_id, answer.producer_epoch) == (
+        response = retried(lambda: instance.init_once(**identity))
+        assert code_of(response) == ErrorCode.none
+        assert (response.producer_id, response.producer_epoch) == (
             instance.producer_id,
             instance.epoch + 1,
         )
@@ -261,7 +261,7 @@ def test_fenced_producer_cannot_recover(instance: TransactionalProducer) -> None
         (SMALLEST_FENCED_VERSION, ErrorCode.producer_fenced),
     ):
         assert code_of(instance.init_once(version=version, **identity)) == code, version
-    # The active producer is not affected.
+    # The rejected request does not affect the active producer.
     assert instance.epoch == 1
     again = {"producer_id": instance.producer_id, "producer_epoch": instance.epoch}
     instance.init(**again)
@@ -273,10 +273,10 @@ def test_another_identity_is_fenced(
     instance: TransactionalProducer, id_offset: int, epoch_offset: int
 ) -> None:
     instance.init()
-    answer = instance.init_once(
+    response = instance.init_once(
         producer_id=instance.producer_id + id_offset, producer_epoch=instance.epoch + epoch_offset
     )
-    assert code_of(answer) == ErrorCode.producer_fenced
+    assert code_of(response) == ErrorCode.producer_fenced
 
 
 def test_recovery_aborts_the_open_transaction(
@@ -285,22 +285,22 @@ def test_recovery_aborts_the_open_transaction(
     name = topic()
     producer.write(name, "a")
     identity = {"producer_id": producer.producer_id, "producer_epoch": producer.epoch}
-    answer = producer.init_once(**identity)
-    assert code_of(answer) == ErrorCode.concurrent_transactions
+    response = producer.init_once(**identity)
+    assert code_of(response) == ErrorCode.concurrent_transactions
     await_stable(raw, name, 2)
     assert read(raw, name) == []
 
 
-# Exhausted producer ids and epochs.
+# Exhausted blocks of producer ids.
 
 
 def test_producer_ids_continue_after_a_block(raw: RawConnection) -> None:
-    """Brokers allocate ids in blocks of a thousand."""
+    """Brokers allocate producer ids in blocks of a thousand."""
     seen: set[int] = set()
     for _ in range(1_100):
-        answer = retried(
+        response = retried(
             lambda: raw.call("init_producer_id", 4, transaction_timeout=60_000),
         )
-        assert answer.error_code == ErrorCode.none
-        seen.add(int(answer.producer_id))
+        assert response.error_code == ErrorCode.none
+        seen.add(int(response.producer_id))
     assert len(seen) == 1_100

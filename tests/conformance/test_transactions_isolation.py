@@ -1,4 +1,4 @@
-"""Isolation: last stable offset, aborted transactions, ListOffsets (KIP-98)."""
+"""Tests of isolation: last stable offset, aborted transactions, ListOffsets (KIP-98)."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from tests.conformance.wire import (
 
 TopicFactory = Callable[..., str]
 ProducerFactory = Callable[..., TransactionalProducer]
-LOOK_ON_S = 0.3
-"""How long a test checks that nothing happens."""
+OBSERVATION_S = 0.3
+"""How long a test waits to check that nothing happens."""
 
 # The last stable offset.
 
@@ -57,7 +57,7 @@ def test_last_stable_offset_stops_at_the_first_open_transaction(
     assert read(raw, name) == ["0"]
     second.commit()
     second.await_complete()
-    # The later one has ended, but is after the open one.
+    # The later transaction has ended, but the open transaction is before it.
     assert (last_stable_offset(raw, name), read(raw, name)) == (1, ["0"])
     first.commit()
     await_read(raw, name, "0", "1", "2", "3")
@@ -84,9 +84,9 @@ def test_last_stable_offset_is_the_high_watermark_without_transactions(
 ) -> None:
     name = topic()
     append(raw, name, batch(values("a", "b")))
-    answer = fetch(raw, name, isolation_level=READ_COMMITTED)
-    assert (answer.last_stable_offset, answer.high_watermark) == (2, 2)
-    assert not answer.aborted_transactions
+    response = fetch(raw, name, isolation_level=READ_COMMITTED)
+    assert (response.last_stable_offset, response.high_watermark) == (2, 2)
+    assert not response.aborted_transactions
 
 
 def test_only_the_commit_wakes_a_waiting_reader(
@@ -102,13 +102,13 @@ def test_only_the_commit_wakes_a_waiting_reader(
     with RawConnection(raw_address) as waiting:
         waiting.send_only(request)
         producer.write(name, "a")
-        waiting.set_timeout(LOOK_ON_S)
+        waiting.set_timeout(OBSERVATION_S)
         with pytest.raises(TimeoutError):
             waiting.receive_frame()
         waiting.set_timeout(15)
         producer.commit()
-        answer = only(only(waiting.receive(request).responses).partitions)
-    assert answer.last_stable_offset == 2
+        response = only(only(waiting.receive(request).responses).partitions)
+    assert response.last_stable_offset == 2
     eventually(lambda: read(raw, name) == ["a"])
 
 
@@ -118,9 +118,9 @@ def test_offset_between_stable_and_high_watermark_is_in_range_and_empty(
     name = topic()
     producer.write(name, "a", "b")
     for offset in (0, 1, 2):
-        answer = fetch(raw, name, offset, isolation_level=READ_COMMITTED)
-        assert (answer.error_code, answer.records) == (ErrorCode.none, b""), offset
-        assert (answer.last_stable_offset, answer.high_watermark) == (0, 2)
+        response = fetch(raw, name, offset, isolation_level=READ_COMMITTED)
+        assert (response.error_code, response.records) == (ErrorCode.none, b""), offset
+        assert (response.last_stable_offset, response.high_watermark) == (0, 2)
     beyond = fetch(raw, name, 3, isolation_level=READ_COMMITTED)
     assert beyond.error_code == ErrorCode.offset_out_of_range
 
@@ -128,19 +128,19 @@ def test_offset_between_stable_and_high_watermark_is_in_range_and_empty(
 def test_last_stable_offset_is_a_batch_boundary(
     raw: RawConnection, topic: TopicFactory, new_producer: ProducerFactory
 ) -> None:
-    """The last stable offset is a batch boundary, so no part of an open transaction is returned."""
+    """Otherwise a fetch could return a part of an open transaction."""
     name = topic()
     first, second = new_producer(), new_producer()
     first.write(name, "a", "b", "c")
     second.write(name, "d", "e")
     first.commit()
     await_stable(raw, name, 3)
-    answer = fetch(raw, name, 1, isolation_level=READ_COMMITTED)
-    assert [(b.base_offset, b.last_offset) for b in parse(answer.records)] == [(0, 2)]
+    response = fetch(raw, name, 1, isolation_level=READ_COMMITTED)
+    assert [(b.base_offset, b.last_offset) for b in parse(response.records)] == [(0, 2)]
     second.abort()
 
 
-# The aborted list.
+# The list of aborted transactions.
 
 
 def test_fetch_lists_aborted_transactions(
@@ -157,9 +157,9 @@ def test_fetch_lists_aborted_transactions(
     second.abort()
     for one in (first, second, third):
         one.await_complete()
-    answer = fetch(raw, name, isolation_level=READ_COMMITTED)
-    assert answer.last_stable_offset == 7
-    assert sorted((a.first_offset, a.producer_id) for a in answer.aborted_transactions) == [
+    response = fetch(raw, name, isolation_level=READ_COMMITTED)
+    assert response.last_stable_offset == 7
+    assert sorted((a.first_offset, a.producer_id) for a in response.aborted_transactions) == [
         (0, first.producer_id),
         (1, second.producer_id),
     ]
@@ -169,7 +169,7 @@ def test_fetch_lists_aborted_transactions(
 def test_bytes_are_those_of_read_uncommitted(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
-    """The client filters aborted records; the broker sends data and markers."""
+    """The broker returns aborted records and markers too, and the client skips them."""
     name = topic()
     producer.write(name, "a")
     producer.abort()
@@ -189,7 +189,7 @@ def test_only_overlapping_aborted_transactions_are_listed(
         producer.write(name, f"{number}")
         producer.abort()
         producer.await_complete()
-    # Transactions at 0, 2 and 4, each followed by its marker.
+    # The transactions are at offsets 0, 2 and 4; a marker follows each transaction.
     found = {
         offset: sorted(
             a.first_offset
@@ -199,7 +199,7 @@ def test_only_overlapping_aborted_transactions_are_listed(
         )
         for offset in range(6)
     }
-    # A response of one batch may list later transactions, but none that ended before it.
+    # A response with one batch may list later transactions, but none that ended before the batch.
     for offset, firsts in found.items():
         wanted = offset - offset % 2
         assert wanted in firsts, found
@@ -215,8 +215,8 @@ def test_fetch_inside_an_aborted_transaction_lists_it(
     producer.abort()
     await_stable(raw, name, 4)
     assert read(raw, name, offset=2) == []
-    answer = fetch(raw, name, 2, isolation_level=READ_COMMITTED)
-    assert [(a.first_offset, a.producer_id) for a in answer.aborted_transactions] == [
+    response = fetch(raw, name, 2, isolation_level=READ_COMMITTED)
+    assert [(a.first_offset, a.producer_id) for a in response.aborted_transactions] == [
         (0, producer.producer_id)
     ]
 
@@ -230,14 +230,14 @@ def test_every_version_lists_aborted_transactions(
     producer.abort()
     await_stable(raw, name, 2)
     for version in served(raw, "fetch"):
-        answer = fetch(
+        response = fetch(
             raw,
             identifier if version >= 13 else name,
             version=version,
             isolation_level=READ_COMMITTED,
         )
-        assert answer.last_stable_offset == 2, version
-        assert [a.first_offset for a in answer.aborted_transactions] == [0], version
+        assert response.last_stable_offset == 2, version
+        assert [a.first_offset for a in response.aborted_transactions] == [0], version
 
 
 def test_delayed_fetch_lists_aborted_transactions(
@@ -254,9 +254,9 @@ def test_delayed_fetch_lists_aborted_transactions(
     with RawConnection(raw_address) as waiting:
         waiting.send_only(request)
         producer.abort()
-        answer = only(only(waiting.receive(request).responses).partitions)
-    assert [a.producer_id for a in answer.aborted_transactions] == [producer.producer_id]
-    assert len(parse(answer.records)) == 2
+        response = only(only(waiting.receive(request).responses).partitions)
+    assert [a.producer_id for a in response.aborted_transactions] == [producer.producer_id]
+    assert len(parse(response.records)) == 2
 
 
 def test_many_aborted_transactions_over_several_segments(
@@ -274,7 +274,7 @@ def test_many_aborted_transactions_over_several_segments(
     assert kinds == [COMMIT if number in (3, 7) else ABORT for number in range(8)]
 
 
-# ListOffsets by isolation.
+# ListOffsets by isolation level.
 
 
 def test_latest_is_the_last_stable_offset_or_the_high_watermark(

@@ -1,4 +1,4 @@
-"""Old and new clients on one cluster, and one transactional id used by both (KIP-890)."""
+"""Tests of old and new clients on one cluster, also with the same transactional id (KIP-890)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.conformance.transactions import (
 
 TopicFactory = Callable[..., str]
 NameFactory = Callable[[], str]
-BOTH_WAYS = [(VERSION_1, VERSION_2), (VERSION_2, VERSION_1)]
+GENERATION_PAIRS = [(VERSION_1, VERSION_2), (VERSION_2, VERSION_1)]
 IDS = ["old-then-new", "new-then-old"]
 
 
-@pytest.fixture(params=BOTH_WAYS, ids=IDS)
+@pytest.fixture(params=GENERATION_PAIRS, ids=IDS)
 def order(request: pytest.FixtureRequest) -> tuple[Generation, Generation]:
-    """The order of the clients."""
+    """Return the clients in the order in which they write."""
     made: tuple[Generation, Generation] = request.param
     return made
 
@@ -99,7 +99,7 @@ def test_version_2_requests_on_a_version_1_cluster(
     brokers: Connections,
     transaction_version: int,
 ) -> None:
-    """Clients check the finalized features; brokers use the version of the request."""
+    """The brokers use the version of the request. Only clients check the finalized features."""
     name = topic()
     producer = TransactionalProducer(brokers, f"id of {name}", VERSION_2).init()
     assert code_of(producer.produce_once(name, "a")) == ErrorCode.none
@@ -123,7 +123,7 @@ def test_old_client_may_end_with_the_new_version(
     unique_name: NameFactory,
     commit: bool,
 ) -> None:
-    """Each request's version counts: the broker does not store a client's versions."""
+    """The version of each request counts, because the broker does not store a client's version."""
     name = topic()
     producer = TransactionalProducer(brokers, unique_name(), VERSION_2).init()
     producer.add(name)

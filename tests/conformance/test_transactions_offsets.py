@@ -1,4 +1,4 @@
-"""Transactional offsets: pending until the marker, then committed or dropped (KIP-98, KIP-447)."""
+"""Tests of transactional offsets, which are pending until the marker (KIP-98, KIP-447)."""
 
 from __future__ import annotations
 
@@ -32,39 +32,40 @@ NOTHING = [(-1, "", -1)]
 
 @pytest.fixture
 def explicit(brokers: Connections, unique_name: NameFactory) -> TransactionalProducer:
-    """A producer whose client adds its groups before committing offsets."""
+    """Return a producer whose client adds a group before it commits offsets."""
     return TransactionalProducer(brokers, unique_name(), VERSION_1).init()
 
 
 @pytest.fixture
 def implicit(brokers: Connections, unique_name: NameFactory) -> TransactionalProducer:
-    """A producer whose client lets the group coordinator add the group."""
+    """Return a producer whose client lets the group coordinator add the group."""
     return TransactionalProducer(brokers, unique_name(), VERSION_2).init()
 
 
 def await_committed(raw: RawConnection, group: str, topic: str, offset: int) -> None:
-    """Return once the group has this offset."""
     eventually(lambda: committed(raw, group, topic)[0][0] == offset)
 
 
 def fetch_stable(
     raw: RawConnection, group: str, topic: str, *partitions: int, version: int = 9
 ) -> list[tuple[int, ErrorCode]]:
-    """Return (offset, code) of partitions with require_stable."""
+    """Return (offset, error code) of the partitions, fetched with `require_stable`."""
     indexes = list(partitions or (0,))
-    asked: list[dict[str, Any]] = [{"name": topic, "partition_indexes": indexes}]
+    requested: list[dict[str, Any]] = [{"name": topic, "partition_indexes": indexes}]
     if version >= 10:
-        asked = [{"topic_id": topic_id(raw, topic), "partition_indexes": indexes}]
+        requested = [{"topic_id": topic_id(raw, topic), "partition_indexes": indexes}]
     if version >= 8:
-        groups = [{"group_id": group, "topics": asked}]
+        groups = [{"group_id": group, "topics": requested}]
         found = only(raw.call("offset_fetch", version, groups=groups, require_stable=True).groups)
     else:
-        found = raw.call("offset_fetch", version, group_id=group, topics=asked, require_stable=True)
+        found = raw.call(
+            "offset_fetch", version, group_id=group, topics=requested, require_stable=True
+        )
     assert found.error_code == NONE
     return [(p.committed_offset, p.error_code) for p in only(found.topics).partitions]
 
 
-# Pending, committed, dropped.
+# Pending, committed and aborted offsets.
 
 
 def test_offsets_are_visible_after_the_commit(
@@ -133,7 +134,7 @@ def test_two_producers_may_have_offsets_pending_for_one_partition(
 def test_plain_commit_after_a_pending_one_wins(
     raw: RawConnection, topic: TopicFactory, group: str, producer: TransactionalProducer
 ) -> None:
-    """The later record in the group's log counts, whenever the marker is written."""
+    """The later record in the group's log counts, no matter when the marker is written."""
     name = topic()
     producer.commit_offsets(group, name, {0: 5})
     assert commit(raw, group, name, 9) == NONE
@@ -142,7 +143,7 @@ def test_plain_commit_after_a_pending_one_wins(
     assert fetch_stable(raw, group, name) == [(9, NONE)]
 
 
-def test_records_and_offsets_are_decided_together(
+def test_records_and_offsets_end_together(
     raw: RawConnection, topic: TopicFactory, group: str, producer: TransactionalProducer
 ) -> None:
     source, sink = topic(), topic()
@@ -214,7 +215,7 @@ def test_require_stable_of_all_topics_includes_pending_offsets(
     producer.abort()
 
 
-# Checks of the transaction.
+# Checks of the producer and its transaction.
 
 
 def test_offsets_for_a_group_that_was_never_added_are_refused(
@@ -263,7 +264,7 @@ def test_offsets_of_a_fenced_producer_are_refused(
     zombie = new_producer()
     zombie.commit_offsets(group, name, {0: 5})
     new = new_producer(zombie.transactional_id)
-    # Its transaction was aborted, and its requests are refused.
+    # The transaction of the old producer was aborted, and its requests are rejected.
     (code,) = zombie.commit_offsets_once(group, name, {0: 6})
     assert code == ErrorCode.invalid_producer_epoch
     assert zombie.add_offsets_once(group) == ErrorCode.producer_fenced
@@ -322,7 +323,7 @@ def test_only_the_group_coordinator_accepts_offsets(
     other = next(
         b.node_id for b in describe_topics(brokers.any(), name).brokers if b.node_id != coordinator
     )
-    answer = brokers.to(other).call(
+    response = brokers.to(other).call(
         "txn_offset_commit",
         3,
         transactional_id=producer.transactional_id,
@@ -331,16 +332,15 @@ def test_only_the_group_coordinator_accepts_offsets(
         producer_epoch=producer.epoch,
         topics=[{"name": name, "partitions": [{"partition_index": 0, "committed_offset": 9}]}],
     )
-    assert only(only(answer.topics).partitions).error_code == ErrorCode.not_coordinator
+    assert only(only(response.topics).partitions).error_code == ErrorCode.not_coordinator
     producer.abort()
 
 
-# Checks of the group (KIP-447).
+# Checks of the group member (KIP-447).
 
 
 @pytest.fixture
 def member(raw: RawConnection, raw_address: str, group: str) -> Any:
-    """The only member of a stable generation of `group`."""
     with GroupMember(raw_address, group) as alone:
         yield stable_alone(alone)
 
@@ -414,7 +414,7 @@ def test_commit_without_a_member_id_ignores_members(
     member: GroupMember,
     producer: TransactionalProducer,
 ) -> None:
-    """Clients older than KIP-447 send no member: only the transaction is checked."""
+    """Clients that do not support KIP-447 send no member id, so only the transaction is checked."""
     name = topic()
     producer.commit_offsets(group, name, {0: 5})
     producer.commit()
@@ -430,7 +430,7 @@ def test_unknown_generation_is_refused(
     unknown_member: dict[str, Any] = {"generation_id": 3, "member_id": "somebody"}
     found = producer.commit_offsets_once(group, name, {0: 5}, **unknown_member)
     assert found == [ErrorCode.illegal_generation]
-    # The group exists after a commit without membership:
+    # The group exists after a commit without membership.
     commit(raw, group, name, 3)
     found = producer.commit_offsets_once(group, name, {0: 5}, **unknown_member)
     assert found == [ErrorCode.unknown_member_id]
@@ -441,7 +441,7 @@ def test_unknown_generation_is_refused(
     await_committed(raw, group, name, 6)
 
 
-# Interaction with other group requests.
+# Other requests of the group.
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
@@ -456,8 +456,8 @@ def test_deleted_group_loses_its_pending_offsets_too(
     if is_committed:
         commit(raw, group, name, 3)
     producer.commit_offsets(group, name, {0: 5})
-    answer = only(raw.call("delete_groups", 2, groups_names=[group]).results)
-    assert code_of(answer) == NONE
+    response = only(raw.call("delete_groups", 2, groups_names=[group]).results)
+    assert code_of(response) == NONE
     assert fetch_stable(raw, group, name) == [(-1, NONE)]
     producer.commit()
     producer.await_complete()
@@ -476,14 +476,14 @@ def test_deleted_offset_stays_deleted_after_the_marker(
     if is_committed:
         commit(raw, group, name, 3)
     producer.commit_offsets(group, name, {0: 5})
-    answer = raw.call(
+    response = raw.call(
         "offset_delete",
         0,
         group_id=group,
         topics=[{"name": name, "partitions": [{"partition_index": 0}]}],
     )
-    assert answer.error_code == NONE
-    assert only(only(answer.topics).partitions).error_code == NONE
+    assert response.error_code == NONE
+    assert only(only(response.topics).partitions).error_code == NONE
     producer.commit()
     producer.await_complete()
     assert fetch_stable(raw, group, name) == [(-1, NONE)]

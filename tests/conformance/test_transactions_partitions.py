@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn, and verification before a produce (KIP-98, KIP-890)."""
+"""Tests of AddPartitionsToTxn, and of verification before a produce (KIP-98, KIP-890)."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ NONE = ErrorCode.none
 
 @pytest.fixture
 def explicit(brokers: Connections, unique_name: NameFactory) -> TransactionalProducer:
-    """A producer whose client adds its partitions before producing."""
+    """Return a producer whose client adds partitions before it produces."""
     return TransactionalProducer(brokers, unique_name(), VERSION_1).init()
 
 
 @pytest.fixture
 def implicit(brokers: Connections, unique_name: NameFactory) -> TransactionalProducer:
-    """A producer whose client lets the partition leader add the partition."""
+    """Return a producer whose client lets the partition leader add the partition."""
     return TransactionalProducer(brokers, unique_name(), VERSION_2).init()
 
 
 def added(producer: TransactionalProducer) -> dict[str, list[int]]:
-    """Return the partitions of the transaction in the coordinator's description."""
+    """Return the partitions of the transaction from DescribeTransactions."""
     return dict(producer.describe().topics)
 
 
@@ -74,7 +74,7 @@ def test_partitions_may_be_added_at_any_time_and_repeatedly(
         assert explicit.add_once(name, 0, 1) == [NONE, NONE]
         assert explicit.add_once(other) == [NONE]
     assert added(explicit) == {name: [0, 1], other: [0]}
-    # Adding partitions does not restart the timeout.
+    # Adding partitions does not restart the transaction timeout.
     assert explicit.describe().start_ms == start
 
 
@@ -118,7 +118,7 @@ def test_uninitialized_id_cannot_add_partitions(
     assert stranger.add_once(topic(), producer_id=1, epoch=0) == [code]
 
 
-# Several transactions per request, and verification: requests of brokers (version 4 and on).
+# Requests of brokers (version 4 and later): several transactions, and verification only.
 
 
 def _transaction(producer: TransactionalProducer, topic: str, *partitions: int) -> dict[str, Any]:
@@ -147,10 +147,10 @@ def test_brokers_verify_several_transactions_at_once(
         second = TransactionalProducer(brokers, unique_name(), VERSION_1)
     second.init()
     second.epoch += 1
-    asked = [_transaction(first, name, 0, 1), _transaction(second, name, 0)]
-    answer = coordinator.call("add_partitions_to_txn", version, transactions=asked)
-    assert answer.error_code == NONE
-    found = {t.transactional_id: _codes(t) for t in answer.results_by_transaction}
+    requested = [_transaction(first, name, 0, 1), _transaction(second, name, 0)]
+    response = coordinator.call("add_partitions_to_txn", version, transactions=requested)
+    assert response.error_code == NONE
+    found = {t.transactional_id: _codes(t) for t in response.results_by_transaction}
     assert found == {
         first.transactional_id: {0: NONE, 1: NONE},
         second.transactional_id: {0: ErrorCode.producer_fenced},
@@ -167,8 +167,8 @@ def test_verify_only_adds_nothing(
     def ask(producer_id: int, epoch: int) -> dict[int, ErrorCode]:
         fields = _transaction(explicit, name, 0, 1)
         fields |= {"verify_only": True, "producer_id": producer_id, "producer_epoch": epoch}
-        answer = coordinator.call("add_partitions_to_txn", version, transactions=[fields])
-        return _codes(only(answer.results_by_transaction))
+        response = coordinator.call("add_partitions_to_txn", version, transactions=[fields])
+        return _codes(only(response.results_by_transaction))
 
     abortable = ErrorCode.transaction_abortable
     identity = (explicit.producer_id, explicit.epoch)
@@ -201,8 +201,8 @@ def test_produce_to_a_partition_that_was_not_added_is_refused(
 ) -> None:
     name = topic(partitions=2)
     explicit.write(name, "a")
-    answer = explicit.produce_once(name, "b", partition=1, version=version)
-    assert (answer.error_code, answer.base_offset) == (error_code, -1)
+    response = explicit.produce_once(name, "b", partition=1, version=version)
+    assert (response.error_code, response.base_offset) == (error_code, -1)
     assert list_offset(raw, name, LATEST, partition=1).offset == 0
     assert added(explicit) == {name: [0]}
     explicit.abort()
@@ -216,7 +216,7 @@ def test_produce_outside_of_any_transaction_is_refused(
     explicit.write(name, "a")
     explicit.commit()
     explicit.await_complete()
-    # The transaction has ended, so a late batch belongs to none.
+    # The transaction has ended, so the late batch is in no transaction.
     assert explicit.produce_once(name, "b").error_code == ErrorCode.transaction_abortable
     assert read_uncommitted(raw, name) == ["a"]
 
@@ -267,7 +267,7 @@ def test_late_produce_of_version_1_after_an_abort_is_refused(
     await_stable(raw, name, 2)
 
 
-# Other refused batches.
+# Other rejected batches.
 
 
 def test_transactional_batch_needs_a_transactional_id(
@@ -277,9 +277,9 @@ def test_transactional_batch_needs_a_transactional_id(
     producer.add(name)
     producer.transactional_id, kept = None, producer.transactional_id  # type: ignore[assignment]
     batch = producer.batch("a", sequence=0)
-    answer = producer.send_once(name, batch)
+    response = producer.send_once(name, batch)
     producer.transactional_id = kept
-    assert answer.error_code == ErrorCode.transactional_id_authorization_failed
+    assert response.error_code == ErrorCode.transactional_id_authorization_failed
     assert read_uncommitted(raw, name) == []
 
 
@@ -288,8 +288,8 @@ def test_nontransactional_batch_inside_a_transaction_is_refused(
 ) -> None:
     name = topic()
     producer.write(name, "a")
-    answer = producer.produce_once(name, "b", is_transactional=False)
-    assert answer.error_code == ErrorCode.invalid_txn_state
+    response = producer.produce_once(name, "b", is_transactional=False)
+    assert response.error_code == ErrorCode.invalid_txn_state
     producer.commit()
     await_read(raw, name, "a")
 
@@ -303,7 +303,7 @@ def test_transactional_producer_may_send_nontransactional_batches(
     assert producer.describe().state == "Empty"
 
 
-# Size.
+# Large transactions.
 
 
 @pytest.mark.full
@@ -311,7 +311,7 @@ def test_transactional_producer_may_send_nontransactional_batches(
 def test_transaction_over_a_thousand_partitions(
     raw: RawConnection, topic: TopicFactory, brokers: Connections, unique_name: NameFactory
 ) -> None:
-    # Several topics, because creating one with so many partitions exceeds the client's timeout.
+    # Creating one topic with that many partitions exceeds the client's timeout.
     count, names = 143, [topic(partitions=143) for _ in range(7)]
     assert count * len(names) > 1_000
     ended = []

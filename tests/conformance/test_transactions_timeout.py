@@ -1,4 +1,7 @@
-"""Timeouts of transactions, expiration of ids, and two-phase commit (KIP-98, KIP-939)."""
+"""Tests of transaction timeouts, expired transactional ids and two-phase commit.
+
+See KIP-98 and KIP-939.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ EXPIRATION_MS = 2_000
 NOT_FOUND = ErrorCode.transactional_id_not_found
 
 
-class Place:
+class OpenCluster:
     """A cluster of one broker with its own configs."""
 
     def __init__(self, cluster: Cluster, brokers: Connections, names: NameFactory) -> None:
@@ -67,14 +70,14 @@ class Place:
         return made.init()
 
 
-_IMPATIENT = {
+_SHORT_TIMEOUTS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
     "transaction.max.timeout.ms": "120000",
     "transaction.two.phase.commit.enable": "true",
-    # Version 6 of InitProducerId is unstable: brokers have it only with this config.
+    # Version 6 of InitProducerId is unstable: brokers serve it only with this config.
     "unstable.api.versions.enable": "true",
 }
-_FORGETFUL = {
+_SHORT_EXPIRATION = {
     "unstable.api.versions.enable": "true",
     "transactional.id.expiration.ms": str(EXPIRATION_MS),
     "transaction.remove.expired.transaction.cleanup.interval.ms": "100",
@@ -83,7 +86,10 @@ _FORGETFUL = {
 
 @pytest.fixture(scope="module")
 def clusters(cluster_with: ClusterFactory) -> Callable[..., Cluster]:
-    """Clusters of one broker, each started once: `clusters(transaction_version, **configs)`."""
+    """Return clusters of one broker, each started once.
+
+    Call it as `clusters(transaction_version, **configs)`.
+    """
 
     @cache
     def start(transaction_version: int, **settings: str) -> Cluster:
@@ -94,97 +100,97 @@ def clusters(cluster_with: ClusterFactory) -> Callable[..., Cluster]:
 
 
 @pytest.fixture
-def impatient(
+def short_timeouts(
     clusters: Callable[..., Cluster], transaction_version: int, unique_name: NameFactory
-) -> Iterator[Place]:
-    """A cluster that checks transaction timeouts constantly."""
-    opened = clusters(transaction_version, **_IMPATIENT)
+) -> Iterator[OpenCluster]:
+    """Return a cluster that checks transaction timeouts continuously."""
+    opened = clusters(transaction_version, **_SHORT_TIMEOUTS)
     with Connections(opened) as brokers:
-        yield Place(opened, brokers, unique_name)
+        yield OpenCluster(opened, brokers, unique_name)
 
 
 @pytest.fixture
-def forgetful(
+def short_expiration(
     clusters: Callable[..., Cluster], transaction_version: int, unique_name: NameFactory
-) -> Iterator[Place]:
-    """A cluster whose idle transactional ids expire within seconds."""
-    opened = clusters(transaction_version, **_FORGETFUL)
+) -> Iterator[OpenCluster]:
+    """Return a cluster whose idle transactional ids expire within seconds."""
+    opened = clusters(transaction_version, **_SHORT_EXPIRATION)
     with Connections(opened) as brokers:
-        yield Place(opened, brokers, unique_name)
+        yield OpenCluster(opened, brokers, unique_name)
 
 
-# Timeout.
+# Transaction timeouts.
 
 
 @pytest.mark.old_clients
 def test_timed_out_transaction_is_aborted_and_its_producer_fenced(
-    impatient: Place, generation: Generation
+    short_timeouts: OpenCluster, generation: Generation
 ) -> None:
-    name = impatient.topic()
-    producer = impatient.producer(generation, timeout_ms=TIMEOUT_MS)
+    name = short_timeouts.topic()
+    producer = short_timeouts.producer(generation, timeout_ms=TIMEOUT_MS)
     producer.write(name, "a")
     found = producer.await_state("CompleteAbort")
     assert found.producer_id == producer.producer_id
     assert found.producer_epoch > producer.epoch
-    await_stable(impatient.raw, name, 2)
-    (marker,) = markers(impatient.raw, name)
+    await_stable(short_timeouts.raw, name, 2)
+    (marker,) = markers(short_timeouts.raw, name)
     assert (marker.kind, marker.producer_epoch) == (ABORT, producer.epoch + 1)
-    assert read(impatient.raw, name) == []
-    # Its next request shows it.
+    assert read(short_timeouts.raw, name) == []
+    # The responses to the next requests show that the producer is fenced.
     fenced = ErrorCode.producer_fenced
     late = producer.produce_once(name, "b")
     assert late.error_code == ErrorCode.invalid_producer_epoch
     assert producer.add_once(name) == [fenced]
     commit = code_of(producer.end_once(commit=True))
     if generation.bumps_epoch:
-        # An abort with the epoch before the last is a retry of the completed one.
+        # The coordinator treats an abort with the previous epoch as a retry of the completed abort.
         assert commit == ErrorCode.invalid_txn_state
         again = producer.end_once(commit=False)
         assert (again.error_code, again.producer_epoch) == (NONE, found.producer_epoch)
     else:
         assert commit == fenced
         assert code_of(producer.end_once(commit=False)) == fenced
-    again = impatient.producer(generation, name=producer.transactional_id)
+    again = short_timeouts.producer(generation, name=producer.transactional_id)
     again.write(name, "c")
     again.commit()
-    await_read(impatient.raw, name, "c")
+    await_read(short_timeouts.raw, name, "c")
 
 
 @pytest.mark.old_clients
 def test_timed_out_producer_recovers_only_in_version_2(
-    impatient: Place, generation: Generation, transaction_version: int
+    short_timeouts: OpenCluster, generation: Generation, transaction_version: int
 ) -> None:
-    name = impatient.topic()
-    producer = impatient.producer(generation, timeout_ms=TIMEOUT_MS)
+    name = short_timeouts.topic()
+    producer = short_timeouts.producer(generation, timeout_ms=TIMEOUT_MS)
     producer.write(name, "a")
     producer.await_state("CompleteAbort")
     identity = {"producer_id": producer.producer_id, "producer_epoch": producer.epoch}
-    answer = retried(lambda: producer.init_once(**identity))
+    response = retried(lambda: producer.init_once(**identity))
     if transaction_version == 1:
-        assert answer.error_code == ErrorCode.producer_fenced
+        assert response.error_code == ErrorCode.producer_fenced
     else:
-        assert (answer.error_code, answer.producer_epoch) == (NONE, producer.epoch + 1)
+        assert (response.error_code, response.producer_epoch) == (NONE, producer.epoch + 1)
 
 
 def test_readers_continue_after_a_timed_out_transaction(
-    impatient: Place, generation: Generation
+    short_timeouts: OpenCluster, generation: Generation
 ) -> None:
-    name = impatient.topic()
-    gone = impatient.producer(generation, timeout_ms=2_000)
-    other = impatient.producer(generation)
+    name = short_timeouts.topic()
+    gone = short_timeouts.producer(generation, timeout_ms=2_000)
+    other = short_timeouts.producer(generation)
     gone.write(name, "gone")
-    append(impatient.raw, name, batch(values("plain")))
+    append(short_timeouts.raw, name, batch(values("plain")))
     other.write(name, "other")
     other.commit()
     other.await_complete()
-    assert read(impatient.raw, name) == []
-    await_read(impatient.raw, name, "plain", "other")
+    assert read(short_timeouts.raw, name) == []
+    await_read(short_timeouts.raw, name, "plain", "other")
 
 
-def test_timeout_counts_from_the_start_of_the_transaction(impatient: Place) -> None:
+def test_timeout_counts_from_the_start_of_the_transaction(short_timeouts: OpenCluster) -> None:
     """Requests of the producer do not extend the timeout."""
-    name = impatient.topic()
-    producer = impatient.producer(VERSION_1, timeout_ms=1_000)
+    name = short_timeouts.topic()
+    producer = short_timeouts.producer(VERSION_1, timeout_ms=1_000)
     producer.write(name, "0")
     refused: list[ErrorCode] = []
 
@@ -199,12 +205,12 @@ def test_timeout_counts_from_the_start_of_the_transaction(impatient: Place) -> N
     assert producer.describe().state in ("PrepareAbort", "CompleteAbort")
 
 
-def test_idle_producer_does_not_time_out(impatient: Place) -> None:
-    name = impatient.topic()
-    idle = impatient.producer(VERSION_1, timeout_ms=TIMEOUT_MS)
-    ended = impatient.producer(VERSION_1, timeout_ms=TIMEOUT_MS)
+def test_idle_producer_does_not_time_out(short_timeouts: OpenCluster) -> None:
+    name = short_timeouts.topic()
+    idle = short_timeouts.producer(VERSION_1, timeout_ms=TIMEOUT_MS)
+    ended = short_timeouts.producer(VERSION_1, timeout_ms=TIMEOUT_MS)
     eventually(lambda: _committed_in_time(ended, name))
-    other = impatient.producer(VERSION_1, timeout_ms=TIMEOUT_MS)
+    other = short_timeouts.producer(VERSION_1, timeout_ms=TIMEOUT_MS)
     other.write(name, "b")
     other.await_state("CompleteAbort")
     assert idle.describe().state == "Empty"
@@ -214,7 +220,7 @@ def test_idle_producer_does_not_time_out(impatient: Place) -> None:
 
 
 def _committed_in_time(producer: TransactionalProducer, topic: str) -> bool:
-    """Return whether a transaction was faster than its timeout, on a possibly slow machine."""
+    """Return whether a transaction completed before its timeout, which a slow machine may miss."""
     producer.init()
     producer.add(topic)
     if code_of(producer.end_once(commit=True)) != NONE:
@@ -223,130 +229,132 @@ def _committed_in_time(producer: TransactionalProducer, topic: str) -> bool:
 
 
 def test_offsets_of_a_timed_out_transaction_are_dropped(
-    impatient: Place, generation: Generation
+    short_timeouts: OpenCluster, generation: Generation
 ) -> None:
-    name = impatient.topic()
-    group = group_coordinated_by(impatient.raw, 1, impatient.name)
-    producer = impatient.producer(generation, timeout_ms=TIMEOUT_MS)
+    name = short_timeouts.topic()
+    group = group_coordinated_by(short_timeouts.raw, 1, short_timeouts.name)
+    producer = short_timeouts.producer(generation, timeout_ms=TIMEOUT_MS)
     producer.commit_offsets(group, name, {0: 5})
     producer.await_state("CompleteAbort")
-    assert committed(impatient.raw, group, name) == [(-1, "", -1)]
+    assert committed(short_timeouts.raw, group, name) == [(-1, "", -1)]
 
 
-def test_transaction_max_timeout_is_enforced(impatient: Place) -> None:
-    instance = TransactionalProducer(impatient.brokers, impatient.name(), VERSION_1)
-    answer = retried(lambda: instance.init_once(transaction_timeout=120_001))
-    assert answer.error_code == ErrorCode.invalid_transaction_timeout
+def test_transaction_max_timeout_is_enforced(short_timeouts: OpenCluster) -> None:
+    instance = TransactionalProducer(short_timeouts.brokers, short_timeouts.name(), VERSION_1)
+    response = retried(lambda: instance.init_once(transaction_timeout=120_001))
+    assert response.error_code == ErrorCode.invalid_transaction_timeout
     instance.init(transaction_timeout=120_000)
 
 
-# Two-phase commit (KIP-939): an external system decides, however long it takes.
+# Two-phase commit (KIP-939): an external system decides, however long this takes.
 
 
-def two_phase(place: Place, **fields: object) -> TransactionalProducer:
+def two_phase(place: OpenCluster, **fields: object) -> TransactionalProducer:
     made = TransactionalProducer(place.brokers, place.name(), VERSION_2, timeout_ms=TIMEOUT_MS)
     return made.init(version=6, enable2_pc=True, **fields)
 
 
-def test_two_phase_transaction_has_no_timeout(impatient: Place) -> None:
-    name = impatient.topic()
-    patient = two_phase(impatient)
+def test_two_phase_transaction_has_no_timeout(short_timeouts: OpenCluster) -> None:
+    name = short_timeouts.topic()
+    patient = two_phase(short_timeouts)
     assert patient.describe().timeout_ms == UNLIMITED_MS
     patient.write(name, "a")
-    other = impatient.producer(VERSION_2, timeout_ms=TIMEOUT_MS)
+    other = short_timeouts.producer(VERSION_2, timeout_ms=TIMEOUT_MS)
     other.write(name, "b")
     other.await_state("CompleteAbort")
     assert patient.describe().state == "Ongoing"
     patient.commit()
-    await_read(impatient.raw, name, "a")
+    await_read(short_timeouts.raw, name, "a")
 
 
-def test_requested_timeout_is_ignored_with_two_phase_commit(impatient: Place) -> None:
-    two_phase(impatient, transaction_timeout=0)
-    instance = two_phase(impatient, transaction_timeout=UNLIMITED_MS)
+def test_requested_timeout_is_ignored_with_two_phase_commit(short_timeouts: OpenCluster) -> None:
+    two_phase(short_timeouts, transaction_timeout=0)
+    instance = two_phase(short_timeouts, transaction_timeout=UNLIMITED_MS)
     assert instance.describe().timeout_ms == UNLIMITED_MS
-    # The next producer of the id may be without two-phase commit.
+    # The next producer of the id does not have to use two-phase commit.
     instance.init()
     assert instance.describe().timeout_ms == TIMEOUT_MS
-    answer = instance.init_once(version=6, transaction_timeout=UNLIMITED_MS)
-    assert code_of(answer) == ErrorCode.invalid_transaction_timeout
+    response = instance.init_once(version=6, transaction_timeout=UNLIMITED_MS)
+    assert code_of(response) == ErrorCode.invalid_transaction_timeout
 
 
-def test_next_instance_aborts_a_two_phase_transaction(impatient: Place) -> None:
-    name = impatient.topic()
-    old = two_phase(impatient)
+def test_next_instance_aborts_a_two_phase_transaction(short_timeouts: OpenCluster) -> None:
+    name = short_timeouts.topic()
+    old = two_phase(short_timeouts)
     old.write(name, "a")
-    new = TransactionalProducer(impatient.brokers, old.transactional_id, VERSION_2)
+    new = TransactionalProducer(short_timeouts.brokers, old.transactional_id, VERSION_2)
     new.init(version=6, enable2_pc=True)
-    await_stable(impatient.raw, name, 2)
-    assert read(impatient.raw, name) == []
+    await_stable(short_timeouts.raw, name, 2)
+    assert read(short_timeouts.raw, name) == []
 
 
 @pytest.mark.parametrize("enable", [True, False])
-def test_keep_prepared_is_not_supported(impatient: Place, enable: bool) -> None:
-    instance = TransactionalProducer(impatient.brokers, impatient.name(), VERSION_2)
-    answer = retried(
+def test_keep_prepared_is_not_supported(short_timeouts: OpenCluster, enable: bool) -> None:
+    instance = TransactionalProducer(short_timeouts.brokers, short_timeouts.name(), VERSION_2)
+    response = retried(
         lambda: instance.init_once(version=6, enable2_pc=enable, keep_prepared_txn=True)
     )
-    assert answer.error_code == ErrorCode.unsupported_version
-    assert (answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch) == (-1, -1)
+    assert response.error_code == ErrorCode.unsupported_version
+    assert (response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch) == (-1, -1)
 
 
-def test_two_phase_commit_must_be_enabled(forgetful: Place) -> None:
-    instance = TransactionalProducer(forgetful.brokers, forgetful.name(), VERSION_2)
+def test_two_phase_commit_must_be_enabled(short_expiration: OpenCluster) -> None:
+    instance = TransactionalProducer(short_expiration.brokers, short_expiration.name(), VERSION_2)
     for fields in ({}, {"keep_prepared_txn": True}, {"transaction_timeout": 0}):
-        answer = retried(lambda f=fields: instance.init_once(version=6, enable2_pc=True, **f))  # type: ignore[misc]
-        assert answer.error_code == ErrorCode.transactional_id_authorization_failed, fields
-        assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
+        response = retried(lambda f=fields: instance.init_once(version=6, enable2_pc=True, **f))  # type: ignore[misc]
+        assert response.error_code == ErrorCode.transactional_id_authorization_failed, fields
+        assert (response.producer_id, response.producer_epoch) == (-1, -1)
     assert instance.init(version=6).epoch == 0
 
 
-def test_version_6_requires_unstable_api_versions(impatient: Place, raw_address: str) -> None:
-    assert served(impatient.raw, "init_producer_id")[-1] == 6
+def test_version_6_requires_unstable_api_versions(
+    short_timeouts: OpenCluster, raw_address: str
+) -> None:
+    assert served(short_timeouts.raw, "init_producer_id")[-1] == 6
     with RawConnection(raw_address) as stable:
         assert served(stable, "init_producer_id")[-1] == 5
         with pytest.raises(ConnectionClosedByBrokerError):
             stable.call("init_producer_id", 6, transactional_id="x", transaction_timeout=60_000)
 
 
-# Expiration.
+# Expiration of transactional ids.
 
 
-def test_idle_id_expires(forgetful: Place, generation: Generation) -> None:
-    name = forgetful.topic()
-    ended, busy = (forgetful.producer(generation) for _ in range(2))
+def test_idle_id_expires(short_expiration: OpenCluster, generation: Generation) -> None:
+    name = short_expiration.topic()
+    ended, busy = (short_expiration.producer(generation) for _ in range(2))
     ended.write(name, "a")
     ended.commit()
     busy.write(name, "b")
-    # This one is used last, so the others have expired when it expires.
-    idle = forgetful.producer(generation)
+    # This id is used last, so when it expires, the others have expired too.
+    idle = short_expiration.producer(generation)
     for one in (idle, ended):
         eventually(lambda o=one: o.describe().error_code == NOT_FOUND)  # type: ignore[misc]
     gone = ErrorCode.invalid_producer_id_mapping
     assert code_of(idle.end_once(commit=True)) == gone
     assert idle.add_once(name) == [gone]
-    # An open transaction keeps its id.
+    # A transactional id with an open transaction does not expire.
     assert busy.describe().state == "Ongoing"
     busy.commit()
-    await_read(forgetful.raw, name, "a", "b")
-    assert [m.kind for m in markers(forgetful.raw, name)] == [COMMIT] * 2
+    await_read(short_expiration.raw, name, "a", "b")
+    assert [m.kind for m in markers(short_expiration.raw, name)] == [COMMIT] * 2
 
 
-def test_expired_id_starts_again(forgetful: Place) -> None:
-    old = forgetful.producer(VERSION_1)
+def test_expired_id_starts_again(short_expiration: OpenCluster) -> None:
+    old = short_expiration.producer(VERSION_1)
     eventually(lambda: old.describe().error_code == NOT_FOUND)
-    # A recovering client sends its previous identity, which cannot be checked.
+    # The client sends its previous producer id and epoch, which the coordinator cannot check.
     again = retried(lambda: old.init_once(producer_id=old.producer_id, producer_epoch=old.epoch))
     assert again.error_code == NONE
     assert (again.producer_id != old.producer_id, again.producer_epoch) == (True, 0)
 
 
-def test_expiration_survives_a_restart(forgetful: Place) -> None:
-    old = forgetful.producer(VERSION_1)
+def test_expiration_survives_a_restart(short_expiration: OpenCluster) -> None:
+    old = short_expiration.producer(VERSION_1)
     eventually(lambda: old.describe().error_code == NOT_FOUND)
-    forgetful.cluster.stop_broker(1)
-    forgetful.cluster.start_broker(1)
-    with Connections(forgetful.cluster) as brokers:
+    short_expiration.cluster.stop_broker(1)
+    short_expiration.cluster.start_broker(1)
+    with Connections(short_expiration.cluster) as brokers:
         again = TransactionalProducer(brokers, old.transactional_id, VERSION_1)
         found = retried(again.describe)
         assert found.error_code == NOT_FOUND

@@ -1,4 +1,7 @@
-"""Operator APIs: list transactions and producers, abort hanging transactions (KIP-664)."""
+"""Tests of the operator APIs: list transactions and producers, abort hanging transactions.
+
+See KIP-664.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,8 @@ from tests.conformance.wire import LATEST, list_offset, only, served
 TopicFactory = Callable[..., str]
 ProducerFactory = Callable[..., TransactionalProducer]
 NONE = ErrorCode.none
-BY_AN_OPERATOR = -1
-"""The coordinator epoch of a manually written marker, if the partition had none before."""
+OPERATOR_EPOCH = -1
+"""The coordinator epoch of a marker that an operator writes, if the partition has none yet."""
 
 
 # DescribeTransactions.
@@ -74,17 +77,18 @@ def test_ids_are_described_one_by_one(
 
 
 def listed(raw: RawConnection, *, version: int = 2, **filters: Any) -> dict[str, tuple[str, int]]:
-    """Return (state, producer id) by transactional id, of one coordinator."""
-    answer = raw.call("list_transactions", version, **filters)
-    assert answer.error_code == NONE
+    """Return (state, producer id) by transactional id, from one coordinator."""
+    response = raw.call("list_transactions", version, **filters)
+    assert response.error_code == NONE
     return {
-        t.transactional_id: (t.transaction_state, t.producer_id) for t in answer.transaction_states
+        t.transactional_id: (t.transaction_state, t.producer_id)
+        for t in response.transaction_states
     }
 
 
 @pytest.fixture
 def siblings(new_producer: ProducerFactory) -> list[TransactionalProducer]:
-    """Two producers with one coordinator and without transactions."""
+    """Return two producers with the same coordinator and without transactions."""
     first = new_producer()
     second = new_producer()
     while second.coordinator() is not first.coordinator():
@@ -133,10 +137,13 @@ def test_filters_of_states_and_producer_ids(
 
 def test_unknown_state_filters_are_returned(siblings: list[TransactionalProducer]) -> None:
     coordinator = siblings[0].coordinator()
-    answer = coordinator.call("list_transactions", 2, state_filters=["Foo", "ongoing", "Ongoing"])
-    assert (answer.error_code, sorted(answer.unknown_state_filters)) == (NONE, ["Foo", "ongoing"])
-    answer = coordinator.call("list_transactions", 2, state_filters=["Foo"])
-    assert (answer.unknown_state_filters, answer.transaction_states) == (("Foo",), ())
+    response = coordinator.call("list_transactions", 2, state_filters=["Foo", "ongoing", "Ongoing"])
+    assert (response.error_code, sorted(response.unknown_state_filters)) == (
+        NONE,
+        ["Foo", "ongoing"],
+    )
+    response = coordinator.call("list_transactions", 2, state_filters=["Foo"])
+    assert (response.unknown_state_filters, response.transaction_states) == (("Foo",), ())
 
 
 def test_duration_filter_keeps_longer_transactions(
@@ -163,8 +170,8 @@ def test_pattern_matches_the_whole_id(siblings: list[TransactionalProducer]) -> 
     both = {first.transactional_id, second.transactional_id}
     assert listed(coordinator, transactional_id_pattern="").keys() >= both
     assert listed(coordinator, transactional_id_pattern="test_pattern.*").keys() >= both
-    answer = coordinator.call("list_transactions", 2, transactional_id_pattern="(")
-    assert answer.error_code == ErrorCode.invalid_regular_expression
+    response = coordinator.call("list_transactions", 2, transactional_id_pattern="(")
+    assert response.error_code == ErrorCode.invalid_regular_expression
 
 
 def test_pattern_dot_does_not_match_a_newline(
@@ -181,16 +188,14 @@ def test_pattern_dot_does_not_match_a_newline(
 
 
 def producers_of(raw: RawConnection, topic: str, partition: int = 0) -> Any:
-    """Send DescribeProducers for one partition."""
-    asked = [{"name": topic, "partition_indexes": [partition]}]
-    return only(only(raw.call("describe_producers", 0, topics=asked).topics).partitions)
+    requested = [{"name": topic, "partition_indexes": [partition]}]
+    return only(only(raw.call("describe_producers", 0, topics=requested).topics).partitions)
 
 
 def the_producer(raw: RawConnection, topic: str, producer: TransactionalProducer) -> Any:
-    """Return the state of a producer in a partition."""
-    answer = producers_of(raw, topic)
-    assert answer.error_code == NONE
-    return only([p for p in answer.active_producers if p.producer_id == producer.producer_id])
+    response = producers_of(raw, topic)
+    assert response.error_code == NONE
+    return only([p for p in response.active_producers if p.producer_id == producer.producer_id])
 
 
 def test_describe_producers_of_a_partition(
@@ -211,7 +216,7 @@ def test_describe_producers_of_a_partition(
     first.await_complete()
     found = the_producer(raw, name, first)
     bumped = first.generation.bumps_epoch
-    # The marker starts the next epoch, without records.
+    # In version 2 the marker starts the next epoch, which has no records yet.
     assert (found.producer_epoch, found.last_sequence) == (first.epoch, -1 if bumped else 2)
     assert found.current_txn_start_offset == -1
     assert found.coordinator_epoch >= 0
@@ -231,11 +236,11 @@ def test_unknown_partitions_have_no_producers(
     assert producers_of(raw, unique_name()).error_code == unknown
     assert producers_of(raw, "no name").error_code == ErrorCode.invalid_topic_exception
     for broker_id in cluster.broker_ids[1:]:
-        answer = producers_of(brokers.to(broker_id), name)
-        assert answer.error_code == ErrorCode.not_leader_or_follower
+        response = producers_of(brokers.to(broker_id), name)
+        assert response.error_code == ErrorCode.not_leader_or_follower
 
 
-# WriteTxnMarkers, with which the Java tool aborts a hanging transaction.
+# WriteTxnMarkers, which the Java tool uses to abort a hanging transaction.
 
 
 def write_marker(
@@ -245,12 +250,11 @@ def write_marker(
     producer_id: int,
     epoch: int,
     commit: bool = False,
-    coordinator_epoch: int = BY_AN_OPERATOR,
+    coordinator_epoch: int = OPERATOR_EPOCH,
     partition: int = 0,
     version: int = 1,
     **more: int,
 ) -> ErrorCode:
-    """Write one marker to one partition and return its code."""
     marker = {
         "producer_id": producer_id,
         "producer_epoch": epoch,
@@ -259,9 +263,9 @@ def write_marker(
         "topics": [{"name": topic, "partition_indexes": [partition]}],
         **more,
     }
-    answer = only(raw.call("write_txn_markers", version, markers=[marker]).markers)
-    assert answer.producer_id == producer_id
-    return code_of(only(only(answer.topics).partitions))
+    response = only(raw.call("write_txn_markers", version, markers=[marker]).markers)
+    assert response.producer_id == producer_id
+    return code_of(only(only(response.topics).partitions))
 
 
 def test_hanging_transaction_is_aborted_with_a_marker(
@@ -283,8 +287,8 @@ def test_hanging_transaction_is_aborted_with_a_marker(
     assert read(raw, name) == []
     assert the_producer(raw, name, producer).current_txn_start_offset == -1
     (marker,) = markers(raw, name)
-    assert (marker.kind, marker.coordinator_epoch) == (ABORT, BY_AN_OPERATOR)
-    # The coordinator does not know of it, so the producer may continue and commit.
+    assert (marker.kind, marker.coordinator_epoch) == (ABORT, OPERATOR_EPOCH)
+    # The coordinator does not know about the marker, so the producer may continue and commit.
     assert producer.describe().state == "Ongoing"
     producer.write(name, "b")
     producer.commit()
@@ -311,11 +315,11 @@ def test_marker_of_an_older_coordinator_is_refused(
     assert write_marker(raw, name, coordinator_epoch=10, commit=True, **who) == NONE
     fenced = ErrorCode.transaction_coordinator_fenced
     assert write_marker(raw, name, coordinator_epoch=9, **who) == fenced
-    assert write_marker(raw, name, coordinator_epoch=BY_AN_OPERATOR, **who) == fenced
+    assert write_marker(raw, name, coordinator_epoch=OPERATOR_EPOCH, **who) == fenced
     assert write_marker(raw, name, coordinator_epoch=10, **who) == NONE
     assert write_marker(raw, name, coordinator_epoch=11, **who) == NONE
     assert [m.kind for m in markers(raw, name)] == [COMMIT, ABORT, ABORT]
-    # Markers without a transaction change nothing.
+    # A marker without an open transaction changes nothing.
     assert (read(raw, name), last_stable_offset(raw, name)) == (["a"], 4)
     assert the_producer(raw, name, producer).coordinator_epoch == 11
 
@@ -400,7 +404,7 @@ def test_markers_get_a_result_for_each_partition(
     first.write(name, "a", partition=0)
     first.write(name, "a", partition=1)
     second.write(name, "b", partition=1)
-    asked = [
+    requested = [
         {
             "producer_id": producer.producer_id,
             "producer_epoch": producer.epoch,
@@ -410,11 +414,11 @@ def test_markers_get_a_result_for_each_partition(
         }
         for producer, partitions in ((first, [0, 1, 2]), (second, [1]))
     ]
-    answer = raw.call("write_txn_markers", 1, markers=asked)
+    response = raw.call("write_txn_markers", 1, markers=requested)
     unknown = ErrorCode.unknown_topic_or_partition
     found = {
         m.producer_id: {p.partition_index: p.error_code for p in only(m.topics).partitions}
-        for m in answer.markers
+        for m in response.markers
     }
     assert found == {
         first.producer_id: {0: NONE, 1: NONE, 2: unknown},

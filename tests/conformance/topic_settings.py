@@ -1,4 +1,4 @@
-"""Topic configs, and their changes by both APIs of Kafka."""
+"""Topic configs, and requests of both APIs that change them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ def change(
     validate_only: bool = False,
     version: int = 1,
 ) -> Any:
-    """Send IncrementalAlterConfigs for one resource."""
     resource = changes(name, *operations, resource_type=resource_type)
     return only(
         raw.call(
@@ -71,12 +70,11 @@ def changes(name: str, *operations: Operation, resource_type: int = TOPIC) -> di
 
 
 def settings(raw: RawConnection, name: str, keys: Sequence[str] | None = None) -> dict[str, str]:
-    """Return all or the named configs of a topic, defaults included."""
+    """Return the configs `keys` of a topic, or all of them, including defaults."""
     return {config.name: config.value for config in _configs(raw, name, keys)}
 
 
 def own_settings(raw: RawConnection, name: str) -> dict[str, str]:
-    """Return the configs that are set on this topic."""
     return {
         config.name: config.value
         for config in _configs(raw, name, None)

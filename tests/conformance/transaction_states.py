@@ -1,8 +1,7 @@
-"""DescribeTransactions, decoded by the tests.
+"""A decoder of DescribeTransactions responses (KIP-664, DescribeTransactionsResponse.json).
 
-Purpose: decode version 0, whose start time is -1 without a transaction, which kio rejects.
-Invariant: the whole response is decoded. Must not know: producers.
-Source: KIP-664, DescribeTransactionsResponse.json.
+Version 0 has the start time -1 for a transactional id without a transaction, which kio rejects. The
+decoder reads the whole response.
 """
 
 from __future__ import annotations
@@ -18,7 +17,10 @@ from integration.raw import RawConnection, request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """One transactional id; `start_ms` is -1 without a transaction, `topics` its partitions."""
+    """The state of one transactional id, with the partitions of its transaction in `topics`.
+
+    `start_ms` is -1 without a transaction.
+    """
 
     error_code: ErrorCode
     transactional_id: str
@@ -31,10 +33,10 @@ class Description:
 
 
 def describe_transactions(raw: RawConnection, *transactional_ids: str) -> list[Description]:
-    """Send DescribeTransactions for these ids; return the descriptions in response order."""
+    """Send DescribeTransactions and return the descriptions in the order of the response."""
     raw.send_only(request("describe_transactions", 0, transactional_ids=transactional_ids))
     reader = _Reader(raw.receive_frame())
-    reader.take(">i")  # correlation id: only one request is in flight
+    reader.take(">i")  # correlation id, unused because only one request is in flight
     reader.no_tags()
     reader.take(">i")  # throttle time
     found = [_description(reader) for _ in range(reader.count())]
@@ -44,7 +46,6 @@ def describe_transactions(raw: RawConnection, *transactional_ids: str) -> list[D
 
 
 def describe_transaction(raw: RawConnection, transactional_id: str) -> Description:
-    """Return the description of one id."""
     (found,) = describe_transactions(raw, transactional_id)
     return found
 
@@ -72,7 +73,7 @@ def _description(reader: _Reader) -> Description:
 
 
 class _Reader:
-    """Kafka's flexible encoding: compact lengths are stored plus one."""
+    """A reader of Kafka's flexible encoding, in which lengths are stored plus one."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -1,4 +1,4 @@
-"""The versions of Kafka's transactions (`transaction.version`, KIP-890) that tests run with."""
+"""The versions of Kafka's transactions with which tests run (`transaction.version`, KIP-890)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _versions(*older_marks: pytest.MarkDecorator) -> pytest.MarkDecorator:
 
 
 both_transaction_versions = _versions()
-"""Runs a test on a cluster of each version; see `conftest.py`."""
+"""Run a test on a cluster of each version; see `conftest.py`."""
 
 older_transaction_version_in_full = _versions(pytest.mark.full)
-"""The same for slow tests: the older version runs only in `make test-all`."""
+"""Run a slow test on a cluster of each version; only `make test-all` runs the older version."""

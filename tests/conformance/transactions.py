@@ -1,9 +1,10 @@
-"""Transactional producers, request by request, as sent by old and new clients.
+"""Transactional producers that send single requests, as old and new clients do.
 
-Purpose: a producer with fields that a test chooses. A method `..._once` sends one request and
-returns the response, whatever it is; the others retry retriable errors, as clients do, and must
-succeed. Invariant: batches have the producer id, epoch and sequence that follow from earlier
-responses and batches, unless the test overrides them. Must not know: the backend of the cluster.
+A test chooses the fields of a request. A method `..._once` sends one request and returns any
+response. The other methods retry retriable errors, as clients do, and must succeed. Batches have
+the producer id, epoch and sequence that follow from earlier responses and batches, unless the test
+overrides them.
+
 Sources: KIP-98, KIP-360, KIP-890.
 """
 
@@ -52,8 +53,6 @@ _ATTEMPT_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """The versions of a client's requests."""
-
     init_producer_id: int
     add_partitions_to_txn: int
     produce: int
@@ -91,17 +90,17 @@ VERSION_2 = Generation(
 
 
 class Brokers(Protocol):
-    """Connections to brokers; `tests.conformance.nodes.Nodes` is one."""
+    """Connections to brokers, for example `tests.conformance.nodes.Nodes`."""
 
     def to(self, broker_id: int) -> RawConnection:
-        """Return the test's connection to a broker."""
+        """Return the connection to a broker."""
 
     def any(self) -> RawConnection:
         """Return the connection to any running broker."""
 
 
 class Connections:
-    """A connection to each broker of a cluster that never stops, as a context manager."""
+    """Connections to the brokers of a cluster that does not stop, as a context manager."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -109,14 +108,12 @@ class Connections:
         self._closing = ExitStack()
 
     def to(self, broker_id: int) -> RawConnection:
-        """Return the connection to a broker."""
         if broker_id not in self._open:
             made = RawConnection(self._cluster.address(broker_id))
             self._open[broker_id] = self._closing.enter_context(made)
         return self._open[broker_id]
 
     def any(self) -> RawConnection:
-        """Return the connection to the first broker."""
         return self.to(self._cluster.broker_ids[0])
 
     def __enter__(self) -> Self:
@@ -132,7 +129,7 @@ class Connections:
 
 
 def coordinator_id(raw: RawConnection, transactional_id: str) -> int:
-    """Return the coordinator in FindCoordinator; -1 for none."""
+    """Send FindCoordinator and return the broker id; -1 if there is none."""
     found = find_coordinator(raw, transactional_id, key_type=TRANSACTION).coordinators
     return int(only(found).node_id)
 
@@ -145,32 +142,31 @@ def retried(
 ) -> Any:
     """Retry while `error_code` is in `again` or the connection breaks; return the response.
 
-    The response may be an `ErrorCode` itself.
+    The response may also be a plain `ErrorCode`.
     """
-    answers: list[Any] = []
+    responses: list[Any] = []
 
     def answered() -> bool:
         with suppress(OSError, ConnectionClosedByBrokerError):
-            answers[:] = [attempt()]
-            return code_of(answers[0]) not in again
+            responses[:] = [attempt()]
+            return code_of(responses[0]) not in again
         return False
 
     try:
         eventually(answered, timeout_s=timeout_s)
     except AssertionError as error:
-        raise AssertionError(f"{error}: the last responses are {answers}") from None
-    return answers[0]
+        raise AssertionError(f"{error}; the last responses are {responses}") from None
+    return responses[0]
 
 
-def code_of(answer: Any) -> ErrorCode:
-    """Return the error code of a response."""
-    code = answer if isinstance(answer, ErrorCode) else answer.error_code
+def code_of(response: Any) -> ErrorCode:
+    code = response if isinstance(response, ErrorCode) else response.error_code
     assert isinstance(code, ErrorCode)
     return code
 
 
 class TransactionalProducer:
-    """One instance of a transactional id; another instance may have the same id."""
+    """A producer of a transactional id; several producers may have the same id."""
 
     def __init__(
         self,
@@ -192,44 +188,50 @@ class TransactionalProducer:
     # Connections.
 
     def coordinator(self) -> RawConnection:
-        """Look up the coordinator and return its connection; raise `OSError` without one."""
+        """Look up the coordinator and return the connection to it.
+
+        Raises `OSError` if there is no coordinator.
+        """
         return self._to(coordinator_id(self.brokers.any(), self.transactional_id))
 
     def leader(self, topic: str, partition: int = 0) -> RawConnection:
-        """Look up the partition's leader and return its connection; raise `OSError` without one."""
+        """Look up the leader of a partition and return the connection to it.
+
+        Raises `OSError` if there is no leader.
+        """
         found = only(describe_topics(self.brokers.any(), topic).topics)
         by_index = {p.partition_index: p.leader_id for p in found.partitions}
         return self._to(by_index.get(partition, NOBODY))
 
     def _to(self, broker_id: int) -> RawConnection:
         if broker_id == NOBODY:
-            raise OSError("there is no leader at the moment")
+            raise OSError("there is no leader at this moment")
         return self.brokers.to(broker_id)
 
     # InitProducerId.
 
     def init_once(self, *, version: int | None = None, **fields: Any) -> Any:
-        """Send one InitProducerId; `fields` override those of the request."""
-        asked: dict[str, Any] = {
+        """Send one InitProducerId; `fields` overrides fields of the request."""
+        requested: dict[str, Any] = {
             "transactional_id": self.transactional_id,
             "transaction_timeout": self.timeout_ms,
         }
         used = self.generation.init_producer_id if version is None else version
-        return self.coordinator().call("init_producer_id", used, **(asked | fields))
+        return self.coordinator().call("init_producer_id", used, **(requested | fields))
 
     def init(self, *, version: int | None = None, **fields: Any) -> Self:
-        """Send InitProducerId, with retries; it must succeed."""
-        answer = retried(lambda: self.init_once(version=version, **fields))
-        assert answer.error_code == ErrorCode.none, answer
-        self.adopt(answer)
+        """Send InitProducerId until it succeeds, and use the producer id and epoch."""
+        response = retried(lambda: self.init_once(version=version, **fields))
+        assert response.error_code == ErrorCode.none, response
+        self.update_identity(response)
         return self
 
-    def adopt(self, answer: Any) -> None:
+    def update_identity(self, response: Any) -> None:
         """Use the producer id and epoch of a response."""
-        self.set_identity(int(answer.producer_id), int(answer.producer_epoch))
+        self.set_identity(int(response.producer_id), int(response.producer_epoch))
 
     def set_identity(self, producer_id: int, epoch: int) -> None:
-        """Use this producer id and epoch; sequences restart if either changes."""
+        """Use this producer id and epoch; sequences restart at 0 if either changes."""
         if (producer_id, epoch) != (self.producer_id, self.epoch):
             self.sequences = {}
         self.producer_id, self.epoch = producer_id, epoch
@@ -245,7 +247,7 @@ class TransactionalProducer:
         producer_id: int | None = None,
         epoch: int | None = None,
     ) -> list[ErrorCode]:
-        """Send one AddPartitionsToTxn; return the codes of these partitions (default: 0)."""
+        """Send one AddPartitionsToTxn and return the error codes of the partitions (default: 0)."""
         used = self.generation.add_partitions_to_txn if version is None else version
         fields: dict[str, Any] = {
             "transactional_id": self.transactional_id,
@@ -255,19 +257,18 @@ class TransactionalProducer:
         }
         connection = self.coordinator()
         if used >= 4:
-            answer = connection.call("add_partitions_to_txn", used, transactions=[fields])
-            topics = only(answer.results_by_transaction).topic_results
+            response = connection.call("add_partitions_to_txn", used, transactions=[fields])
+            topics = only(response.results_by_transaction).topic_results
         else:
             old = {f"v3_and_below_{name}": value for name, value in fields.items()}
-            answer = connection.call("add_partitions_to_txn", used, **old)
-            topics = answer.results_by_topic_v3_and_below
+            response = connection.call("add_partitions_to_txn", used, **old)
+            topics = response.results_by_topic_v3_and_below
         found = {
             p.partition_index: p.partition_error_code for p in only(topics).results_by_partition
         }
         return [found[partition] for partition in partitions or (0,)]
 
     def add(self, topic: str, *partitions: int) -> None:
-        """Send AddPartitionsToTxn until the partitions are added."""
         code = retried(lambda: _worst(self.add_once(topic, *partitions)))
         assert code == ErrorCode.none, code
         self._added |= {(topic, partition) for partition in partitions or (0,)}
@@ -282,7 +283,7 @@ class TransactionalProducer:
         is_transactional: bool = True,
         key: str = "key",
     ) -> bytes:
-        """Return a batch with current timestamps, because a partition expires old producers."""
+        """Return a batch with the current time, because a partition expires old producers."""
         now_ms = int(time.time() * 1000)
         return batch(
             [Record(key=key.encode(), value=t.encode(), timestamp_ms=now_ms) for t in texts],
@@ -303,21 +304,24 @@ class TransactionalProducer:
         is_transactional: bool = True,
         key: str = "key",
     ) -> Any:
-        """Send one Produce of one batch without adding; advance the sequence if accepted."""
+        """Send one Produce with one batch, without AddPartitionsToTxn.
+
+        If the batch is accepted, the sequence advances.
+        """
         at = (topic, partition)
         first = self.sequences.get(at, 0) if sequence is None else sequence
         data = self.batch(
             *texts, sequence=first, epoch=epoch, is_transactional=is_transactional, key=key
         )
-        answer = self.send_once(topic, data, partition=partition, version=version)
-        if answer.error_code == ErrorCode.none:
+        response = self.send_once(topic, data, partition=partition, version=version)
+        if response.error_code == ErrorCode.none:
             self.sequences[at] = first + len(texts)
-        return answer
+        return response
 
     def send_once(
         self, topic: str, records: bytes, *, partition: int = 0, version: int | None = None
     ) -> Any:
-        """Send one Produce of any bytes with this transactional id."""
+        """Send one Produce with arbitrary bytes and this transactional id."""
         return produce(
             self.leader(topic, partition),
             topic,
@@ -328,14 +332,14 @@ class TransactionalProducer:
         )
 
     def write(self, topic: str, *texts: str, partition: int = 0, key: str = "key") -> int:
-        """Produce in the transaction, as clients of the generation do; return the base offset."""
+        """Produce in the transaction, as clients of this generation do; return the base offset."""
         if not self.generation.adds_implicitly and (topic, partition) not in self._added:
             self.add(topic, partition)
-        answer = retried(
+        response = retried(
             lambda: self.produce_once(topic, *texts, partition=partition, key=key), _PRODUCE_AGAIN
         )
-        assert answer.error_code == ErrorCode.none, answer
-        return int(answer.base_offset)
+        assert response.error_code == ErrorCode.none, response
+        return int(response.base_offset)
 
     # AddOffsetsToTxn and TxnOffsetCommit.
 
@@ -347,7 +351,6 @@ class TransactionalProducer:
         producer_id: int | None = None,
         epoch: int | None = None,
     ) -> ErrorCode:
-        """Send one AddOffsetsToTxn."""
         return code_of(
             self.coordinator().call(
                 "add_offsets_to_txn",
@@ -360,7 +363,6 @@ class TransactionalProducer:
         )
 
     def add_offsets(self, group: str) -> None:
-        """Send AddOffsetsToTxn until the group is added."""
         code = retried(lambda: self.add_offsets_once(group))
         assert code == ErrorCode.none, code
         self._added.add(group)
@@ -377,12 +379,12 @@ class TransactionalProducer:
         metadata: str | None = "",
         **member: Any,
     ) -> list[ErrorCode]:
-        """Send one TxnOffsetCommit of a topic's partitions without adding; return their codes.
+        """Send one TxnOffsetCommit for a topic, without AddOffsetsToTxn; return the error codes.
 
-        `member` is generation_id, member_id and group_instance_id, from version 3 on.
+        `member` sets generation_id, member_id and group_instance_id, which exist from version 3 on.
         """
         found = only(find_coordinator(self.brokers.any(), group).coordinators).node_id
-        answer = self.brokers.to(found).call(
+        response = self.brokers.to(found).call(
             "txn_offset_commit",
             self.generation.txn_offset_commit if version is None else version,
             transactional_id=self.transactional_id,
@@ -404,13 +406,13 @@ class TransactionalProducer:
             ],
             **member,
         )
-        by_index = {p.partition_index: p.error_code for p in only(answer.topics).partitions}
+        by_index = {p.partition_index: p.error_code for p in only(response.topics).partitions}
         return [by_index[partition] for partition in offsets]
 
     def commit_offsets(
         self, group: str, topic: str, offsets: Mapping[int, int], **member: Any
     ) -> None:
-        """Send offsets to the transaction, as clients of the generation do."""
+        """Commit offsets in the transaction, as clients of this generation do."""
         if not self.generation.adds_implicitly and group not in self._added:
             self.add_offsets(group)
         code = retried(
@@ -429,7 +431,6 @@ class TransactionalProducer:
         producer_id: int | None = None,
         epoch: int | None = None,
     ) -> Any:
-        """Send one EndTxn."""
         return self.coordinator().call(
             "end_txn",
             self.generation.end_txn if version is None else version,
@@ -440,29 +441,27 @@ class TransactionalProducer:
         )
 
     def end(self, *, commit: bool) -> None:
-        """Send EndTxn, with retries; it must succeed. Use the epoch of the response."""
-        answer = retried(lambda: self.end_once(commit=commit))
-        assert answer.error_code == ErrorCode.none, answer
+        """Send EndTxn until it succeeds, and use the producer epoch of the response."""
+        response = retried(lambda: self.end_once(commit=commit))
+        assert response.error_code == ErrorCode.none, response
         self._added = set()
         if self.generation.bumps_epoch:
-            self.adopt(answer)
+            self.update_identity(response)
 
     def commit(self) -> None:
-        """Commit the transaction; its records become visible a moment later."""
+        """Commit the transaction. The records become visible when the markers are written."""
         self.end(commit=True)
 
     def abort(self) -> None:
-        """Abort the transaction."""
         self.end(commit=False)
 
-    # State at the coordinator.
+    # State in the coordinator.
 
     def describe(self) -> Description:
-        """Return the description of this transactional id."""
         return describe_transaction(self.coordinator(), self.transactional_id)
 
     def await_state(self, *states: str) -> Description:
-        """Return the description once the transaction is in one of these states."""
+        """Wait until the transaction is in one of these states, and return its description."""
         found: list[Description] = []
 
         def holds() -> bool:
@@ -476,7 +475,7 @@ class TransactionalProducer:
         return found[0]
 
     def await_complete(self) -> None:
-        """Return once every partition has its marker and the completed state is written."""
+        """Wait until every partition has its marker and the completed state is written."""
         self.await_state("CompleteCommit", "CompleteAbort")
 
 

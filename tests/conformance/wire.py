@@ -1,8 +1,7 @@
 """Requests for one topic and one partition, with defaults for all other fields.
 
-Purpose: keep tests about behaviour, not about nesting. Functions return the result of the one
-partition, group or resource. Default versions are the newest that use topic names; `served` returns
-all versions that the broker advertises and kio can encode.
+Functions return the result of the single partition, group or resource, so that tests need not
+unpack nested responses. The default versions are the newest that use topic names.
 """
 
 from __future__ import annotations
@@ -37,13 +36,11 @@ _SOFTWARE = {"client_software_name": "conformance", "client_software_version": "
 
 
 def only(items: Sequence[Any]) -> Any:
-    """Return the only element."""
     assert len(items) == 1, items
     return items[0]
 
 
 def topic_id(raw: RawConnection, topic: str) -> uuid.UUID:
-    """Return the id of an existing topic."""
     found = only(describe_topics(raw, topic, version=12).topics)
     assert found.error_code == ErrorCode.none
     assert isinstance(found.topic_id, uuid.UUID)
@@ -51,7 +48,6 @@ def topic_id(raw: RawConnection, topic: str) -> uuid.UUID:
 
 
 def describe_topics(raw: RawConnection, *topics: str, version: int = 12) -> Any:
-    """Return the metadata of these topics, without creating any."""
     return raw.call(
         "metadata",
         version,
@@ -61,7 +57,7 @@ def describe_topics(raw: RawConnection, *topics: str, version: int = 12) -> Any:
 
 
 def partitions_led(address: str, topic: str) -> int:
-    """Return how many partitions of a topic have a leader in the metadata of one broker."""
+    """Return the number of partitions with a leader in the metadata of one broker."""
     with RawConnection(address) as raw:
         found = only(describe_topics(raw, topic).topics)
     return sum(partition.leader_id >= 0 for partition in found.partitions)
@@ -77,7 +73,6 @@ def produce_request(
     timeout_ms: int = 30_000,
     transactional_id: str | None = None,
 ) -> RequestPayload:
-    """Return a request that produces to one partition."""
     data = {"name": topic, "partition_data": [{"index": partition, "records": records}]}
     return request(
         "produce",
@@ -90,16 +85,16 @@ def produce_request(
 
 
 def produce(raw: RawConnection, topic: str, records: bytes | None, **options: Any) -> Any:
-    """Produce to one partition and return the result; options as of `produce_request`."""
+    """Produce to one partition and return the result; `options` are those of `produce_request`."""
     response = raw.send(produce_request(topic, records, **options))
     return only(only(response.responses).partition_responses)
 
 
 def append(raw: RawConnection, topic: str, records: bytes, *, partition: int = 0) -> int:
-    """Produce, which must succeed, and return the base offset."""
-    answer = produce(raw, topic, records, partition=partition)
-    assert answer.error_code == ErrorCode.none, answer
-    return int(answer.base_offset)
+    """Produce records, which must be accepted, and return the base offset."""
+    response = produce(raw, topic, records, partition=partition)
+    assert response.error_code == ErrorCode.none, response
+    return int(response.base_offset)
 
 
 def fetch_request(
@@ -114,7 +109,7 @@ def fetch_request(
     session_epoch: int = -1,
     rack_id: str = "",
 ) -> RequestPayload:
-    """Return a fetch of these partitions; each is a mapping of the schema's fields."""
+    """Return a fetch request; each partition is a mapping of the schema's fields."""
     by_id = version >= 13
     fields: dict[str, Any] = {
         "max_wait": max_wait_ms,
@@ -144,12 +139,12 @@ def fetch_request(
 def fetch(raw: RawConnection, topic: str | uuid.UUID, offset: int = 0, **options: Any) -> Any:
     """Fetch one partition and return the result.
 
-    Options are those of `fetch_request` and the fields of a partition.
+    `options` are those of `fetch_request` and the fields of a partition.
     """
     of_request = set(fetch_request.__annotations__) & options.keys()
     partition = {k: v for k, v in options.items() if k not in of_request}
-    asked = {topic: [{"fetch_offset": offset, **partition}]}
-    response = raw.send(fetch_request(asked, **{k: options[k] for k in of_request}))
+    requested = {topic: [{"fetch_offset": offset, **partition}]}
+    response = raw.send(fetch_request(requested, **{k: options[k] for k in of_request}))
     return only(only(response.responses).partitions)
 
 
@@ -163,11 +158,13 @@ def list_offset(
     isolation_level: int = READ_UNCOMMITTED,
     leader_epoch: int = -1,
 ) -> Any:
-    """Send ListOffsets for one partition and return the result."""
-    asked: dict[str, Any] = {"partition_index": partition, "timestamp": timestamp_ms}
-    fields: dict[str, Any] = {"replica_id": -1, "topics": [{"name": topic, "partitions": [asked]}]}
+    requested: dict[str, Any] = {"partition_index": partition, "timestamp": timestamp_ms}
+    fields: dict[str, Any] = {
+        "replica_id": -1,
+        "topics": [{"name": topic, "partitions": [requested]}],
+    }
     if version >= 2:
         fields["isolation_level"] = isolation_level
     if version >= 4:
-        asked["current_leader_epoch"] = leader_epoch
+        requested["current_leader_epoch"] = leader_epoch
     return only(only(raw.call("list_offsets", version, **fields).topics).partitions)

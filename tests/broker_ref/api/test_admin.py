@@ -1,4 +1,4 @@
-"""Admin requests with broker configs that a shared cluster does not have."""
+"""Tests of admin requests with broker configs that a shared cluster does not have."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from tests.broker_ref.node.requests import batch, create_topic, ms, produce, pro
 
 
 def look_for(driver: NodeDriver, name: Any, *, allow: bool = True) -> Any:
-    """Request the metadata of a topic by name."""
     (topic,) = driver.call(
         MetadataRequest(
             topics=(MetadataRequestTopic(topic_id=None, name=name),),
@@ -54,7 +53,6 @@ def test_invalid_topic_names_are_not_created(name: str) -> None:
 
 
 def test_a_colliding_topic_name_is_not_created() -> None:
-    """As in Kafka, clients keep getting UNKNOWN_TOPIC_OR_PARTITION."""
     driver = NodeDriver()
     create_topic(driver, "a.b")
     for _ in range(2):
@@ -68,15 +66,15 @@ def test_a_colliding_topic_name_is_not_created() -> None:
 def test_deletion_can_be_disabled(version: int, error: ErrorCode) -> None:
     driver = NodeDriver(BrokerConfig(delete_topic_enable=False))
     create_topic(driver, "t")
-    answer = driver.call(request(20, version, topic_names=("t",), timeout=ms(0)))
-    assert answer.responses[0].error_code is error
+    response = driver.call(request(20, version, topic_names=("t",), timeout=ms(0)))
+    assert response.responses[0].error_code is error
     assert look_for(driver, "t").error_code is ErrorCode.none
 
 
 def described(driver: NodeDriver, kind: int, name: str) -> dict[str, tuple[str, int, list[str]]]:
     """Return value, source and synonym names of each config."""
     resource_type: Any = kind
-    answer = driver.call(
+    response = driver.call(
         DescribeConfigsRequest(
             resources=(
                 DescribeConfigsResource(
@@ -87,7 +85,7 @@ def described(driver: NodeDriver, kind: int, name: str) -> dict[str, tuple[str, 
             include_documentation=True,
         )
     )
-    (result,) = answer.results
+    (result,) = response.results
     assert result.error_code is ErrorCode.none
     assert all(config.documentation for config in result.configs)
     return {
@@ -153,28 +151,30 @@ def test_the_finest_time_unit_wins(configs: dict[str, str], expected: str) -> No
 
 def test_api_versions_are_readable_by_all_clients() -> None:
     driver = NodeDriver()
-    answers = [
+    responses = [
         driver.call(request(18, version, **({} if version < 3 else SOFTWARE)))
         for version in range(5)
     ]
-    assert {answer.error_code for answer in answers} == {ErrorCode.none}
-    assert len({tuple((api.api_key, api.max_version) for api in a.api_keys) for a in answers}) == 1
+    assert {response.error_code for response in responses} == {ErrorCode.none}
+    assert (
+        len({tuple((api.api_key, api.max_version) for api in a.api_keys) for a in responses}) == 1
+    )
 
 
 SOFTWARE = {"client_software_name": "a-b", "client_software_version": "1.0"}
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_the_longest_topic_name_can_be_answered(version: int) -> None:
-    # Error messages repeat names, and older versions limit a message like a name.
+def test_the_longest_topic_name_can_be_returned(version: int) -> None:
+    # The error message repeats the name, and older versions limit the length of error messages.
     driver = NodeDriver()
     kio_version = load_request_schema(37, version).__module__.rpartition(".")[0]
     schemas = importlib.import_module(f"{kio_version}.request")
     topic = schemas.CreatePartitionsTopic(name="x" * 32_767, count=3, assignments=None)
-    asked = schemas.CreatePartitionsRequest(topics=(topic,), timeout=ms(0), validate_only=False)
-    (answer,) = driver.call(asked).results
-    assert answer.error_code is ErrorCode.unknown_topic_or_partition
-    assert answer.error_message.endswith("...")
+    requested = schemas.CreatePartitionsRequest(topics=(topic,), timeout=ms(0), validate_only=False)
+    (response,) = driver.call(requested).results
+    assert response.error_code is ErrorCode.unknown_topic_or_partition
+    assert response.error_message.endswith("...")
 
 
 @pytest.mark.parametrize(
@@ -196,5 +196,5 @@ def test_the_partitions_of_all_topics_of_a_request_are_limited(
         )
         for count in counts
     )
-    answer = driver.call(request(19, 7, topics=topics, timeout=ms(1000), validate_only=True))
-    assert [made.error_code for made in answer.topics] == [error, error]
+    response = driver.call(request(19, 7, topics=topics, timeout=ms(1000), validate_only=True))
+    assert [made.error_code for made in response.topics] == [error, error]

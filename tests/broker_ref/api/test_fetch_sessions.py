@@ -1,4 +1,7 @@
-"""Fetch sessions: the cache, incremental responses, eviction and the cost of a wake-up."""
+"""Tests of fetch sessions: the cache, incremental responses, and eviction.
+
+They also limit the cost of waking up a waiting fetch.
+"""
 
 from __future__ import annotations
 
@@ -39,15 +42,15 @@ MAGIC_POSITION = 16
 def partitions(count: int) -> dict[PartitionPlace, CachedPartition]:
     made: dict[PartitionPlace, CachedPartition] = {}
     for index in range(count):
-        asked = FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1)
+        requested = FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1)
         made["t", index] = CachedPartition(
-            place=("t", index), topic="t", topic_id=ZERO_UUID, asked=asked
+            place=("t", index), topic="t", topic_id=ZERO_UUID, requested=requested
         )
     return made
 
 
 class Cache:
-    """A cache whose ids are 1, 2, 3, and so on."""
+    """A cache that assigns the ids 1, 2, 3, and so on."""
 
     def __init__(self, slots: int) -> None:
         self._drawn = 0
@@ -64,7 +67,7 @@ class Cache:
 
     def resume(self, session_id: int, epoch: int = 1, *, at_ms: int = 0) -> FetchSession | None:
         return self.sessions.resume(
-            session_id, epoch, by_topic_id=False, asked={}, forgotten=(), now_ms=at_ms
+            session_id, epoch, by_topic_id=False, requested={}, forgotten=(), now_ms=at_ms
         )
 
     def has(self, session_id: int) -> bool:
@@ -143,7 +146,7 @@ def test_session_epochs_wrap_to_one() -> None:
     assert [next_epoch(epoch) for epoch in (-1, 0, 1, 2**31 - 1)] == [-1, 1, 2, 1]
 
 
-# In a node
+# Sessions of a node
 
 
 @pytest.fixture
@@ -153,7 +156,7 @@ def driver() -> NodeDriver:
     return made
 
 
-def ask(
+def session_request(
     offsets: dict[int, int] | None = None,
     *,
     session: tuple[int, int],
@@ -161,7 +164,7 @@ def ask(
     forget: tuple[int, ...] = (),
     **fields: Any,
 ) -> Any:
-    """Return a fetch of version 12 in a session, with offsets by partition."""
+    """Return a Fetch request of version 12 in a session, with offsets by partition."""
     wanted = [
         {"partition": index, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
         for index, offset in (offsets or {}).items()
@@ -178,7 +181,7 @@ def ask(
 
 
 def returned(response: Any) -> dict[int, tuple[int, bool]]:
-    """Return high watermark, and whether there are records, by partition, in order."""
+    """Return (high watermark, whether there are records) by partition, in order."""
     assert response.error_code is ErrorCode.none
     return {
         answer.partition_index: (answer.high_watermark, bool(answer.records))
@@ -188,7 +191,7 @@ def returned(response: Any) -> dict[int, tuple[int, bool]]:
 
 
 def begin(driver: NodeDriver, *indexes: int, **fields: Any) -> int:
-    response = driver.call(ask(dict.fromkeys(indexes, 0), session=(0, 0), **fields))
+    response = driver.call(session_request(dict.fromkeys(indexes, 0), session=(0, 0), **fields))
     assert response.session_id > 0
     return int(response.session_id)
 
@@ -200,21 +203,23 @@ def write(driver: NodeDriver, partition: int) -> list[Any]:
 
 def test_incremental_responses_contain_changes_only(driver: NodeDriver) -> None:
     session_id = begin(driver, 0, 1, 2)
-    assert returned(driver.call(ask(session=(session_id, 1)))) == {}
+    assert returned(driver.call(session_request(session=(session_id, 1)))) == {}
     write(driver, 1)
-    assert returned(driver.call(ask(session=(session_id, 2)))) == {1: (1, True)}
-    assert returned(driver.call(ask({1: 1}, session=(session_id, 3)))) == {}
+    assert returned(driver.call(session_request(session=(session_id, 2)))) == {1: (1, True)}
+    assert returned(driver.call(session_request({1: 1}, session=(session_id, 3)))) == {}
 
 
 def test_errors_are_repeated_until_they_end(driver: NodeDriver) -> None:
     session_id = begin(driver, 0)
     for epoch in (1, 2):
-        (topic,) = driver.call(ask({1: 5}, session=(session_id, epoch))).responses
+        (topic,) = driver.call(session_request({1: 5}, session=(session_id, epoch))).responses
         assert [(p.partition_index, p.error_code) for p in topic.partitions] == [
             (1, ErrorCode.offset_out_of_range)
         ]
-    assert returned(driver.call(ask({1: 0}, session=(session_id, 3)))) == {1: (0, False)}
-    assert returned(driver.call(ask(session=(session_id, 4)))) == {}
+    assert returned(driver.call(session_request({1: 0}, session=(session_id, 3)))) == {
+        1: (0, False)
+    }
+    assert returned(driver.call(session_request(session=(session_id, 4)))) == {}
 
 
 def test_a_partition_with_records_moves_to_the_end(driver: NodeDriver) -> None:
@@ -224,77 +229,79 @@ def test_a_partition_with_records_moves_to_the_end(driver: NodeDriver) -> None:
     session_id = begin(driver, 0, 1, 2, max_bytes=1)
     served = []
     for epoch in range(1, 7):
-        answers = returned(driver.call(ask(session=(session_id, epoch), max_bytes=1)))
-        # The client already knows the state of partitions that did not fit.
-        ((index, (_, has_records)),) = answers.items()
+        responses = returned(driver.call(session_request(session=(session_id, epoch), max_bytes=1)))
+        # The client already knows the state of the partitions whose records did not fit.
+        ((index, (_, has_records)),) = responses.items()
         assert has_records
         served.append(index)
     assert served == [0, 1, 2, 0, 1, 2]
 
 
-def test_forgotten_partitions_are_not_answered(driver: NodeDriver) -> None:
+def test_forgotten_partitions_are_not_returned(driver: NodeDriver) -> None:
     session_id = begin(driver, 0, 1)
     write(driver, 0)
     write(driver, 1)
-    assert returned(driver.call(ask(session=(session_id, 1), forget=(0,)))) == {1: (1, True)}
-    last = driver.call(ask(session=(session_id, 2), forget=(1,)))
+    assert returned(driver.call(session_request(session=(session_id, 1), forget=(0,)))) == {
+        1: (1, True)
+    }
+    last = driver.call(session_request(session=(session_id, 2), forget=(1,)))
     assert (returned(last), last.session_id) == ({}, 0)
-    gone = driver.call(ask(session=(session_id, 3)))
+    gone = driver.call(session_request(session=(session_id, 3)))
     assert gone.error_code is ErrorCode.fetch_session_id_not_found
 
 
 @pytest.mark.parametrize("epoch", [0, -1])
 def test_a_full_fetch_closes_its_session(driver: NodeDriver, epoch: int) -> None:
     session_id = begin(driver, 0)
-    answer = driver.call(ask({0: 0}, session=(session_id, epoch)))
-    assert returned(answer) == {0: (0, False)}
-    assert (answer.session_id == 0) == (epoch == -1)
-    assert answer.session_id != session_id
-    gone = driver.call(ask(session=(session_id, 1)))
+    response = driver.call(session_request({0: 0}, session=(session_id, epoch)))
+    assert returned(response) == {0: (0, False)}
+    assert (response.session_id == 0) == (epoch == -1)
+    assert response.session_id != session_id
+    gone = driver.call(session_request(session=(session_id, 1)))
     assert gone.error_code is ErrorCode.fetch_session_id_not_found
 
 
 def test_session_epochs_must_be_consecutive(driver: NodeDriver) -> None:
     session_id = begin(driver, 0)
     for epoch in (2, 7):
-        refused = driver.call(ask(session=(session_id, epoch)))
+        refused = driver.call(session_request(session=(session_id, epoch)))
         assert refused.error_code is ErrorCode.invalid_fetch_session_epoch
         assert (refused.session_id, refused.responses) == (0, ())
-    assert returned(driver.call(ask(session=(session_id, 1)))) == {}
-    again = driver.call(ask(session=(session_id, 1)))
+    assert returned(driver.call(session_request(session=(session_id, 1)))) == {}
+    again = driver.call(session_request(session=(session_id, 1)))
     assert again.error_code is ErrorCode.invalid_fetch_session_epoch
 
 
 def test_a_session_that_advanced_while_a_request_waited(driver: NodeDriver) -> None:
     session_id = begin(driver, 0)
-    waiting = ask(session=(session_id, 1), max_wait=500)
+    waiting = session_request(session=(session_id, 1), max_wait=500)
     assert driver.send(waiting, connection_id=READER) == []
     assert (
         returned(
             driver.call(
-                ask(session=(session_id, 2)),
+                session_request(session=(session_id, 2)),
             )
         )
         == {}
     )
     stale = only_response(waiting, write(driver, 0))
     assert stale.error_code is ErrorCode.invalid_fetch_session_epoch
-    assert returned(driver.call(ask(session=(session_id, 3)))) == {0: (1, True)}
+    assert returned(driver.call(session_request(session=(session_id, 3)))) == {0: (1, True)}
 
 
 def test_a_session_is_created_with_its_first_response(driver: NodeDriver) -> None:
-    waiting = ask({0: 0, 1: 0}, session=(0, 0), max_wait=500)
+    waiting = session_request({0: 0, 1: 0}, session=(0, 0), max_wait=500)
     assert driver.send(waiting, connection_id=READER) == []
     assert len(driver.broker.fetch_sessions) == 0
     first = only_response(waiting, write(driver, 1))
     assert returned(first) == {0: (0, False), 1: (1, True)}
-    assert returned(driver.call(ask({1: 1}, session=(first.session_id, 1)))) == {}
+    assert returned(driver.call(session_request({1: 1}, session=(first.session_id, 1)))) == {}
 
 
 def test_a_waiting_fetch_in_a_session_returns_changes(driver: NodeDriver) -> None:
     session_id = begin(driver, 0, 1, 2)
     size = len(batch("a"))
-    waiting = ask(session=(session_id, 1), max_wait=500, min_bytes=3 * size)
+    waiting = session_request(session=(session_id, 1), max_wait=500, min_bytes=3 * size)
     assert driver.send(waiting, connection_id=READER) == []
     assert write(driver, 2) == []
     assert write(driver, 2) == []
@@ -303,12 +310,12 @@ def test_a_waiting_fetch_in_a_session_returns_changes(driver: NodeDriver) -> Non
 
 
 @pytest.mark.parametrize("in_session", [True, False])
-def test_damage_at_the_high_watermark_is_answered_immediately(in_session: bool) -> None:
+def test_damage_at_the_high_watermark_is_reported_immediately(in_session: bool) -> None:
     driver = NodeDriver()
     create_topic(driver, "t")
     write(driver, 0)
     partition = driver.broker.replicas.partition("t", 0)
-    # A second in-sync replica without records.
+    # A second replica is in sync, but has no records.
     partition.apply_metadata(
         dataclasses.replace(
             partition.metadata,
@@ -320,12 +327,16 @@ def test_damage_at_the_high_watermark_is_answered_immediately(in_session: bool) 
     )
     driver.call(produce(batch("a"), acks=1))
     assert (partition.high_watermark, partition.log.log_end_offset) == (1, 2)
-    session = (driver.call(ask({0: 1}, session=(0, 0))).session_id, 1) if in_session else (0, -1)
+    session = (
+        (driver.call(session_request({0: 1}, session=(0, 0))).session_id, 1)
+        if in_session
+        else (0, -1)
+    )
     storage = driver.storage
     assert isinstance(storage, MemoryStorage)
     storage.overwrite(f"t-0/{0:020d}.log", len(batch("a")) + MAGIC_POSITION, b"\x07")
-    asked = ask({} if in_session else {0: 1}, session=session, max_wait=500)
-    (topic,) = driver.call(asked).responses
+    requested = session_request({} if in_session else {0: 1}, session=session, max_wait=500)
+    (topic,) = driver.call(requested).responses
     assert [p.error_code for p in topic.partitions] == [ErrorCode.corrupt_message]
 
 
@@ -333,13 +344,13 @@ def test_the_number_of_sessions_is_configurable() -> None:
     driver = NodeDriver(BrokerConfig(max_incremental_fetch_session_cache_slots=1))
     create_topic(driver, "t", 2)
     assert begin(driver, 0)
-    assert driver.call(ask({0: 0}, session=(0, 0))).session_id == 0
+    assert driver.call(session_request({0: 0}, session=(0, 0))).session_id == 0
 
 
-# By topic id
+# Sessions with topic ids
 
 
-def ask_by_id(
+def session_request_by_id(
     topic_id: Uuid | None,
     *,
     session: tuple[int, int],
@@ -369,11 +380,11 @@ def errors(response: Any) -> dict[Any, ErrorCode]:
 
 def test_a_session_keeps_to_names_or_ids(driver: NodeDriver) -> None:
     named = begin(driver, 0)
-    refused = driver.call(ask_by_id(None, session=(named, 1)))
+    refused = driver.call(session_request_by_id(None, session=(named, 1)))
     assert refused.error_code is ErrorCode.fetch_session_topic_id_error
     topic_id = driver.broker.metadata.topics["t"].topic_id
-    identified = driver.call(ask_by_id(topic_id, session=(0, 0))).session_id
-    refused = driver.call(ask(session=(identified, 1)))
+    identified = driver.call(session_request_by_id(topic_id, session=(0, 0))).session_id
+    refused = driver.call(session_request(session=(identified, 1)))
     assert refused.error_code is ErrorCode.fetch_session_topic_id_error
 
 
@@ -381,28 +392,28 @@ def test_an_unknown_topic_id_is_resolved_later(driver: NodeDriver) -> None:
     metadata = driver.broker.metadata
     topic_id = metadata.topics["t"].topic_id
     topic = metadata.topics_by_id.pop(topic_id)
-    first = driver.call(ask_by_id(topic_id, session=(0, 0)))
+    first = driver.call(session_request_by_id(topic_id, session=(0, 0)))
     assert errors(first) == {topic_id: ErrorCode.unknown_topic_id}
-    again = driver.call(ask_by_id(None, session=(first.session_id, 1)))
+    again = driver.call(session_request_by_id(None, session=(first.session_id, 1)))
     assert errors(again) == {topic_id: ErrorCode.unknown_topic_id}
     metadata.topics_by_id[topic_id] = topic
-    known = driver.call(ask_by_id(None, session=(first.session_id, 2)))
+    known = driver.call(session_request_by_id(None, session=(first.session_id, 2)))
     assert errors(known) == {topic_id: ErrorCode.none}
-    assert driver.call(ask_by_id(None, session=(first.session_id, 3))).responses == ()
+    assert driver.call(session_request_by_id(None, session=(first.session_id, 3))).responses == ()
 
 
 def test_a_recreated_topic_is_not_the_sessions_topic(driver: NodeDriver) -> None:
     topic_id = driver.broker.metadata.topics["t"].topic_id
-    session_id = driver.call(ask_by_id(topic_id, session=(0, 0))).session_id
+    session_id = driver.call(session_request_by_id(topic_id, session=(0, 0))).session_id
     driver.call(request("delete_topics", 5, topic_names=["t"]))
-    gone = driver.call(ask_by_id(None, session=(session_id, 1)))
+    gone = driver.call(session_request_by_id(None, session=(session_id, 1)))
     assert errors(gone) == {topic_id: ErrorCode.unknown_topic_or_partition}
     create_topic(driver, "t", 1)
-    other = driver.call(ask_by_id(None, session=(session_id, 2)))
+    other = driver.call(session_request_by_id(None, session=(session_id, 2)))
     assert errors(other) == {topic_id: ErrorCode.inconsistent_topic_id}
 
 
-# Followers
+# Sessions of followers
 
 
 def test_a_followers_position_is_updated_once_before_the_wait(
@@ -424,16 +435,16 @@ def test_a_followers_position_is_updated_once_before_the_wait(
         noted.append((self.key.partition, replica_id, fetch_offset))
 
     monkeypatch.setattr(Partition, "update_follower_fetch_state", note)
-    first = driver.call(ask({0: 0, 1: 0}, session=(0, 0), replica_id=9))
+    first = driver.call(session_request({0: 0, 1: 0}, session=(0, 0), replica_id=9))
     assert noted == [(0, 9, 0), (1, 9, 0)]
     noted.clear()
-    waiting = ask({0: 1}, session=(first.session_id, 1), replica_id=9, max_wait=500)
+    waiting = session_request({0: 1}, session=(first.session_id, 1), replica_id=9, max_wait=500)
     assert driver.send(waiting, connection_id=READER) == []
     assert sorted(noted) == [(0, 9, 1), (1, 9, 0)]
     noted.clear()
     assert returned(only_response(waiting, write(driver, 1))) == {1: (1, True)}
     assert noted == []
-    refused = driver.call(ask({0: 7}, session=(first.session_id, 2), replica_id=9))
+    refused = driver.call(session_request({0: 7}, session=(first.session_id, 2), replica_id=9))
     (out_of_range,) = (p for t in refused.responses for p in t.partitions if p.partition_index == 0)
     assert out_of_range.error_code is ErrorCode.offset_out_of_range
     assert [index for index, _, _ in noted] == [1]
@@ -447,14 +458,14 @@ def test_a_waiting_fetch_checks_changed_partitions_only(monkeypatch: pytest.Monk
     driver = NodeDriver()
     create_topic(driver, "t", count)
     session_id = begin(driver, *range(count))
-    waiting = ask(session=(session_id, 1), max_wait=500, min_bytes=1 << 19)
+    waiting = session_request(session=(session_id, 1), max_wait=500, min_bytes=1 << 19)
     looked: list[PartitionKey] = []
     read: list[str] = []
     locate = PartitionReader.locate
     read_log = PartitionLog.read
 
-    def spy_locate(self: PartitionReader, wanted: CachedPartition) -> Partition:
-        partition = locate(self, wanted)
+    def spy_locate(self: PartitionReader, cached: CachedPartition) -> Partition:
+        partition = locate(self, cached)
         looked.append(partition.key)
         return partition
 

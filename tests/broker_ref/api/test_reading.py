@@ -1,4 +1,4 @@
-"""Fetch and ListOffsets: limits and errors."""
+"""Tests of Fetch and ListOffsets: limits and errors."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from broker_ref.config import BrokerConfig
 from broker_ref.log.batch import Compression, parse_batches
 from broker_ref.log.records import Record, encode_record
 from integration.raw import request as plain_request
+from integration.simulation.event_queue import START_MS
 from tests.broker_ref.log.batches import patched, with_section
 from tests.broker_ref.node.driver import NodeDriver
 from tests.broker_ref.node.requests import (
@@ -25,15 +26,17 @@ from tests.broker_ref.node.requests import (
     produced,
     request,
 )
-from tests.broker_ref.virtual import START_MS
 
 EPOCH = 2
-"""The leader epoch after a restart, in which the leader was fenced and unfenced."""
+"""The leader epoch after a restart of the leader, which was fenced and unfenced."""
 
 
 @pytest.fixture
 def driver() -> NodeDriver:
-    """Two batches of two records in each of two partitions, before and after a restart."""
+    """Return a node with two batches of two records in each of two partitions.
+
+    The node was restarted between the two batches.
+    """
     made = NodeDriver()
     create_topic(made, "t", 2)
     for life in range(2):
@@ -46,9 +49,11 @@ def driver() -> NodeDriver:
 
 
 def sizes(driver: NodeDriver, **limits: Any) -> list[int]:
-    """Return how many batches of each partition a fetch from the start returns."""
-    answers = fetched(driver.call(fetch((0, 0), (1, 0), **limits)))
-    return [len(parse_batches(answer.records)) if answer.records else 0 for answer in answers]
+    """Return the number of batches of each partition in a fetch from the start."""
+    responses = fetched(driver.call(fetch((0, 0), (1, 0), **limits)))
+    return [
+        len(parse_batches(response.records)) if response.records else 0 for response in responses
+    ]
 
 
 def test_fetch_limits(driver: NodeDriver) -> None:
@@ -57,7 +62,7 @@ def test_fetch_limits(driver: NodeDriver) -> None:
     assert sizes(driver, max_bytes=3 * size) == [2, 1]
     assert sizes(driver, max_bytes=2 * size) == [2, 0]
     assert sizes(driver, partition_max_bytes=size) == [1, 1]
-    # The first batch is returned regardless of the limits, but no second one.
+    # The first batch is returned regardless of the limits, but no second batch.
     assert sizes(driver, max_bytes=0) == [1, 0]
     assert sizes(driver, partition_max_bytes=1) == [1, 0]
     assert sizes(driver, max_bytes=-5, partition_max_bytes=-5) == [1, 0]
@@ -72,8 +77,8 @@ def test_fetch_max_bytes_of_the_broker() -> None:
 
 
 def test_an_offset_within_a_batch_returns_the_whole_batch(driver: NodeDriver) -> None:
-    (answer,) = fetched(driver.call(fetch((0, 3))))
-    (header,) = parse_batches(answer.records)
+    (response,) = fetched(driver.call(fetch((0, 3))))
+    (header,) = parse_batches(response.records)
     assert (header.base_offset, header.partition_leader_epoch) == (2, EPOCH)
 
 
@@ -89,15 +94,15 @@ def test_an_offset_within_a_batch_returns_the_whole_batch(driver: NodeDriver) ->
     ],
 )
 def test_offsets_and_epochs(driver: NodeDriver, offset: int, epoch: int, error: ErrorCode) -> None:
-    (answer,) = fetched(driver.call(fetch((0, offset), leader_epoch=epoch)))
-    assert answer.error_code is error
-    assert answer.current_leader.leader_epoch == -1
+    (response,) = fetched(driver.call(fetch((0, offset), leader_epoch=epoch)))
+    assert response.error_code is error
+    assert response.current_leader.leader_epoch == -1
 
 
 @pytest.mark.parametrize("version", [15, 16])
 def test_a_fenced_fetch_returns_the_current_leader(driver: NodeDriver, version: int) -> None:
     partition: Any = {"partition": 0, "fetch_offset": 0, "current_leader_epoch": 0}
-    asked = plain_request(
+    requested = plain_request(
         "fetch",
         version,
         topics=[
@@ -107,15 +112,15 @@ def test_a_fenced_fetch_returns_the_current_leader(driver: NodeDriver, version: 
             }
         ],
     )
-    (answer,) = fetched(driver.call(asked))
-    assert answer.error_code is ErrorCode.fenced_leader_epoch
-    assert answer.current_leader.leader_epoch == (EPOCH if version >= 16 else -1)
+    (response,) = fetched(driver.call(requested))
+    assert response.error_code is ErrorCode.fenced_leader_epoch
+    assert response.current_leader.leader_epoch == (EPOCH if version >= 16 else -1)
 
 
 def test_a_diverging_fetch_returns_the_diverging_epoch(driver: NodeDriver) -> None:
-    (answer,) = fetched(driver.call(fetch((0, 3), last_fetched_epoch=0)))
-    assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (0, 2)
-    assert answer.records == b""
+    (response,) = fetched(driver.call(fetch((0, 3), last_fetched_epoch=0)))
+    assert (response.diverging_epoch.epoch, response.diverging_epoch.end_offset) == (0, 2)
+    assert response.records == b""
     (agreeing,) = fetched(driver.call(fetch((0, 2), last_fetched_epoch=0)))
     assert agreeing.diverging_epoch.epoch == -1
     assert len(agreeing.records) > 0
@@ -125,10 +130,10 @@ def test_a_diverging_fetch_returns_the_diverging_epoch(driver: NodeDriver) -> No
 
 def test_errors_of_brokers_without_a_replica(driver: NodeDriver) -> None:
     for replica in (1, 9):
-        (answer,) = fetched(driver.call(fetch((0, 0), replica_id=replica)))
-        assert answer.error_code is ErrorCode.not_leader_or_follower
-    (answer,) = fetched(driver.call(fetch((0, 0), replica_id=9, leader_epoch=EPOCH)))
-    assert answer.error_code is ErrorCode.unknown_leader_epoch
+        (response,) = fetched(driver.call(fetch((0, 0), replica_id=replica)))
+        assert response.error_code is ErrorCode.not_leader_or_follower
+    (response,) = fetched(driver.call(fetch((0, 0), replica_id=9, leader_epoch=EPOCH)))
+    assert response.error_code is ErrorCode.unknown_leader_epoch
 
 
 def test_aborted_transactions_are_returned_with_read_committed(driver: NodeDriver) -> None:
@@ -142,7 +147,7 @@ def test_aborted_transactions_are_returned_with_read_committed(driver: NodeDrive
 def look_up(
     driver: NodeDriver, timestamp: int, *, epoch: int = -1, version: int = 11
 ) -> tuple[ErrorCode, int, int, int]:
-    """Return error, offset, timestamp and leader epoch of partition 0."""
+    """Return error code, offset, timestamp and leader epoch of partition 0."""
     values: Any = (0, epoch, timestamp, "t", -1, 0)
     index, leader_epoch, stamp, name, replica_id, isolation = values
     partition = list_offsets.ListOffsetsPartition(
@@ -150,11 +155,11 @@ def look_up(
     )
     topic = list_offsets.ListOffsetsTopic(name=name, partitions=(partition,))
     fields = {"timeout": ms(0)} if version >= 10 else {}
-    asked = request(
+    requested = request(
         2, version, replica_id=replica_id, isolation_level=isolation, topics=(topic,), **fields
     )
-    (answer,) = driver.call(asked).topics[0].partitions
-    return answer.error_code, answer.offset, answer.timestamp, answer.leader_epoch
+    (response,) = driver.call(requested).topics[0].partitions
+    return response.error_code, response.offset, response.timestamp, response.leader_epoch
 
 
 @pytest.mark.parametrize(
@@ -202,8 +207,8 @@ def test_deleted_records_are_out_of_range_even_after_a_crash(driver: NodeDriver)
     deleted = driver.call(delete_records("t", 0, 2)).topics[0].partitions[0]
     assert (deleted.error_code, deleted.low_watermark) == (ErrorCode.none, 2)
     driver.crash()
-    (answer,) = fetched(driver.call(fetch((0, 1))))
-    assert answer.error_code is ErrorCode.offset_out_of_range
+    (response,) = fetched(driver.call(fetch((0, 1))))
+    assert response.error_code is ErrorCode.offset_out_of_range
     assert look_up(driver, -2)[1] == 2
     high = driver.call(delete_records("t", 0, -1)).topics[0].partitions[0]
     assert high.low_watermark == 4
@@ -221,8 +226,8 @@ def test_records_of_internal_topics_are_not_deleted(driver: NodeDriver) -> None:
     for index, error in ((0, ErrorCode.invalid_topic_exception),
                          (99, ErrorCode.unknown_topic_or_partition)):  # fmt: skip
         (topic,) = driver.call(delete_records("__consumer_offsets", index, 0)).topics
-        (answer,) = topic.partitions
-        assert (answer.error_code, answer.low_watermark) == (error, -1)
+        (response,) = topic.partitions
+        assert (response.error_code, response.low_watermark) == (error, -1)
 
 
 def test_record_errors_name_records_without_a_key(driver: NodeDriver) -> None:

@@ -1,4 +1,4 @@
-"""Preferred read replicas, reads of replicas and debuggers, and the limits of a new leader."""
+"""Tests of preferred read replicas, fetches from replicas, and limits of a new leader."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def view(broker_id: int, *, end: int = 10, caught_up_ms: int = 0, rack: str | No
     ("followers", "leader_rack", "offset", "expected"),
     [
         pytest.param([view(2)], FAR, 5, 2, id="in the client's rack"),
-        pytest.param([view(2)], NEAR, 5, None, id="the leader is there too"),
+        pytest.param([view(2)], NEAR, 5, None, id="the leader is in that rack"),
         pytest.param([view(2, rack=FAR)], FAR, 5, None, id="none is near"),
         pytest.param([view(2, rack=None)], None, 5, None, id="nobody knows"),
         pytest.param([view(2)], FAR, 11, None, id="beyond its end"),
@@ -61,7 +61,7 @@ def test_the_selector_is_kafkas_or_none() -> None:
         BrokerConfig.from_mapping({"replica.selector.class": "mine"})
 
 
-def ask(offset: int = 0, *, rack: str = NEAR, version: int = 12, **fields: Any) -> Any:
+def fetch_from(offset: int = 0, *, rack: str = NEAR, version: int = 12, **fields: Any) -> Any:
     wanted = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
     if version >= 11:
         fields["rack_id"] = rack
@@ -102,29 +102,29 @@ def _set_metadata(
 
 
 def test_a_consumer_is_redirected_to_a_follower_in_its_rack(racks: NodeDriver) -> None:
-    (answer,) = fetched(racks.call(ask(max_wait=500, session_id=0, session_epoch=-1)))
-    assert (answer.error_code, answer.preferred_read_replica) == (ErrorCode.none, 2)
-    assert (answer.records, answer.high_watermark) == (b"", 2)
+    (response,) = fetched(racks.call(fetch_from(max_wait=500, session_id=0, session_epoch=-1)))
+    assert (response.error_code, response.preferred_read_replica) == (ErrorCode.none, 2)
+    assert (response.records, response.high_watermark) == (b"", 2)
 
 
 @pytest.mark.parametrize(
     "options", [{"rack": FAR}, {"rack": ""}, {"version": 10}], ids=["far", "unknown", "old"]
 )
 def test_other_consumers_are_not_redirected(racks: NodeDriver, options: dict[str, Any]) -> None:
-    (answer,) = fetched(racks.call(ask(**options)))
-    assert getattr(answer, "preferred_read_replica", -1) == -1
-    assert answer.records
+    (response,) = fetched(racks.call(fetch_from(**options)))
+    assert getattr(response, "preferred_read_replica", -1) == -1
+    assert response.records
 
 
 def test_a_session_repeats_the_preferred_replica(racks: NodeDriver) -> None:
-    session_id = racks.call(ask(session_id=0, session_epoch=0)).session_id
+    session_id = racks.call(fetch_from(session_id=0, session_epoch=0)).session_id
     for epoch in (1, 2):
         waiting = request(
             "fetch", 12, replica_id=-1, rack_id=NEAR, session_id=session_id, session_epoch=epoch,
             max_wait=500, min_bytes=1, max_bytes=1 << 20,
         )  # fmt: skip
-        (answer,) = fetched(racks.call(waiting))
-        assert answer.preferred_read_replica == 2
+        (response,) = fetched(racks.call(waiting))
+        assert response.preferred_read_replica == 2
 
 
 def test_a_follower_serves_consumers_up_to_its_own_high_watermark(
@@ -136,15 +136,15 @@ def test_a_follower_serves_consumers_up_to_its_own_high_watermark(
         driver.call(produce(batch("a")))
 
     def not_leading(self: Partition, epoch: int) -> None:
-        raise AssertionError("only the leader is asked")
+        raise AssertionError("the fetch requires the leader")
 
     monkeypatch.setattr(Partition, "check_leader", not_leading)
     monkeypatch.setattr(Partition, "is_leader", False)
     monkeypatch.setattr(Partition, "high_watermark", 1)
-    (answer,) = fetched(driver.call(ask()))
-    assert (answer.high_watermark, len(answer.records)) == (1, len(batch("a")))
-    # A fetch beyond the visible end is answered immediately.
-    (beyond,) = fetched(only_response(ask(2), driver.send(ask(2, max_wait=500))))
+    (response,) = fetched(driver.call(fetch_from()))
+    assert (response.high_watermark, len(response.records)) == (1, len(batch("a")))
+    # A fetch beyond the last visible offset gets a response immediately.
+    (beyond,) = fetched(only_response(fetch_from(2), driver.send(fetch_from(2, max_wait=500))))
     assert (beyond.error_code, beyond.records) == (ErrorCode.none, b"")
 
 
@@ -163,7 +163,7 @@ def look_up(driver: NodeDriver, timestamp: int, *, replica_id: int = -1, version
 
 @pytest.fixture
 def elected(monkeypatch: pytest.MonkeyPatch) -> NodeDriver:
-    """Return a leader whose epoch starts at offset 2; it knows that offset 1 is committed."""
+    """Return a leader whose epoch starts at offset 2 and that knows that offset 1 is committed."""
     driver = NodeDriver()
     create_topic(driver, "t")
     driver.call(produce(batch("a", "b")))
@@ -175,35 +175,35 @@ def elected(monkeypatch: pytest.MonkeyPatch) -> NodeDriver:
 
 @pytest.mark.parametrize("timestamp", [-1, 1 << 60])
 def test_a_new_leader_does_not_know_the_latest_offset(elected: NodeDriver, timestamp: int) -> None:
-    answer = look_up(elected, timestamp)
-    assert (answer.error_code, answer.offset) == (ErrorCode.offset_not_available, -1)
+    response = look_up(elected, timestamp)
+    assert (response.error_code, response.offset) == (ErrorCode.offset_not_available, -1)
     old = look_up(elected, timestamp, version=4)
     assert old.error_code is ErrorCode.leader_not_available
 
 
 def test_a_new_leader_knows_what_comes_before(elected: NodeDriver) -> None:
     for timestamp in (-2, -4, 0):
-        answer = look_up(elected, timestamp)
-        assert (answer.error_code, answer.offset) == (ErrorCode.none, 0), timestamp
+        response = look_up(elected, timestamp)
+        assert (response.error_code, response.offset) == (ErrorCode.none, 0), timestamp
 
 
 @pytest.mark.parametrize("replica_id", [0, 7, -2])
 def test_replicas_and_debuggers_see_the_log_end(elected: NodeDriver, replica_id: int) -> None:
-    answer = look_up(elected, -1, replica_id=replica_id)
-    assert (answer.error_code, answer.offset) == (ErrorCode.none, 3)
+    response = look_up(elected, -1, replica_id=replica_id)
+    assert (response.error_code, response.offset) == (ErrorCode.none, 3)
 
 
 def test_epochs_end_where_the_next_begins(elected: NodeDriver) -> None:
     latest = elected.broker.replicas.partition("t", 0).leader_epoch
     found = []
     for epoch in (0, latest):
-        asked: Any = {"partition": 0, "leader_epoch": epoch, "current_leader_epoch": latest}
+        requested: Any = {"partition": 0, "leader_epoch": epoch, "current_leader_epoch": latest}
         response = elected.call(
             request(
                 "offset_for_leader_epoch",
                 4,
                 replica_id=2,
-                topics=[{"topic": "t", "partitions": [asked]}],
+                topics=[{"topic": "t", "partitions": [requested]}],
             )
         )
         (answer,) = response.topics[0].partitions

@@ -1,4 +1,4 @@
-"""Transactional produce, up to the markers, over the wire and in virtual time."""
+"""Tests of transactional produce requests and transaction markers, in virtual time."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker_ref.events import ConnectionClosed
 from broker_ref.faults import Match
 from integration.raw import request
-from tests.broker_ref.node.clients import Asked
+from tests.broker_ref.node.clients import SentRequest
 from tests.broker_ref.node.requests import batch
 from tests.broker_ref.transaction.producers import NAME, Producer, Producers
-from tests.broker_ref.virtual import address_of
 
 NONE = ErrorCode.none
 NOT_ENOUGH = ErrorCode.not_enough_replicas
-QUESTIONS = Match(api_keys=frozenset({24}))
+VERIFICATION_REQUESTS = Match(api_keys=frozenset({24}))
 MARKERS = Match(api_keys=frozenset({27}))
 
 
@@ -39,13 +37,12 @@ def send(
     name: str | None = NAME,
     acks: int = -1,
     broker_id: int = 1,
-) -> Asked:
-    """Produce batches to partition 0 of topics."""
+) -> SentRequest:
     topics = [
         {"name": topic, "partition_data": [{"index": 0, "records": records}]}
         for topic, records in batches.items()
     ]
-    return made.clients.ask(
+    return made.clients.send(
         broker_id,
         request(
             "produce", version, transactional_id=name, acks=acks, timeout=5_000, topic_data=topics
@@ -53,9 +50,9 @@ def send(
     )
 
 
-def codes(made: Producers, asked: Asked) -> dict[str, ErrorCode]:
-    answer = made.clients.outcome(asked)
-    return {topic.name: topic.partition_responses[0].error_code for topic in answer.responses}
+def codes(made: Producers, sent: SentRequest) -> dict[str, ErrorCode]:
+    response = made.clients.outcome(sent)
+    return {topic.name: topic.partition_responses[0].error_code for topic in response.responses}
 
 
 def end_offsets(made: Producers) -> tuple[int, int]:
@@ -75,8 +72,8 @@ def producer(made: Producers) -> Producer:
 def test_partitions_are_verified_separately(made: Producers, producer: Producer) -> None:
     assert made.add(producer, ("t", 0)) is NONE
     data = transactional(producer)
-    answered = codes(made, send(made, {"t": data, "u": data}))
-    assert answered == {"t": NONE, "u": ErrorCode.transaction_abortable}
+    error_codes = codes(made, send(made, {"t": data, "u": data}))
+    assert error_codes == {"t": NONE, "u": ErrorCode.transaction_abortable}
     assert end_offsets(made) == (1, 0)
 
 
@@ -92,8 +89,8 @@ def test_partitions_are_verified_separately(made: Producers, producer: Producer)
 def test_the_error_for_an_unadded_partition_depends_on_the_version(
     made: Producers, producer: Producer, version: int, error_code: ErrorCode
 ) -> None:
-    asked = send(made, {"t": transactional(producer)}, version=version)
-    assert codes(made, asked) == {"t": error_code}
+    sent = send(made, {"t": transactional(producer)}, version=version)
+    assert codes(made, sent) == {"t": error_code}
 
 
 @pytest.mark.parametrize(
@@ -113,10 +110,10 @@ def test_coordinator_errors_are_converted_for_producers(
     version: int,
     expected: ErrorCode,
 ) -> None:
-    with made.cluster.faults.refuse(coordinator_error, QUESTIONS):
-        asked = send(made, {"t": transactional(producer)}, version=version)
-        answered = codes(made, asked)
-    assert answered == {"t": expected}
+    with made.cluster.faults.refuse(coordinator_error, VERIFICATION_REQUESTS):
+        sent = send(made, {"t": transactional(producer)}, version=version)
+        error_codes = codes(made, sent)
+    assert error_codes == {"t": expected}
     assert end_offsets(made) == (0, 0)
 
 
@@ -125,29 +122,29 @@ def test_an_unresponsive_coordinator_causes_a_retriable_error(
 ) -> None:
     assert made.add(producer) is NONE
     data = transactional(producer)
-    with made.cluster.faults.drop(QUESTIONS):
+    with made.cluster.faults.drop(VERIFICATION_REQUESTS):
         assert codes(made, send(made, {"t": data})) == {"t": NOT_ENOUGH}
-    with made.cluster.faults.hold(QUESTIONS):
-        asked = send(made, {"t": data})
+    with made.cluster.faults.hold(VERIFICATION_REQUESTS):
+        sent = send(made, {"t": data})
         made.cluster.advance(29_000)
-        assert made.clients.is_open(asked)
+        assert sent.is_open()
         made.cluster.advance(2_000)
-        assert codes(made, asked) == {"t": NOT_ENOUGH}
+        assert codes(made, sent) == {"t": NOT_ENOUGH}
     assert codes(made, send(made, {"t": data})) == {"t": NONE}
     assert end_offsets(made) == (1, 0)
 
 
 def test_a_batch_verified_before_the_abort_is_rejected(made: Producers, producer: Producer) -> None:
-    """KIP-890: otherwise the batch would start a transaction that nobody ends."""
+    """KIP-890: otherwise the batch would start a transaction that no producer ends."""
     assert made.add(producer) is NONE
-    with made.cluster.faults.hold(QUESTIONS):
-        asked = send(made, {"t": transactional(producer)})
-        assert made.clients.is_open(asked)
+    with made.cluster.faults.hold(VERIFICATION_REQUESTS):
+        sent = send(made, {"t": transactional(producer)})
+        assert sent.is_open()
         partition = made.partition("t")
         assert made.end(producer, commit=False).error_code is NONE
         made.wait_for("CompleteAbort")
         assert partition.log.log_end_offset == 1
-    assert codes(made, asked) == {"t": ErrorCode.transaction_abortable}
+    assert codes(made, sent) == {"t": ErrorCode.transaction_abortable}
     assert [entry.has_open_transaction for entry in partition.log.producer_entries] == [False]
     assert (partition.last_stable_offset, partition.log.log_end_offset) == (1, 1)
 
@@ -155,26 +152,25 @@ def test_a_batch_verified_before_the_abort_is_rejected(made: Producers, producer
 def test_an_open_partition_is_not_verified_and_may_end_meanwhile(
     made: Producers, producer: Producer
 ) -> None:
-    """The other partition is verified, and the first one ends meanwhile."""
+    """Only the new partition is verified; the transaction in the open partition ends meanwhile."""
     assert made.add(producer, ("t", 0), ("u", 0)) is NONE
     assert made.produce(producer) is NONE
-    with made.cluster.faults.hold(QUESTIONS) as held:
-        asked = send(made, {"t": transactional(producer, 1), "u": transactional(producer)})
+    with made.cluster.faults.hold(VERIFICATION_REQUESTS) as held:
+        sent = send(made, {"t": transactional(producer, 1), "u": transactional(producer)})
         assert made.end(producer, commit=False).error_code is NONE
         made.wait_for("CompleteAbort")
         assert held.hits == 1
-    answered = codes(made, asked)
-    assert answered["t"] is ErrorCode.invalid_txn_state
-    assert answered["u"] is not NONE
+    error_codes = codes(made, sent)
+    assert error_codes["t"] is ErrorCode.invalid_txn_state
+    assert error_codes["u"] is not NONE
     assert end_offsets(made) == (2, 1)
 
 
 def test_nothing_is_appended_for_a_disconnected_client(made: Producers, producer: Producer) -> None:
     assert made.add(producer) is NONE
-    with made.cluster.faults.hold(QUESTIONS):
-        send(made, {"t": transactional(producer)})
-        connection = made.clients._connections
-        made.cluster.handle(1, ConnectionClosed(connection_id=connection))
+    with made.cluster.faults.hold(VERIFICATION_REQUESTS):
+        sent = send(made, {"t": transactional(producer)})
+        made.clients.disconnect(sent)
     made.cluster.advance(1_000)
     assert end_offsets(made) == (0, 0)
 
@@ -186,10 +182,10 @@ def test_the_next_transaction_waits_for_the_previous_one(
     with made.cluster.faults.hold(MARKERS):
         following = made.end(producer, version=5)
         next_one = (following.producer_id, following.producer_epoch)
-        asked = send(made, {"t": transactional(next_one)}, version=12)
+        sent = send(made, {"t": transactional(next_one)}, version=12)
         made.cluster.advance(50)
-        assert made.clients.is_open(asked)
-    assert codes(made, asked) == {"t": NONE}
+        assert sent.is_open()
+    assert codes(made, sent) == {"t": NONE}
 
 
 def test_retry_backoff_and_producer_expiration_are_configurable() -> None:
@@ -205,12 +201,12 @@ def test_retry_backoff_and_producer_expiration_are_configurable() -> None:
         following = made.end(producer, version=5)
         next_one = (following.producer_id, following.producer_epoch)
         with made.cluster.faults.recording() as record:
-            asked = send(made, {"t": transactional(next_one)}, version=12)
+            sent = send(made, {"t": transactional(next_one)}, version=12)
             made.cluster.advance(990)
-            assert made.clients.is_open(asked)
+            assert sent.is_open()
             made.cluster.advance(110)
-            assert codes(made, asked) == {"t": ErrorCode.concurrent_transactions}
-            assert len(record.requests_seen(QUESTIONS)) == 6
+            assert codes(made, sent) == {"t": ErrorCode.concurrent_transactions}
+            assert len(record.requests_seen(VERIFICATION_REQUESTS)) == 6
     made.wait_for("CompleteCommit")
     assert len(made.partition("t").log.producer_entries) == 1
     made.cluster.advance(6_000)
@@ -221,14 +217,14 @@ def test_a_verification_is_repeated_after_the_previous_marker(
     made: Producers, producer: Producer
 ) -> None:
     assert made.produce(producer, version=12) is NONE
-    with made.cluster.faults.hold(QUESTIONS) as questions:
+    with made.cluster.faults.hold(VERIFICATION_REQUESTS) as requests:
         with made.cluster.faults.hold(MARKERS):
             following = made.end(producer, version=5)
             next_one = (following.producer_id, following.producer_epoch)
-            asked = send(made, {"t": transactional(next_one)}, version=12)
+            sent = send(made, {"t": transactional(next_one)}, version=12)
         made.wait_for("CompleteCommit")
-        assert questions.hits == 1
-    assert codes(made, asked) == {"t": NONE}
+        assert requests.hits == 1
+    assert codes(made, sent) == {"t": NONE}
 
 
 def test_batches_of_several_producers_are_rejected(made: Producers, producer: Producer) -> None:
@@ -245,9 +241,9 @@ def test_batches_of_several_producers_are_rejected(made: Producers, producer: Pr
 def test_a_transactional_error_with_acks_0_closes_the_connection(
     made: Producers, producer: Producer
 ) -> None:
-    asked = send(made, {"t": transactional(producer)}, acks=0)
-    assert made.clients.outcome(asked) is None
-    assert asked.is_closed
+    sent = send(made, {"t": transactional(producer)}, acks=0)
+    assert made.clients.outcome(sent) is None
+    assert sent.is_closed
     assert made.add(producer) is NONE
     send(made, {"t": transactional(producer)}, acks=0)
     made.cluster.run_until(lambda: end_offsets(made) == (1, 0))
@@ -256,9 +252,9 @@ def test_a_transactional_error_with_acks_0_closes_the_connection(
 def test_no_verification_if_it_is_off() -> None:
     made = Producers(transaction_partition_verification_enable=False)
     producer = made.started()
-    with made.cluster.faults.drop(QUESTIONS) as asked:
+    with made.cluster.faults.drop(VERIFICATION_REQUESTS) as sent:
         assert made.produce(producer) is NONE
-        assert asked.hits == 0
+        assert sent.hits == 0
 
 
 def markers(made: Producers, *partitions: tuple[str, int], producer: Producer) -> Any:
@@ -278,18 +274,18 @@ def markers(made: Producers, *partitions: tuple[str, int], producer: Producer) -
     )
 
 
-def test_a_marker_is_answered_when_replicated_or_timed_out() -> None:
+def test_a_marker_gets_a_response_when_replicated_or_timed_out() -> None:
     made = Producers(3)
     producer = made.started()
     assert made.produce(producer, version=12) is NONE
     leader = made.partition("t").metadata.leader
     for other in made.cluster.running:
         if other != leader:
-            made.cluster.cut.add(frozenset({address_of(other), address_of(leader)}))
-    asked = made.clients.ask(leader, markers(made, ("t", 0), ("x", 0), producer=producer))
-    assert made.clients.is_open(asked)
-    answer = made.clients.outcome(asked)
-    (result,) = answer.markers
+            made.cluster.faults.cut(other, leader)
+    sent = made.clients.send(leader, markers(made, ("t", 0), ("x", 0), producer=producer))
+    assert sent.is_open()
+    response = made.clients.outcome(sent)
+    (result,) = response.markers
     assert {topic.name: topic.partitions[0].error_code for topic in result.topics} == {
         "t": ErrorCode.request_timed_out,
         "x": ErrorCode.unknown_topic_or_partition,
@@ -297,17 +293,17 @@ def test_a_marker_is_answered_when_replicated_or_timed_out() -> None:
 
 
 def test_a_marker_without_a_producer_id_is_rejected(made: Producers, producer: Producer) -> None:
-    """`MemoryRecordsBuilder` rejects it, which fails Kafka's whole request."""
+    """`MemoryRecordsBuilder` rejects such a marker, which fails Kafka's whole request."""
     for nobody in ((-1, producer[1]), (producer[0], -1)):
-        asked = made.clients.ask(1, markers(made, ("t", 0), producer=nobody))
-        (result,) = made.clients.outcome(asked).markers
+        sent = made.clients.send(1, markers(made, ("t", 0), producer=nobody))
+        (result,) = made.clients.outcome(sent).markers
         assert result.topics[0].partitions[0].error_code is ErrorCode.unknown_server_error
     assert end_offsets(made) == (0, 0)
 
 
 def test_a_waiting_fetch_returns_aborted_transactions(made: Producers, producer: Producer) -> None:
     assert made.produce(producer, version=12) is NONE
-    asked = made.clients.ask(
+    sent = made.clients.send(
         1,
         request(
             "fetch", 12, replica_id=-1, max_wait=5_000, min_bytes=1, max_bytes=1 << 20,
@@ -320,10 +316,10 @@ def test_a_waiting_fetch_returns_aborted_transactions(made: Producers, producer:
         ),
     )  # fmt: skip
     made.cluster.advance(100)
-    assert made.clients.is_open(asked)
+    assert sent.is_open()
     assert made.end(producer, commit=False, version=5).error_code is NONE
-    answer = made.clients.outcome(asked)
-    (partition,) = answer.responses[0].partitions
+    response = made.clients.outcome(sent)
+    (partition,) = response.responses[0].partitions
     assert (partition.high_watermark, partition.last_stable_offset) == (2, 2)
     (aborted,) = partition.aborted_transactions
     assert (aborted.producer_id, aborted.first_offset) == (producer[0], 0)

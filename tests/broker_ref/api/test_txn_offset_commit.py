@@ -1,4 +1,4 @@
-"""TxnOffsetCommit, and OffsetFetch with `require_stable`.
+"""Tests of TxnOffsetCommit, and of OffsetFetch with `require_stable`.
 
 The tests simulate the transaction coordinator.
 """
@@ -21,20 +21,21 @@ from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import PartitionKey
 from broker_ref.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from integration.raw import request
-from tests.broker_ref.node.driver import HOST, PORT, NodeDriver, only_response
+from integration.simulation.cluster import PORT, host_of
+from tests.broker_ref.node.driver import NodeDriver, only_response
 from tests.broker_ref.node.requests import create_topic
 
 OFFSETS = PartitionKey(topic="__consumer_offsets", partition=0)
-Answer = Mapping[PartitionKey, ErrorCode]
+PartitionErrorCodes = Mapping[PartitionKey, ErrorCode]
 
 
 class TransactionCoordinator:
-    """A simulated coordinator; `answer` None delays its reply."""
+    """A simulated coordinator; it delays its response if `response` is None."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, verifies: bool = True) -> None:
-        self.asked: list[Any] = []
-        self.waiting: list[Reply[Answer]] = []
-        self.answer: Answer | None = {}
+        self.verifications: list[Any] = []
+        self.waiting: list[Reply[PartitionErrorCodes]] = []
+        self.response: PartitionErrorCodes | None = {}
         self.driver = NodeDriver(
             BrokerConfig(
                 offsets_topic_num_partitions=1,
@@ -45,30 +46,29 @@ class TransactionCoordinator:
         create_topic(self.driver, "t", 3)
         monkeypatch.setattr(AddPartitionsToTxnManager, "add_or_verify_transaction", self._verify)
 
-    def _verify(self, *asked: Any, add: bool) -> Reply[Answer]:
-        self.asked.append((*asked, add))
-        reply: Reply[Answer] = Reply(self.driver.broker.replicas.mark_changed)
-        if self.answer is None:
+    def _verify(self, *arguments: Any, add: bool) -> Reply[PartitionErrorCodes]:
+        self.verifications.append((*arguments, add))
+        reply: Reply[PartitionErrorCodes] = Reply(self.driver.broker.replicas.mark_changed)
+        if self.response is None:
             self.waiting.append(reply)
         else:
-            reply.complete(self.answer)
+            reply.complete(self.response)
         return reply
 
     def make_offsets_topic(self) -> None:
-        """Create the offsets topic."""
         self.driver.call(request("find_coordinator", 2, key="g", key_type=0))
 
     def commit(self, *offsets: tuple[int, int], **changed: Any) -> list[ErrorCode]:
         """Commit (partition, offset) pairs of topic t and return the error codes."""
         return codes(self.driver.call(commit_request(*offsets, **changed)))
 
-    def go_on(self) -> list[Effect]:
-        """Return the broker's effects after the replies."""
-        opened = ConnectionOpened(connection_id=2, peer="p:1", local=(HOST, PORT))
+    def complete_verification(self) -> list[Effect]:
+        """Process the coordinator's responses and return the broker's effects."""
+        opened = ConnectionOpened(connection_id=2, peer="p:1", local=(host_of(1), PORT))
         return self.driver.handle(opened)
 
     def end(self, *, commit: bool, partition: int = 0, epoch: int = 0) -> ErrorCode:
-        """End the transaction in a partition of the offsets topic."""
+        """Write a marker that ends the transaction in a partition of the offsets topic."""
         topic = {"name": OFFSETS.topic, "partition_indexes": [partition]}
         marker = {
             "producer_id": 7,
@@ -77,25 +77,25 @@ class TransactionCoordinator:
             "topics": [topic],
             "coordinator_epoch": 0,
         }
-        answer = self.driver.call(request("write_txn_markers", 1, markers=[marker]))
-        code = answer.markers[0].topics[0].partitions[0].error_code
+        response = self.driver.call(request("write_txn_markers", 1, markers=[marker]))
+        code = response.markers[0].topics[0].partitions[0].error_code
         assert isinstance(code, ErrorCode)
         return code
 
     def fetch(
         self, *partitions: int, version: int = 8, require_stable: bool = True
     ) -> dict[int, tuple[int, ErrorCode]]:
-        """Return offset and error code by partition of topic t; all partitions if none is named."""
+        """Return (offset, error code) by partition of topic t, by default of all partitions."""
         topics = None
         if partitions:
             topics = [{"name": "t", "partition_indexes": list(partitions)}]
-        asked: dict[str, Any] = {"group_id": "g", "topics": topics}
+        requested: dict[str, Any] = {"group_id": "g", "topics": topics}
         if version >= 8:
-            asked = {"groups": [asked]}
-        answer = self.driver.call(
-            request("offset_fetch", version, **asked, require_stable=require_stable)
+            requested = {"groups": [requested]}
+        response = self.driver.call(
+            request("offset_fetch", version, **requested, require_stable=require_stable)
         )
-        group = answer.groups[0] if version >= 8 else answer
+        group = response.groups[0] if version >= 8 else response
         assert group.error_code is ErrorCode.none
         return {
             one.partition_index: (one.committed_offset, one.error_code)
@@ -137,14 +137,14 @@ def codes(response: Any) -> list[ErrorCode]:
 def test_a_group_is_verified_once(coordinator: TransactionCoordinator, version: int) -> None:
     assert coordinator.commit((0, 5), (1, 6), version=version) == [ErrorCode.none] * 2
     assert coordinator.commit((2, 7), version=version) == [ErrorCode.none]
-    assert coordinator.asked == [("x", 7, 0, (OFFSETS,), version >= 5)]
+    assert coordinator.verifications == [("x", 7, 0, (OFFSETS,), version >= 5)]
     assert coordinator.end(commit=True, partition=1) is ErrorCode.unknown_topic_or_partition
     assert coordinator.end(commit=True) is ErrorCode.none
     assert coordinator.fetch(0, 1, 2) == {
         0: (5, ErrorCode.none), 1: (6, ErrorCode.none), 2: (7, ErrorCode.none),
     }  # fmt: skip
     assert coordinator.commit((0, 8), version=version) == [ErrorCode.none]
-    assert len(coordinator.asked) == 2
+    assert len(coordinator.verifications) == 2
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
@@ -154,44 +154,44 @@ def test_groups_are_added_even_if_verification_is_off(
     made = TransactionCoordinator(monkeypatch, verifies=False)
     made.make_offsets_topic()
     assert made.commit((0, 5), version=version) == [ErrorCode.none]
-    assert len(made.asked) == (version >= 5)
+    assert len(made.verifications) == (version >= 5)
 
 
 def test_nothing_is_written_before_the_verification(
     coordinator: TransactionCoordinator,
 ) -> None:
-    coordinator.answer = None
-    asked = commit_request((0, 5))
-    assert coordinator.driver.send(asked) == []
+    coordinator.response = None
+    requested = commit_request((0, 5))
+    assert coordinator.driver.send(requested) == []
     partition = coordinator.driver.broker.groups.check_coordinator("g")
     assert partition.log.log_end_offset == 0
     (reply,) = coordinator.waiting
     reply.complete({OFFSETS: ErrorCode.none})
-    assert codes(only_response(asked, coordinator.go_on())) == [ErrorCode.none]
+    assert codes(only_response(requested, coordinator.complete_verification())) == [ErrorCode.none]
     assert partition.log.log_end_offset == 1
 
 
 def test_a_marker_during_the_verification_causes_another_one(
     coordinator: TransactionCoordinator,
 ) -> None:
-    """The marker belongs to the previous transaction, while the producer is at the next one."""
+    """The marker ends the previous transaction, while the producer is already in the next one."""
     coordinator.commit((0, 5), version=5)
-    coordinator.answer = None
-    asked = commit_request((0, 6), version=4, producer_epoch=1)
-    assert coordinator.driver.send(asked) == []
+    coordinator.response = None
+    requested = commit_request((0, 6), version=4, producer_epoch=1)
+    assert coordinator.driver.send(requested) == []
     coordinator.end(commit=True, epoch=1)
     coordinator.waiting[0].complete({OFFSETS: ErrorCode.none})
-    assert coordinator.go_on() == []
+    assert coordinator.complete_verification() == []
     coordinator.driver.close(2)
     (_, again) = coordinator.waiting
     again.complete({OFFSETS: ErrorCode.none})
-    assert codes(only_response(asked, coordinator.go_on())) == [ErrorCode.none]
+    assert codes(only_response(requested, coordinator.complete_verification())) == [ErrorCode.none]
     coordinator.end(commit=True, epoch=1)
     assert coordinator.fetch(0) == {0: (6, ErrorCode.none)}
 
 
 @pytest.mark.parametrize(
-    ("answer", "version", "expected"),
+    ("response", "version", "expected"),
     [
         (ErrorCode.transaction_abortable, 3, ErrorCode.invalid_txn_state),
         (ErrorCode.transaction_abortable, 4, ErrorCode.transaction_abortable),
@@ -204,9 +204,9 @@ def test_a_marker_during_the_verification_causes_another_one(
     ],
 )
 def test_unverified_offsets_are_not_written(
-    coordinator: TransactionCoordinator, answer: ErrorCode, version: int, expected: ErrorCode
+    coordinator: TransactionCoordinator, response: ErrorCode, version: int, expected: ErrorCode
 ) -> None:
-    coordinator.answer = {OFFSETS: answer}
+    coordinator.response = {OFFSETS: response}
     assert coordinator.commit((0, 5), version=version) == [expected]
     assert coordinator.fetch(0) == {0: (-1, ErrorCode.none)}
 
@@ -216,7 +216,7 @@ def test_invalid_offsets_do_not_prevent_the_others(
 ) -> None:
     unknown = ErrorCode.unknown_topic_or_partition
     assert coordinator.commit((9, 1)) == [unknown]
-    assert coordinator.asked == []
+    assert coordinator.verifications == []
     too_large = coordinator.commit((9, 1), (1, 1), metadata="x" * 11)
     assert too_large == [unknown, ErrorCode.offset_metadata_too_large]
     assert coordinator.commit((0, 5), (9, 1)) == [ErrorCode.none, unknown]
@@ -232,15 +232,15 @@ def test_group_errors_apply_to_all_existing_partitions(
     assert refused == [ErrorCode.illegal_generation, unknown]
     too_large = coordinator.commit((0, 5), metadata="x" * 11, generation_id=3)
     assert too_large == [ErrorCode.illegal_generation]
-    asked = len(coordinator.asked)
+    requested = len(coordinator.verifications)
     assert coordinator.commit((0, 5), group_id="") == [ErrorCode.invalid_group_id]
-    assert len(coordinator.asked) == asked
+    assert len(coordinator.verifications) == requested
 
 
 def test_without_the_offsets_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     made = TransactionCoordinator(monkeypatch)
     assert made.commit((0, 5)) == [ErrorCode.coordinator_not_available]
-    assert made.asked == []
+    assert made.verifications == []
 
 
 def test_a_group_that_is_being_loaded(
@@ -260,7 +260,7 @@ def test_a_group_that_is_being_loaded(
 
 
 def test_offset_records_have_kafkas_format(coordinator: TransactionCoordinator) -> None:
-    """Each batch has sequence 0, and values have no topic id, because the request has none."""
+    """Batches have sequence 0, and values have no topic id, because the request has none."""
     coordinator.commit((0, 5), metadata=None)
     partition = coordinator.driver.broker.groups.check_coordinator("g")
     data = partition.log.read(0, end_offset=1, max_bytes=1 << 20, at_least_one_batch=True)

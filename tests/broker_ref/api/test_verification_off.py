@@ -1,4 +1,4 @@
-"""Produce where `transaction.partition.verification.enable` is off."""
+"""Tests of Produce without `transaction.partition.verification.enable`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from kio.schema.errors import ErrorCode
 from broker_ref.config import BrokerConfig
 from broker_ref.coordination.replies import Reply
 from broker_ref.replication.partition import PartitionKey
-from broker_ref.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager, Answer
+from broker_ref.transaction.add_partitions_to_txn_manager import (
+    AddPartitionsToTxnManager,
+    PartitionErrorCodes,
+)
 from integration.raw import request
 from tests.broker_ref.node.driver import NodeDriver
 from tests.broker_ref.node.requests import batch, create_topic, produced
@@ -20,22 +23,22 @@ from tests.broker_ref.node.requests import batch, create_topic, produced
 def test_partitions_are_added_even_if_verification_is_off(
     monkeypatch: pytest.MonkeyPatch, version: int, is_asked: bool
 ) -> None:
-    """Otherwise nobody would end the transaction in the partition."""
+    """Otherwise the coordinator would not write a marker into the partition."""
     driver = NodeDriver(BrokerConfig(transaction_partition_verification_enable=False))
     create_topic(driver, "t")
-    asked: list[tuple[PartitionKey, ...]] = []
+    requested: list[tuple[PartitionKey, ...]] = []
 
-    def verify(*question: Any, add: bool) -> Reply[Answer]:
+    def verify(*question: Any, add: bool) -> Reply[PartitionErrorCodes]:
         assert add
         partitions = question[4]
-        asked.append(partitions)
-        reply: Reply[Answer] = Reply(driver.broker.replicas.mark_changed)
+        requested.append(partitions)
+        reply: Reply[PartitionErrorCodes] = Reply(driver.broker.replicas.mark_changed)
         reply.complete(dict.fromkeys(partitions, ErrorCode.none))
         return reply
 
     monkeypatch.setattr(AddPartitionsToTxnManager, "add_or_verify_transaction", verify)
     records = batch("a", producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
-    answer = driver.call(
+    response = driver.call(
         request(
             "produce",
             version,
@@ -45,5 +48,5 @@ def test_partitions_are_added_even_if_verification_is_off(
             topic_data=[{"name": "t", "partition_data": [{"index": 0, "records": records}]}],
         )
     )
-    assert produced(answer).error_code is ErrorCode.none
-    assert asked == ([(PartitionKey(topic="t", partition=0),)] if is_asked else [])
+    assert produced(response).error_code is ErrorCode.none
+    assert requested == ([(PartitionKey(topic="t", partition=0),)] if is_asked else [])

@@ -1,4 +1,4 @@
-"""Waiting requests: fetches for records, produces and commits for replicas."""
+"""Tests of waiting requests: Fetch for records, Produce and OffsetCommit for replicas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from broker_ref.events import Effect
 from broker_ref.log.partition_log import PartitionLog
 from broker_ref.replication.partition import Partition
 from integration.raw import request as plain_request
-from tests.broker_ref.node.driver import NodeDriver, closes, is_silent, only_response
+from integration.simulation.event_queue import START_MS
+from tests.broker_ref.node.driver import NodeDriver, closes, has_no_response, only_response
 from tests.broker_ref.node.requests import (
     batch,
     create_topic,
@@ -28,7 +29,6 @@ from tests.broker_ref.node.requests import (
     produced,
     request,
 )
-from tests.broker_ref.virtual import START_MS
 
 READER, WRITER, OTHER = 1, 2, 3
 
@@ -45,7 +45,6 @@ def for_connection(effects: list[Effect], connection_id: int) -> list[Effect]:
 
 
 def write(driver: NodeDriver, *values: str, partition: int = 0) -> list[Effect]:
-    """Produce and return the effects for other connections."""
     effects = driver.send(produce(batch(*values), partition=partition), connection_id=WRITER)
     assert len(for_connection(effects, WRITER)) == 1
     return [effect for effect in effects if effect.connection_id != WRITER]
@@ -68,8 +67,8 @@ def test_a_fetch_returns_available_records_at_its_deadline(driver: NodeDriver) -
     waiting = fetch((0, 0), max_wait=500, min_bytes=1 << 20)
     assert driver.send(waiting, connection_id=READER) == []
     assert driver.advance(499) == []
-    (answer,) = fetched(only_response(waiting, driver.advance(1)))
-    assert len(answer.records) > 0
+    (response,) = fetched(only_response(waiting, driver.advance(1)))
+    assert len(response.records) > 0
 
 
 def test_min_bytes_applies_to_all_partitions_together(driver: NodeDriver) -> None:
@@ -80,20 +79,23 @@ def test_min_bytes_applies_to_all_partitions_together(driver: NodeDriver) -> Non
     only_response(waiting, write(driver, "b", partition=1))
 
 
-FULL_IN_OTHER_WORDS = [
-    pytest.param({"min_bytes": 5000, "partition_max_bytes": 5000}, id="whole batches fall short"),
-    pytest.param({"min_bytes": 9000, "max_bytes": 5000}, id="more than may be returned"),
+LIMITS_OF_FULL_RESPONSES = [
+    pytest.param(
+        {"min_bytes": 5000, "partition_max_bytes": 5000},
+        id="complete batches are smaller than min_bytes",
+    ),
+    pytest.param({"min_bytes": 9000, "max_bytes": 5000}, id="min_bytes is larger than max_bytes"),
 ]
 
 
-@pytest.mark.parametrize("limits", FULL_IN_OTHER_WORDS)
+@pytest.mark.parametrize("limits", LIMITS_OF_FULL_RESPONSES)
 def test_a_full_fetch_response_does_not_wait(driver: NodeDriver, limits: dict[str, Any]) -> None:
     for _ in range(4):
         write(driver, "x" * 1000)
-    asked = fetch((0, 0), max_wait=500, **limits)
-    assert driver.send(asked, connection_id=READER) == []
-    (woken,) = fetched(only_response(asked, write(driver, "x" * 1000)))
-    (at_once,) = fetched(driver.call(asked, connection_id=READER))
+    requested = fetch((0, 0), max_wait=500, **limits)
+    assert driver.send(requested, connection_id=READER) == []
+    (woken,) = fetched(only_response(requested, write(driver, "x" * 1000)))
+    (at_once,) = fetched(driver.call(requested, connection_id=READER))
     assert woken.records == at_once.records
     assert 4000 < len(woken.records) < 5000
 
@@ -107,8 +109,8 @@ def test_a_fetch_behind_the_active_segment_does_not_wait(behind: bool) -> None:
         write(driver, "x" * 500_000)
     waiting = fetch((0, 0 if behind else 2), **limits)
     assert driver.send(waiting, connection_id=READER) == []
-    (answer,) = fetched(only_response(waiting, write(driver, "x" * 500_000)))
-    assert (len(answer.records) > 1_000_000) == behind
+    (response,) = fetched(only_response(waiting, write(driver, "x" * 500_000)))
+    assert (len(response.records) > 1_000_000) == behind
     only_response(waiting, driver.send(fetch((0, 0), **limits), connection_id=READER))
 
 
@@ -119,11 +121,11 @@ def test_a_waiting_fetch_reads_nothing(driver: NodeDriver, monkeypatch: pytest.M
     with monkeypatch.context() as patch:
         patch.setattr(PartitionLog, "read", lambda *_, **__: pytest.fail("the log was read"))
         assert write(driver, "b") == []
-    (answer,) = fetched(only_response(waiting, driver.advance(500)))
-    assert len(answer.records) == 2 * len(batch("a"))
+    (response,) = fetched(only_response(waiting, driver.advance(500)))
+    assert len(response.records) == 2 * len(batch("a"))
 
 
-def test_disconnected_clients_are_not_answered(driver: NodeDriver) -> None:
+def test_disconnected_clients_get_no_response(driver: NodeDriver) -> None:
     driver.open(READER)
     assert driver.send(fetch((0, 0), max_wait=500), connection_id=READER) == []
     driver.close(READER)
@@ -131,7 +133,7 @@ def test_disconnected_clients_are_not_answered(driver: NodeDriver) -> None:
     assert driver.advance(1000) == []
 
 
-def test_several_waiting_fetches_are_answered_once_each(driver: NodeDriver) -> None:
+def test_several_waiting_fetches_get_one_response_each(driver: NodeDriver) -> None:
     waiting = fetch((0, 0), max_wait=500)
     assert driver.send(waiting, connection_id=READER) == []
     assert driver.send(waiting, connection_id=OTHER) == []
@@ -144,11 +146,11 @@ def test_deleting_the_topic_ends_the_wait(driver: NodeDriver) -> None:
     waiting = fetch((0, 0), max_wait=500)
     assert driver.send(waiting, connection_id=READER) == []
     effects = driver.send(request(20, 5, topic_names=("t",), timeout=ms(0)), connection_id=WRITER)
-    (answer,) = fetched(only_response(waiting, for_connection(effects, READER)))
-    assert answer.error_code is ErrorCode.unknown_topic_or_partition
+    (response,) = fetched(only_response(waiting, for_connection(effects, READER)))
+    assert response.error_code is ErrorCode.unknown_topic_or_partition
 
 
-def test_an_error_is_answered_immediately(driver: NodeDriver) -> None:
+def test_an_error_is_returned_immediately(driver: NodeDriver) -> None:
     (first, second) = fetched(driver.call(fetch((0, 99), (1, 0), max_wait=500)))
     assert first.error_code is ErrorCode.offset_out_of_range
     assert second.error_code is ErrorCode.none
@@ -167,7 +169,7 @@ def partition_of(driver: NodeDriver, topic: str = "t", index: int = 0) -> Partit
 
 
 def in_sync_with(partition: Partition, *brokers: int, lagging: tuple[int, ...] = ()) -> None:
-    """Put other brokers, which have no records yet, into the ISR."""
+    """Add brokers that have no records yet to the ISR."""
     partition.apply_metadata(
         dataclasses.replace(
             partition.metadata,
@@ -188,11 +190,11 @@ def test_acks_all_waits_for_every_in_sync_replica(driver: NodeDriver) -> None:
     assert driver.send(waiting, connection_id=WRITER) == []
     assert partition.high_watermark == 0
     in_sync_with(partition)
-    # The leader is the only in-sync replica now, so its records are committed.
+    # The leader is the only in-sync replica, so its records are committed.
     driver.broker.replicas.mark_changed(partition.key)
     effects = driver.send(produce(batch("b"), partition=1), connection_id=OTHER)
-    answered = produced(only_response(waiting, for_connection(effects, WRITER)))
-    assert (answered.error_code, answered.base_offset) == (ErrorCode.none, 0)
+    responses = produced(only_response(waiting, for_connection(effects, WRITER)))
+    assert (responses.error_code, responses.base_offset) == (ErrorCode.none, 0)
     (read,) = fetched(only_response(reading, for_connection(effects, READER)))
     assert read.high_watermark == 1
 
@@ -203,9 +205,9 @@ def test_acks_all_times_out_and_acks_one_does_not_wait(driver: NodeDriver) -> No
     assert driver.send(waiting, connection_id=WRITER) == []
     assert produced(driver.call(produce(batch("b"), acks=1))).base_offset == 1
     assert driver.advance(799) == []
-    answered = produced(only_response(waiting, driver.advance(1)))
-    assert answered.error_code is ErrorCode.request_timed_out
-    assert (answered.base_offset, answered.log_start_offset) == (0, 0)
+    responses = produced(only_response(waiting, driver.advance(1)))
+    assert responses.error_code is ErrorCode.request_timed_out
+    assert (responses.base_offset, responses.log_start_offset) == (0, 0)
 
 
 def test_an_appended_batch_returns_its_offset_and_the_new_leader() -> None:
@@ -225,11 +227,11 @@ def test_an_appended_batch_returns_its_offset_and_the_new_leader() -> None:
     moved = dataclasses.replace(partition.metadata, leader=2, leader_epoch=9)
     driver.broker.metadata.topics["t"].partitions[0] = moved
     partition.apply_metadata(moved, START_MS)
-    answered = produced(only_response(waiting, driver.advance(800)))
-    assert answered.error_code is ErrorCode.not_leader_or_follower
-    assert (answered.base_offset, answered.log_start_offset) == (0, 0)
-    assert answered.log_append_time.timestamp() * 1000 == appended_ms
-    assert (answered.current_leader.leader_id, answered.current_leader.leader_epoch) == (2, 9)
+    responses = produced(only_response(waiting, driver.advance(800)))
+    assert responses.error_code is ErrorCode.not_leader_or_follower
+    assert (responses.base_offset, responses.log_start_offset) == (0, 0)
+    assert responses.log_append_time.timestamp() * 1000 == appended_ms
+    assert (responses.current_leader.leader_id, responses.current_leader.leader_epoch) == (2, 9)
 
 
 def test_consumers_read_below_the_high_watermark(driver: NodeDriver) -> None:
@@ -237,14 +239,14 @@ def test_consumers_read_below_the_high_watermark(driver: NodeDriver) -> None:
     in_sync_with(partition_of(driver), 2)
     driver.call(produce(batch("not yet"), acks=1))
     # An empty in-sync follower lowers the high watermark below committed records, but a fetch
-    # between it and the log end is not an error.
-    (answer,) = fetched(driver.call(fetch((0, 2))))
-    assert (answer.error_code, answer.records) == (ErrorCode.none, b"")
+    # between the high watermark and the log end is not an error.
+    (response,) = fetched(driver.call(fetch((0, 2))))
+    assert (response.error_code, response.records) == (ErrorCode.none, b"")
 
 
 def test_too_few_in_sync_replicas(driver: NodeDriver) -> None:
     create_topic(driver, "careful", min_insync_replicas="2")
-    # The minimum does not exceed the number of replicas.
+    # The required number of in-sync replicas never exceeds the number of replicas.
     assert produced(driver.call(produce(batch("a"), topic="careful"))).error_code is ErrorCode.none
     in_sync_with(partition_of(driver, "careful"), lagging=(2,))
     refused = produced(driver.call(produce(batch("a"), topic="careful")))
@@ -254,7 +256,7 @@ def test_too_few_in_sync_replicas(driver: NodeDriver) -> None:
 
 
 def test_acks_zero_has_no_response_and_closes_on_errors(driver: NodeDriver) -> None:
-    assert is_silent(driver.send(produce(batch("a"), acks=0)))
+    assert has_no_response(driver.send(produce(batch("a"), acks=0)))
     assert "unknown_topic_or_partition" in closes(
         driver.send(produce(batch("a"), acks=0, partition=9))
     )

@@ -1,4 +1,4 @@
-"""A controller under test, with brokers that register and send heartbeats as a test demands."""
+"""A controller under test, with brokers that the test registers and whose heartbeats it sends."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ JOURNAL = "journal"
 
 
 class ControllerDriver:
-    """A controller with its storage and its clock."""
-
     def __init__(
         self,
         *brokers: int,
@@ -44,16 +42,14 @@ class ControllerDriver:
 
     @property
     def metadata(self) -> ClusterMetadata:
-        """The cluster metadata of the controller."""
         return self.controller.metadata
 
     def restart(self) -> None:
-        """Stop the controller and start it on the same storage."""
         self.controller.close()
         self.controller = self._open()
 
     def register(self, broker_id: int, *, incarnation: int | None = None) -> int:
-        """Register a broker and return its epoch; without `incarnation` it is a new one."""
+        """Register a broker and return its broker epoch; the default is a new incarnation."""
         if incarnation is None:
             self._incarnations += 1
             incarnation = self._incarnations
@@ -70,7 +66,6 @@ class ControllerDriver:
         )
 
     def start(self, broker_id: int) -> None:
-        """Register a broker and unfence it."""
         self.register(broker_id)
         reply = self.heartbeat(broker_id)
         assert not reply.is_fenced
@@ -102,12 +97,11 @@ class ControllerDriver:
         )
 
     def advance(self, elapsed_ms: int) -> None:
-        """Advance the clock."""
         self.now_ms += elapsed_ms
         self.controller.tick(self.now_ms)
 
     def expire(self, *brokers: int) -> None:
-        """Let the sessions of these brokers expire while the others keep theirs."""
+        """Let the sessions of these brokers expire; the other brokers send heartbeats."""
         timeout_ms = self.config.broker_session_timeout_ms
         self.now_ms += timeout_ms - 1
         for broker in self.metadata.brokers.values():
@@ -124,7 +118,7 @@ class ControllerDriver:
         broker_epochs: Mapping[int, int] | None = None,
         **fields: int,
     ) -> PartitionMetadata | ApiError:
-        """Propose an ISR as the leader, with `fields` overridden; return the outcome."""
+        """Propose an ISR as the leader and return the outcome; `fields` override the request."""
         known = {b.broker_id: b.broker_epoch for b in self.metadata.brokers.values()}
         values = {
             "leader_id": partition.leader,
@@ -145,11 +139,9 @@ class ControllerDriver:
         return outcome
 
     def is_fenced(self, broker_id: int) -> bool:
-        """Return whether the controller has fenced a broker."""
         return self.metadata.brokers[broker_id].is_fenced
 
     def partition(self, topic: str = "t", partition: int = 0) -> PartitionMetadata:
-        """Return an existing partition."""
         found = self.controller.metadata.partition(topic, partition)
         assert found is not None
         return found

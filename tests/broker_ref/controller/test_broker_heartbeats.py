@@ -1,4 +1,4 @@
-"""Broker registrations, heartbeats and sessions."""
+"""Tests of broker registrations, heartbeats and sessions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_another_incarnation_is_refused_until_the_session_expires() -> None:
     first = driver.register(1, incarnation=100)
     driver.heartbeat(1)
     again = driver.register(1, incarnation=100)
-    assert again == first  # the same incarnation keeps its epoch and its state
+    assert again == first  # the same incarnation keeps its broker epoch and its state
     assert not driver.is_fenced(1)
     code = refused(lambda: driver.register(1, incarnation=101))
     assert code is ErrorCode.duplicate_broker_registration

@@ -1,4 +1,4 @@
-"""The controller's operations on topics, its journal and its snapshots."""
+"""Tests of the controller's topic operations, journal and snapshots."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ def refused(action: Callable[[], object]) -> ErrorCode:
 
 
 def same(one: ClusterMetadata, other: ClusterMetadata) -> bool:
-    """Return whether two views have the same contents."""
     return (one.records(), one.end_offset) == (other.records(), other.end_offset)
 
 
 def followed(driver: ControllerDriver, follower: ClusterMetadata) -> ClusterMetadata:
-    """Bring a follower's view up to date, one batch at a time, and return it."""
+    """Bring a follower's image up to date, one batch at a time, and return it."""
     while follower.end_offset < driver.metadata.end_offset:
         data = driver.controller.batches_from(follower.end_offset, 1)
         if data is None:

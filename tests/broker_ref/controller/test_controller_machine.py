@@ -1,4 +1,4 @@
-"""The metadata stays consistent under random operations of brokers and admins."""
+"""A test that metadata stays consistent under random operations of brokers and admins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOME_BROKERS = st.lists(BROKERS, min_size=1, max_size=4, unique=True)
 
 
 class ControllerMachine(RuleBasedStateMachine):
-    """Four brokers and two topics; one topic allows unclean leader elections."""
+    """Four brokers and two topics, one of which allows unclean leader elections."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class ControllerMachine(RuleBasedStateMachine):
         assert same(self.driver.metadata, before)
 
     @invariant()
-    def partitions_are_sound(self) -> None:
+    def partitions_are_consistent(self) -> None:
         metadata = self.driver.metadata
         for partition in metadata.partitions():
             assert partition.isr, partition
@@ -109,7 +109,7 @@ class ControllerMachine(RuleBasedStateMachine):
             assert all(metadata.is_active(replica) for replica in partition.isr), partition
 
     @invariant()
-    def epochs_never_fall(self) -> None:
+    def epochs_never_decrease(self) -> None:
         for partition in self.driver.metadata.partitions():
             key = (partition.topic, partition.partition)
             before = self.before.get(key, partition)

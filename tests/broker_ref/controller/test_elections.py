@@ -1,4 +1,4 @@
-"""Leader elections and ISR changes."""
+"""Tests of leader elections and ISR changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ def cluster(*replicas: int, configs: dict[str, str | None] | None = None) -> Con
 
 
 def seen(driver: ControllerDriver) -> tuple[int, tuple[int, ...], int]:
-    """Return leader, ISR and leader epoch."""
     partition = driver.partition()
     return partition.leader, partition.isr, partition.leader_epoch
 
@@ -61,7 +60,7 @@ def test_last_in_sync_replica_stays_in_the_isr_without_leading() -> None:
 
 def test_crashed_broker_leads_in_a_new_epoch() -> None:
     driver = cluster(1)
-    driver.now_ms += 9_000  # the session has expired, but the broker is not fenced yet
+    driver.now_ms += 9_000  # the session is over, but the broker is not fenced yet
     driver.register(1)
     assert seen(driver) == (-1, (1,), 1)
     driver.heartbeat(1)

@@ -1,4 +1,4 @@
-"""Placement of replicas."""
+"""Tests of the placement of replicas."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def first(bound: int) -> int:
 
 
 def test_stripes_of_kafkas_documentation() -> None:
-    # Three racks A, B and C with three brokers each; every random offset is zero.
+    # Three racks A, B and C have three brokers each; every random offset is zero.
     brokers = [broker(rack * 10 + i, "ABC"[rack]) for rack in range(3) for i in range(3)]
     placed = place(brokers, count=3, replication_factor=3, draw=first)
     assert placed == [(0, 10, 20), (11, 21, 1), (22, 2, 12)]

@@ -1,4 +1,4 @@
-"""The controller's APIs as frames, in all versions."""
+"""Tests of the controller's APIs with encoded requests, in all versions."""
 
 from __future__ import annotations
 
@@ -51,18 +51,27 @@ from broker_ref.protocol.frames import (
 )
 from broker_ref.protocol.identifiers import Uuid
 from broker_ref.protocol.reader import Cursor, read_message
+from broker_ref.security.acls import AclCache
+from broker_ref.security.authorizer import UNRESTRICTED, AuthHelper, StandardAuthorizer
 from tests.broker_ref.controller.clusters import CLUSTER_ID, ControllerDriver
 from tests.broker_ref.controller_api.test_messages import response_message
 
 
 class Wire:
-    """Sends messages to a controller's handlers as encoded bytes."""
+    """A client that sends encoded messages to a controller's handlers."""
 
     def __init__(self, driver: ControllerDriver) -> None:
         self.driver = driver
 
-    def send(self, api: Api[Any], request: object, version: int | None = None) -> Any:
-        """Send a request and return the decoded response or the Wait."""
+    def send(
+        self,
+        api: Api[Any],
+        request: object,
+        version: int | None = None,
+        *,
+        auth: AuthHelper = UNRESTRICTED,
+    ) -> Any:
+        """Send a request and return the decoded response or the `Wait`."""
         version = api.versions[-1] if version is None else version
         frame = request_frame(
             api_key=api.key, version=version, correlation_id=5, client_id="test", message=request
@@ -76,12 +85,11 @@ class Wire:
             controller=self.driver.controller,
             apis=lambda: tuple(APIS.values()),
         )
-        call = Call(version=version, client_id="test", now_ms=self.driver.now_ms)
+        call = Call(version=version, client_id="test", now_ms=self.driver.now_ms, auth=auth)
         outcome = api.handle(side, call, read_message(schema, api.request, cursor))
         return outcome if isinstance(outcome, Wait) else self.received(api, version, outcome)
 
     def received(self, api: Api[Any], version: int, outcome: object) -> Any:
-        """Decode a response as the client does."""
         frame = response_frame(api_key=api.key, version=version, correlation_id=5, message=outcome)
         return read_response(
             api_key=api.key, version=version, message=response_message(api), frame=frame
@@ -106,12 +114,12 @@ def fetched(response: k01_fetch.FetchResponse) -> k01_fetch.FetchedPartition:
 
 
 def test_metadata_is_fetched_in_commits(wire: Wire) -> None:
-    answer = fetched(wire.send(k01_fetch.API, fetch(0)))
+    response = fetched(wire.send(k01_fetch.API, fetch(0)))
     follower = ClusterMetadata()
-    for commit in decode_commits(answer.records or b""):
+    for commit in decode_commits(response.records or b""):
         follower.apply_commit(commit)
     assert follower.records() == wire.driver.metadata.records()
-    assert answer.high_watermark == follower.end_offset
+    assert response.high_watermark == follower.end_offset
 
 
 def test_a_fetch_at_the_end_waits_for_a_change(wire: Wire) -> None:
@@ -132,11 +140,11 @@ def test_a_fetch_at_the_end_waits_for_a_change(wire: Wire) -> None:
 
 def test_a_broker_that_is_far_behind_gets_a_snapshot_in_parts(wire: Wire) -> None:
     wire.driver.restart()
-    answer = fetched(wire.send(k01_fetch.API, fetch(0, max_wait_ms=500)))
+    response = fetched(wire.send(k01_fetch.API, fetch(0, max_wait_ms=500)))
     end_offset = wire.driver.metadata.end_offset
-    assert answer.records == b""
-    assert answer.snapshot_id.end_offset == end_offset
-    wire.driver.expire(2)  # Other metadata meanwhile; the snapshot does not change.
+    assert response.records == b""
+    assert response.snapshot_id.end_offset == end_offset
+    wire.driver.expire(2)  # The metadata changes, but the snapshot does not.
     data = b""
     size = None
     while size is None or len(data) < size:
@@ -156,12 +164,12 @@ def test_a_broker_that_is_far_behind_gets_a_snapshot_in_parts(wire: Wire) -> Non
 
 
 def snapshot_part(wire: Wire, end_offset: int, position: int) -> k59_fetch_snapshot.SnapshotPart:
-    wanted = k59_fetch_snapshot.WantedSnapshot(
+    wanted = k59_fetch_snapshot.RequestedSnapshot(
         partition=0,
         snapshot_id=k01_fetch.SnapshotId(end_offset=end_offset, epoch=0),
         position=position,
     )
-    topic = k59_fetch_snapshot.WantedTopic(name=METADATA_TOPIC, partitions=(wanted,))
+    topic = k59_fetch_snapshot.RequestedTopic(name=METADATA_TOPIC, partitions=(wanted,))
     request = k59_fetch_snapshot.FetchSnapshotRequest(topics=(topic,), max_bytes=100)
     response: k59_fetch_snapshot.FetchSnapshotResponse = wire.send(k59_fetch_snapshot.API, request)
     return response.topics[0].partitions[0]
@@ -256,14 +264,14 @@ def test_a_leader_shrinks_its_isr(wire: Wire, version: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedCreatePartitionsRequest(k37_create_partitions.CreatePartitionsRequest):
-    """The message with the timeout that clients send and the handler ignores."""
+    """A CreatePartitions request with the timeout, which the handler ignores."""
 
     timeout_ms: int = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedDeleteTopicsRequest(k20_delete_topics.DeleteTopicsRequest):
-    """The message with the timeout that clients send and the handler ignores."""
+    """A DeleteTopics request with the timeout, which the handler ignores."""
 
     timeout_ms: int = 1000
 
@@ -294,6 +302,24 @@ def test_topics_are_created_grown_and_deleted(wire: Wire) -> None:
     assert wire.driver.metadata.topics == {}
 
 
+def test_repeated_topics_are_rejected_before_the_authorization(wire: Wire) -> None:
+    wire.driver.controller.create_topic(NewTopic(name="t"))
+    by_name = k20_delete_topics.RequestedTopic(name="t")
+    by_id = k20_delete_topics.RequestedTopic(
+        name=None, topic_id=wire.driver.metadata.topics["t"].topic_id
+    )
+    denied = AuthHelper(authorizer=StandardAuthorizer(acls=AclCache()))
+    for topics, error_code in (
+        ((by_name, by_name), ErrorCode.invalid_request),
+        ((by_id, by_id), ErrorCode.invalid_request),
+        ((by_name,), ErrorCode.topic_authorization_failed),
+    ):
+        request = TimedDeleteTopicsRequest(topics=topics)
+        (response,) = wire.send(k20_delete_topics.API, request, auth=denied).responses
+        assert response.error_code is error_code
+        assert (response.name, response.topic_id) == (topics[0].name, topics[0].topic_id)
+
+
 @pytest.mark.parametrize("version", k44_incremental_alter_configs.API.versions)
 def test_configs_are_altered_incrementally(wire: Wire, version: int) -> None:
     wire.driver.controller.create_topic(NewTopic(name="t", configs={"segment.ms": "9"}))
@@ -309,7 +335,7 @@ def test_configs_are_altered_incrementally(wire: Wire, version: int) -> None:
     assert alter("retention.ms", 0, "5") is ErrorCode.none
     end_offset = wire.driver.metadata.end_offset
     assert alter("retention.ms", 0, "5") is ErrorCode.none
-    assert wire.driver.metadata.end_offset == end_offset  # No record is written without a change.
+    assert wire.driver.metadata.end_offset == end_offset  # no record without a change
     assert alter("cleanup.policy", 2, "compact") is ErrorCode.none
     assert alter("cleanup.policy", 3, "delete") is ErrorCode.none
     assert alter("segment.ms", 1, None) is ErrorCode.none
@@ -387,10 +413,9 @@ def test_an_empty_list_is_not_all_partitions(wire: Wire) -> None:
 
 
 def isr_of_all_in(driver: ControllerDriver) -> None:
-    """Put all replicas into the ISRs."""
     for partition in list(driver.metadata.partitions()):
-        answer = driver.propose(partition, partition.replicas)
-        assert not isinstance(answer, Exception), answer
+        response = driver.propose(partition, partition.replicas)
+        assert not isinstance(response, Exception), response
 
 
 def test_reassignments_are_started_listed_and_cancelled(wire: Wire) -> None:
@@ -428,8 +453,8 @@ def test_reassignments_are_started_listed_and_cancelled(wire: Wire) -> None:
 
 def test_describe_cluster_of_the_controller(wire: Wire) -> None:
     request = DescribeClusterRequest(include_cluster_authorized_operations=False, endpoint_type=2)
-    answer = wire.send(k60_describe_cluster.API, request, 1)
-    assert (answer.cluster_id, answer.controller_id) == (CLUSTER_ID, 3000)
+    response = wire.send(k60_describe_cluster.API, request, 1)
+    assert (response.cluster_id, response.controller_id) == (CLUSTER_ID, 3000)
     for_brokers = DescribeClusterRequest(include_cluster_authorized_operations=False)
     mismatched = wire.send(k60_describe_cluster.API, for_brokers, 1)
     assert mismatched.error_code is ErrorCode.mismatched_endpoint_type
@@ -452,19 +477,19 @@ def test_features_are_updated_and_described(wire: Wire, version: int) -> None:
         return wire.send(k57_update_features.API, request, version)
 
     def finalized() -> dict[str, int]:
-        asked = ApiVersionsRequest(client_software_name="a", client_software_version="1")
-        answer = wire.send(k18_api_versions.API, asked)
-        assert answer.finalized_features_epoch == wire.driver.metadata.end_offset - 1
-        return {one.name: one.max_version_level for one in answer.finalized_features}
+        requested = ApiVersionsRequest(client_software_name="a", client_software_version="1")
+        response = wire.send(k18_api_versions.API, requested)
+        assert response.finalized_features_epoch == wire.driver.metadata.end_offset - 1
+        return {one.name: one.max_version_level for one in response.finalized_features}
 
     refused = update("no.such.feature", 1)
     assert refused.error_code is ErrorCode.invalid_update_version
     assert "no.such.feature" in refused.error_message
-    answer = update("transaction.version", 1)
-    if version == 0:  # The version cannot express a downgrade.
-        assert answer.error_code is ErrorCode.invalid_update_version
+    response = update("transaction.version", 1)
+    if version == 0:  # This version cannot express a downgrade.
+        assert response.error_code is ErrorCode.invalid_update_version
         assert finalized() == {"transaction.version": 2}
         return
-    assert answer.error_code is ErrorCode.none
-    assert [one.feature for one in answer.results] == ["transaction.version"] * (version < 2)
+    assert response.error_code is ErrorCode.none
+    assert [one.feature for one in response.results] == ["transaction.version"] * (version < 2)
     assert finalized() == {"transaction.version": 1}

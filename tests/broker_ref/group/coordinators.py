@@ -1,4 +1,4 @@
-"""A group coordinator on a log in memory, in virtual time, with replicas that can lag."""
+"""A group coordinator with a log in memory and virtual time; replicas can lag."""
 
 from __future__ import annotations
 
@@ -59,7 +59,6 @@ class Coordinators:
         return self.driver.broker.replicas.partition(OFFSETS_TOPIC, 0)
 
     def advance(self, milliseconds: int) -> None:
-        """Advance the clock, deadline by deadline."""
         target_ms = self.now_ms + milliseconds
         while (due_ms := self.schedule.next_deadline_ms()) is not None and due_ms <= target_ms:
             self.now_ms = max(self.now_ms, due_ms)
@@ -111,7 +110,6 @@ class Coordinators:
         )
 
     def commit(self, offset: int, group: str = "g", partition: int = 0, **committer: Any) -> Any:
-        """Commit an offset of topic t."""
         return self.groups.commit(
             group, Committer(**committer), self._offsets({partition: offset}), self.now_ms
         )
@@ -137,7 +135,7 @@ class Coordinators:
         )
 
     def commit_unverified(self, offsets: dict[int, int], group: str = "g") -> Any:
-        """Commit as `commit_in_transaction`, without verification."""
+        """Commit like `commit_in_transaction`, but without verification."""
         transaction = TransactionalProducer(producer_id=7, producer_epoch=0)
         return self.groups.commit_transactional(
             group, Committer(), self._offsets(offsets), transaction, self.now_ms
@@ -152,7 +150,6 @@ class Coordinators:
         coordinator_epoch: int = 0,
         partition_index: int = 0,
     ) -> Any:
-        """End a transaction."""
         return self.groups.end_transaction(
             partition_index,
             EndTransactionMarker(marker=marker, coordinator_epoch=coordinator_epoch),
@@ -163,7 +160,6 @@ class Coordinators:
         )
 
     def offset_of(self, group: str = "g", partition: int = 0) -> int | None:
-        """Return the replicated offset of a partition of topic t."""
         found = self.groups.committed(group, TopicPartition(topic="t", partition=partition))
         return None if found is None else found.offset
 
@@ -172,7 +168,7 @@ class Coordinators:
         return self.groups.has_pending(group, TopicPartition(topic="t", partition=partition))
 
     def move(self) -> None:
-        """Unload the groups and load them again, as another coordinator would."""
+        """Unload the groups and load them again, as another coordinator does."""
         self.groups.on_resignation(self.partition, self.now_ms)
         self.restart()
 
@@ -185,7 +181,10 @@ class Coordinators:
         }
 
     def stable(self, count: int) -> tuple[list[str], int]:
-        """Form a stable group; return the member ids, the leader's first, and the generation."""
+        """Form a stable group.
+
+        Return the member ids, with the leader first, and the generation.
+        """
         joins = [self.join() for _ in range(count)]
         self.advance(self.config.group_initial_rebalance_delay_ms * 2)
         results = [join.result for join in joins]

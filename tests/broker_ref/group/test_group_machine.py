@@ -1,4 +1,4 @@
-"""A group stays consistent under random operations of its members."""
+"""A test that a group stays consistent under random operations of its members."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ picks = st.integers(0, 50)
 
 
 class GroupMachine(RuleBasedStateMachine):
-    """One group whose members are known by the responses that they last received."""
+    """One group, whose members are identified by their last responses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class GroupMachine(RuleBasedStateMachine):
         protocols = (MemberProtocol(name="range", metadata=metadata),)
         join = self.made.join(member_id, protocols=protocols)
         superseded = self.last_join.get(member_id)
-        if superseded in self.joins:  # That request never completes.
+        if superseded in self.joins:  # The replaced request never completes.
             self.joins.remove(superseded)
         self.joins.append(join)
         self.last_join[member_id] = join
@@ -104,7 +104,6 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule()
     def the_coordinator_moves(self) -> None:
-        """Loading the log restores the coordinator's state."""
         before = self._group()
         self.made.groups.on_resignation(self.made.partition, self.made.now_ms)
         assert all(join.result is not None for join in self.joins)
@@ -127,7 +126,7 @@ class GroupMachine(RuleBasedStateMachine):
         return next(iter(self.made.groups.groups()), None)
 
     @invariant()
-    def replies_are_what_they_should_be(self) -> None:
+    def replies_are_as_expected(self) -> None:
         for join in [join for join in self.joins if join.result is not None]:
             self.joins.remove(join)
             if join.result.error_code is ErrorCode.none:
@@ -141,9 +140,9 @@ class GroupMachine(RuleBasedStateMachine):
                 assert self.parts.setdefault((member_id, generation_id), part) == part
 
     @invariant()
-    def the_group_is_sound(self) -> None:
+    def the_group_is_consistent(self) -> None:
         group = self._group()
-        if group is None:  # Retention deletes a group without members and offsets.
+        if group is None:  # Retention deletes a group that has no members and no offsets.
             self.highest_generation = 0
             return
         assert group.generation_id >= self.highest_generation

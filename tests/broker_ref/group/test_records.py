@@ -1,4 +1,4 @@
-"""The records of `__consumer_offsets` against bytes that Apache Kafka 4.3 wrote."""
+"""Tests of `__consumer_offsets` records against bytes that Apache Kafka 4.3 wrote."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_partitions_of_groups_are_those_of_kafka() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value", "partition"),
-    # The hash of the second is Integer.MIN_VALUE.
+    # The hash of the second key is Integer.MIN_VALUE.
     [("producer", -1003761774, 24), ("polygenelubricants", -(2**31), 0)],
 )
 def test_absolute_value_of_a_negative_hash(name: str, value: int, partition: int) -> None:

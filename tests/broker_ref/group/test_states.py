@@ -1,4 +1,4 @@
-"""The transitions of a group's states."""
+"""Tests of the transitions between group states."""
 
 from __future__ import annotations
 

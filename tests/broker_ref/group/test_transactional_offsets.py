@@ -1,4 +1,4 @@
-"""Transactional offsets at the coordinator: pending, committed, aborted, refused, loaded."""
+"""Tests of transactional offsets in a coordinator: commit, abort, rejection and loading."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_marker_commits_or_drops_pending_offsets(
 
 @pytest.mark.parametrize("move", [False, True])
 def test_later_commit_overrides_the_pending_one(made: Coordinators, move: bool) -> None:
-    """The order of the records decides, because compaction keeps the last one of a key."""
+    """The order of the records decides, because compaction keeps the last record of a key."""
     made.commit_in_transaction({0: 5})
     made.commit(2)
     if move:
@@ -120,7 +120,7 @@ def test_error_codes_of_end_transaction(
 def test_no_marker_is_written_while_the_log_is_loaded(
     made: Coordinators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The shard would miss it, because loading stops at the initial log end offset."""
+    """The shard would miss the marker, because loading stops at the initial log end offset."""
     made.commit_in_transaction({0: 5})
     made.commit_in_transaction({1: 6})
     monkeypatch.setattr(loader, "STEP_BYTES", 1)
@@ -166,7 +166,7 @@ def test_fenced_producer_neither_commits_nor_ends(made: Coordinators) -> None:
 
 
 def test_transaction_begins_only_with_a_verification_guard(made: Coordinators) -> None:
-    """A late commit, after its transaction's marker, begins no transaction (KIP-890)."""
+    """A commit that arrives after the marker of its transaction begins no transaction (KIP-890)."""
     made.commit_in_transaction({0: 5})
     made.end(Marker.ABORT)
     late = made.commit_unverified({0: 5})
@@ -176,7 +176,7 @@ def test_transaction_begins_only_with_a_verification_guard(made: Coordinators) -
 
 def test_members_are_checked_if_the_request_names_them(made: Coordinators) -> None:
     (member_id,), generation_id = made.stable(1)
-    answers: list[tuple[dict[str, Any], ErrorCode]] = [
+    responses: list[tuple[dict[str, Any], ErrorCode]] = [
         ({}, ErrorCode.none),
         ({"member_id": member_id, "generation_id": generation_id}, ErrorCode.none),
         ({"member_id": member_id, "generation_id": 0}, ErrorCode.illegal_generation),
@@ -185,7 +185,7 @@ def test_members_are_checked_if_the_request_names_them(made: Coordinators) -> No
         ({"generation_id": generation_id}, ErrorCode.unknown_member_id),
         ({"group_instance_id": "i"}, ErrorCode.unknown_member_id),
     ]
-    for committer, expected in answers:
+    for committer, expected in responses:
         assert made.commit_in_transaction({0: 5}, **committer).result is expected, committer
     for group, generation, expected in (
         ("new", 0, ErrorCode.illegal_generation),
@@ -221,7 +221,7 @@ def test_transactional_commit_ignores_rebalances_and_does_not_extend_the_session
     made.join()
     assert made.groups.describe("g").group_state == "PreparingRebalance"
     assert made.commit_in_transaction({0: 5}, **member).result is ErrorCode.none
-    made.advance(1_500)  # The session of ten seconds has expired.
+    made.advance(1_500)  # The session timeout of ten seconds is over.
     assert made.groups.describe("g").group_state == "CompletingRebalance"
     gone = made.commit_in_transaction({0: 5}, **member).result
     assert gone is ErrorCode.unknown_member_id
@@ -305,7 +305,6 @@ def test_group_with_only_pending_offsets_is_loaded(made: Coordinators, end: Mark
 
 
 def test_ended_transactions_leave_no_state() -> None:
-    """Memory does not grow with the number of transactions."""
     pending = PendingOffsets()
     value = OffsetCommitValue(offset=1, leader_epoch=-1, metadata="", commit_timestamp_ms=0)
     for producer_id in range(3):

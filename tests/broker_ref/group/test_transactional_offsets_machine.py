@@ -1,4 +1,4 @@
-"""Random commits inside and outside of transactions, and what readers see of them."""
+"""A test of random offset commits, inside and outside of transactions."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Place = tuple[str, int]
 
 
 class TransactionalOffsetsMachine(RuleBasedStateMachine):
-    """The model: each partition has a committed offset and a pending one for each producer.
+    """The model: each partition has a committed offset, and a pending offset for each producer.
 
-    Each offset equals its record's offset in the log, so the larger one is the later one.
+    Each offset equals its record's offset in the log, so a larger offset is a later one.
     """
 
     def __init__(self) -> None:
@@ -68,21 +68,21 @@ class TransactionalOffsetsMachine(RuleBasedStateMachine):
             key = TopicPartition(topic="t", partition=partition)
             codes, _ = self.made.groups.delete_offsets(group, [key], self.made.now_ms)
             assert codes == {key: ErrorCode.none}
-            self._forget({(group, partition)})
+            self._remove({(group, partition)})
 
     @rule(group=groups)
     def delete_group(self, group: str) -> None:
         known = group in self.groups
         expected = ErrorCode.none if known else ErrorCode.group_id_not_found
         assert self.made.groups.delete(group, self.made.now_ms).result is expected
-        self._forget({(group, partition) for partition in PARTITIONS})
+        self._remove({(group, partition) for partition in PARTITIONS})
         self.groups.discard(group)
 
     @rule()
     def the_coordinator_moves(self) -> None:
         self.made.move()
 
-    def _forget(self, places: set[Place]) -> None:
+    def _remove(self, places: set[Place]) -> None:
         for offsets in (self.committed, *self.pending.values()):
             for place in places:
                 offsets.pop(place, None)
@@ -97,7 +97,7 @@ class TransactionalOffsetsMachine(RuleBasedStateMachine):
                 assert self.made.is_pending(*place) == is_open
 
     @invariant()
-    def groups_are_there(self) -> None:
+    def groups_exist(self) -> None:
         assert {group.group_id for group in self.made.groups.groups()} == self.groups
 
 

@@ -1,4 +1,4 @@
-"""The clock never decreases or stops, and follows a wall clock that jumps ahead."""
+"""Tests of the clock: it never decreases or stops, and follows forward jumps of the wall clock."""
 
 from __future__ import annotations
 

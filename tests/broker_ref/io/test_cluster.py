@@ -1,8 +1,9 @@
-"""`broker_ref.Cluster`, as Python tests of any project use it."""
+"""Tests of `broker_ref.Cluster` as used by other Python projects."""
 
 from __future__ import annotations
 
 import gc
+import re
 import socket
 import subprocess
 import sys
@@ -110,6 +111,7 @@ def test_a_different_node_id_in_the_configs_is_rejected() -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_start_that_takes_too_long_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +129,7 @@ def test_a_start_that_takes_too_long_leaves_nothing(
 def test_a_directory_in_use_is_rejected(tmp_path: Path) -> None:
     with (
         Cluster(data=tmp_path),
-        pytest.raises(BrokerStartError, match="in use by another broker"),
+        pytest.raises(BrokerStartError, match=re.escape(str(tmp_path))),
         Cluster(data=tmp_path),
     ):
         pass
@@ -155,24 +157,24 @@ def test_a_rejected_topic_is_an_error_with_its_reason() -> None:
 
 
 def test_misuse_raises_cluster_error() -> None:
-    with pytest.raises(ClusterError, match="at least one broker"):
+    with pytest.raises(ClusterError, match=r"\b0\b"):
         Cluster(0)
     cluster = Cluster()
-    with pytest.raises(ClusterError, match=r"with broker_ref\.Cluster\(\) as cluster"):
+    with pytest.raises(ClusterError, match=r"start\(\)"):
         cluster.create_topic("too-early")
     with cluster:
-        with pytest.raises(ClusterError, match="already started"):
+        with pytest.raises(ClusterError):
             cluster.start()
-        with pytest.raises(ClusterError, match="Broker 1"):
+        with pytest.raises(ClusterError, match=r"(?i)broker 1\b"):
             cluster.start_broker(1)
-        with pytest.raises(ClusterError, match="broker 2"):
+        with pytest.raises(ClusterError, match=r"(?i)broker 2\b"):
             cluster.stop_broker(2)
         with pytest.raises(ClusterError, match="controller"):
             cluster.start_controller()
         cluster.stop_broker(1)
-        with pytest.raises(ClusterError, match="Broker 1"):
+        with pytest.raises(ClusterError, match=r"(?i)broker 1\b"):
             cluster.stop_broker(1)
-        with pytest.raises(ClusterError, match="Broker 1"):
+        with pytest.raises(ClusterError, match=r"(?i)broker 1\b"):
             cluster.pause_broker(1)
         with pytest.raises(ClusterError, match="too-late"):
             cluster.create_topic("too-late")
@@ -193,5 +195,5 @@ def test_the_pytest_plugin_does_not_import_the_broker() -> None:
 
 
 def test_the_package_has_no_other_names() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'Clutser'"):
+    with pytest.raises(AttributeError, match="Clutser"):
         broker_ref.Clutser  # noqa: B018

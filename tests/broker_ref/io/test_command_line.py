@@ -1,9 +1,10 @@
-"""`python -m broker_ref`: its output, errors and exit."""
+"""Tests of `python -m broker_ref`: output, errors and exit codes."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import signal
 import socket
@@ -11,12 +12,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
 from kio.schema.errors import ErrorCode
 
-from broker_ref.io.admin import CreateTopicError, ask, create_topic
+from broker_ref.io.admin import CreateTopicError, create_topic, send_request
 from broker_ref.io.operations import live_brokers
 from broker_ref.io.process import BrokerProcess
 from integration.clusters.features import finalized
@@ -30,7 +32,6 @@ TIMEOUT_SECONDS = 30
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command that ends by itself."""
     return subprocess.run(
         [*COMMAND, *arguments], capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
     )
@@ -38,7 +39,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @contextlib.contextmanager
 def started(*arguments: str, command: str = "") -> Iterator[subprocess.Popen[str]]:
-    """Start a command that runs until it is stopped; it is killed if the test fails."""
+    """Start a command that runs until it is stopped, and kill it if the test fails."""
     with subprocess.Popen(
         [*COMMAND, *command.split(), "--port", "0", *arguments],
         stdout=subprocess.PIPE,
@@ -57,34 +58,36 @@ def ready_line(process: subprocess.Popen[str]) -> str:
 
 
 REFUSED = [
-    (["--brokers", "0"], "argument --brokers: '0'"),
-    (["--brokers", "some"], "argument --brokers: 'some'"),
-    (["node", "--id", "1"], "the following arguments are required: --controller"),
-    (["node", "--id", "one"], "argument --id: 'one'"),
-    (["node", "--id", "1", "--controller", "9093"], "'9093' is not in the form HOST:PORT"),
-    (["controller", "--brokers", "3"], "unrecognized arguments: --brokers 3"),
-    (["--port", "70000"], "argument --port: '70000'"),
-    (["--port", "kafka"], "argument --port: 'kafka'"),
-    (["--config", "num.partitions"], "'num.partitions' is not in the form NAME=VALUE"),
-    (["--log-level", "loud"], "argument --log-level: invalid choice: 'loud'"),
-    (["--feature", "transaction.version"], "is not in the form FEATURE=VERSION"),
-    (["--feature", "transaction.version=3"], "versions 0 to 2"),
-    (["controller", "--feature", "group.version=1"], "does not support this feature"),
-    (["--nonsense"], "unrecognized arguments: --nonsense"),
+    (["--brokers", "0"], "--brokers.*'0'"),
+    (["--brokers", "some"], "--brokers.*'some'"),
+    (["node", "--id", "1"], "--controller"),
+    (["node", "--id", "one"], "--id.*'one'"),
+    (["node", "--id", "1", "--controller", "9093"], "--controller.*'9093'.*HOST:PORT"),
+    (["controller", "--brokers", "3"], "--brokers 3"),
+    (["--port", "70000"], "--port.*'70000'"),
+    (["--port", "kafka"], "--port.*'kafka'"),
+    (["--config", "num.partitions"], "--config.*'num.partitions'.*NAME=VALUE"),
+    (["--log-level", "loud"], "--log-level.*'loud'"),
+    (["--feature", "transaction.version"], "--feature.*'transaction.version'.*FEATURE=VERSION"),
+    (["--feature", "transaction.version=3"], r"--feature.*transaction.version\b.*\b3\b.*\b2\b"),
+    (["controller", "--feature", "group.version=1"], "--feature.*group.version"),
+    (["--add-scram", "SCRAM-SHA-256=[name=a]"], "--add-scram.*'password'"),
+    (["--config-file", "/no/such/file"], "--config-file.*'/no/such/file'"),
+    (["--nonsense"], "--nonsense"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "message"), REFUSED)
-def test_invalid_arguments_are_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
+@pytest.mark.parametrize(("arguments", "facts"), REFUSED)
+def test_invalid_arguments_are_one_line_and_exit_code_2(arguments: list[str], facts: str) -> None:
     ended = run(*arguments)
     assert ended.returncode == 2
     assert ended.stdout == ""
-    assert message in ended.stderr
+    assert re.search(facts, ended.stderr), ended.stderr
     assert ended.stderr.count("\n") == 1
 
 
 def failure(*arguments: str) -> str:
-    """Return the only line of a start that fails with exit code 1."""
+    """Run a command that must fail with exit code 1, and return its only line on stderr."""
     ended = run("--port", "0", "--log-level", "error", *arguments)
     assert ended.returncode == 1, ended.stderr
     assert ended.stdout == ""
@@ -99,14 +102,20 @@ def test_an_unknown_config_is_named() -> None:
 
 def test_an_invalid_config_value_is_named() -> None:
     line = failure("--config", "num.partitions=many")
-    assert "'many' for broker config num.partitions" in line
+    assert "'many'" in line
+    assert "num.partitions" in line
+
+
+def test_an_invalid_listener_is_named() -> None:
+    assert "listener X" in failure("--config", "listeners=X://127.0.0.1:0")
 
 
 def test_a_port_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         line = failure("--port", str(port))
-    assert f"127.0.0.1:{port}: Address already in use" in line
+    assert f"127.0.0.1:{port}" in line
+    assert "Address already in use" in line
 
 
 def test_a_host_that_does_not_resolve_is_named() -> None:
@@ -116,7 +125,7 @@ def test_a_host_that_does_not_resolve_is_named() -> None:
 def test_listening_on_all_interfaces_requires_an_advertised_host() -> None:
     line = failure("--host", "0.0.0.0")
     assert "'0.0.0.0'" in line
-    assert "--advertised-host NAME" in line
+    assert "--advertised-host" in line
 
 
 def test_a_directory_that_cannot_be_created_is_named(tmp_path: Path) -> None:
@@ -130,7 +139,6 @@ def test_a_directory_in_use_is_named(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path):
         line = failure("--data", str(tmp_path))
     assert str(tmp_path) in line
-    assert "in use by another broker" in line
 
 
 def only_line(process: subprocess.Popen[str]) -> str:
@@ -158,7 +166,9 @@ def test_a_full_disk_is_one_line_at_stop_and_start(
     with subprocess.Popen(
         [*limited, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        assert "cluster-metadata.journal: File too large" in only_line(process)
+        line = only_line(process)
+    assert "cluster-metadata.journal" in line
+    assert "File too large" in line
     with started("--data", str(tmp_path)) as process:
         assert ready_line(process)
 
@@ -194,7 +204,7 @@ def test_a_cluster_prints_its_bootstrap_servers_and_stops_on_a_signal(
         assert process.returncode == 0, stderr
     assert stdout == ""
     assert "Traceback" not in stderr
-    assert f"Broker 1 serves {address}" in stderr
+    assert address in stderr
 
 
 def test_the_default_data_directory_is_temporary(
@@ -221,13 +231,12 @@ def test_the_advertised_host_is_returned_to_clients(tmp_path: Path) -> None:
         assert process.wait(TIMEOUT_SECONDS) == 0
 
 
-IMPATIENT = [
+SHORT_TIMEOUTS = [
     "--config", "broker.session.timeout.ms=1000", "--config", "broker.heartbeat.interval.ms=100",
 ]  # fmt: skip
 
 
 def racks(bootstrap_servers: str) -> dict[int, str | None]:
-    """Return the racks of a cluster's brokers by id."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
     nodes = admin.describe_cluster().result(timeout=TIMEOUT_SECONDS).nodes
     return {node.id: node.rack for node in nodes}
@@ -262,7 +271,7 @@ def test_a_new_cluster_keeps_its_finalized_features(tmp_path: Path, processes: l
 
 
 def test_a_killed_broker_process_is_logged(tmp_path: Path) -> None:
-    arguments = ["--brokers", "3", "--data", str(tmp_path), "--processes", *IMPATIENT]
+    arguments = ["--brokers", "3", "--data", str(tmp_path), "--processes", *SHORT_TIMEOUTS]
     with started(*arguments) as process:
         addresses = ready_line(process)
         victim, *others = children_of(process.pid)
@@ -271,18 +280,18 @@ def test_a_killed_broker_process_is_logged(tmp_path: Path) -> None:
         process.terminate()
         _, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
         assert process.returncode == 0, stderr
-    assert f"process id {victim} has ended with code -9" in stderr
+    assert re.search(rf"\b{victim}\b.*-9\b", stderr), stderr
     assert not any(is_alive(child) for child in others)
 
 
 def test_broker_processes_end_with_a_failed_controller(tmp_path: Path) -> None:
-    with started("--data", str(tmp_path), "--processes", *IMPATIENT) as process:
+    with started("--data", str(tmp_path), "--processes", *SHORT_TIMEOUTS) as process:
         address = ready_line(process)
         children = children_of(process.pid)
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, 0))
         with pytest.raises(CreateTopicError):
             create_topic(address, "t")
-        assert "Cannot append to" in only_line(process)
+        assert "File too large" in only_line(process)
     assert children
     assert not any(is_alive(child) for child in children)
 
@@ -300,24 +309,30 @@ def test_broker_processes_end_when_the_parent_is_killed(tmp_path: Path) -> None:
 def test_separately_started_nodes_form_a_cluster(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         data = str(tmp_path / "controller")
-        controller = stack.enter_context(started("--data", data, *IMPATIENT, command="controller"))
+        controller = stack.enter_context(
+            started("--data", data, *SHORT_TIMEOUTS, command="controller")
+        )
         controller_address = ready_line(controller)
         nodes = []
         for broker_id, rack in ((7, "here"), (8, "there")):
             arguments = ["--id", str(broker_id), "--rack", rack]
             arguments += ["--data", str(tmp_path / rack), "--controller", controller_address]
-            nodes.append(stack.enter_context(started(*arguments, *IMPATIENT, command="node")))
+            nodes.append(stack.enter_context(started(*arguments, *SHORT_TIMEOUTS, command="node")))
         addresses = [ready_line(node) for node in nodes]
         assert racks(addresses[0]) == {7: "here", 8: "there"}
         create_topic(addresses[1], "t", replication_factor=2)
         nodes[0].terminate()
         assert nodes[0].wait(TIMEOUT_SECONDS) == 0
         eventually(lambda: live_brokers(addresses[1]) == {8})
+        meta_properties = next((tmp_path / "here").rglob("meta.properties")).read_text()
+        cluster_id = meta_properties.partition("cluster.id=")[2].split()[0]
         with started("--data", str(tmp_path / "another"), command="controller") as other:
             wrong = ["--id", "7", "--data", str(tmp_path / "here"), "--port", "0"]
-            ended = run("node", *wrong, "--controller", ready_line(other), "--log-level", "error")
+            address = ready_line(other)
+            ended = run("node", *wrong, "--controller", address, "--log-level", "error")
         assert ended.returncode == 1
-        assert "belongs to another cluster" in ended.stderr
+        assert address in ended.stderr
+        assert cluster_id in ended.stderr
         assert ended.stderr.count("\n") == 1, ended.stderr
 
 
@@ -332,13 +347,13 @@ def test_a_broker_with_a_full_disk_ends_with_one_line(tmp_path: Path) -> None:
         ):  # The broker may end before it sends the response.
             assert write(address, "lost") is ErrorCode.kafka_storage_error
         line = only_line(process)
-    assert f"Cannot append to {tmp_path}/broker-1/t-0/" in line
+    assert f"{tmp_path}/broker-1/t-0/" in line
     assert "File too large" in line
 
 
 def write(address: str, value: str) -> ErrorCode:
     """Produce a record to partition 0 of topic t and return the error code."""
-    code: ErrorCode = produced(ask(address, produce(batch(value)))).error_code
+    code: ErrorCode = produced(send_request(address, produce(batch(value)))).error_code
     return code
 
 
@@ -347,9 +362,41 @@ def children_of(pid: int) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process is running and not a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_secured_cluster_of_processes(tmp_path: Path) -> None:
+    """A restart with the same port keeps the settings of clients valid."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    arguments = ("--secure", "--processes", "--data", str(tmp_path), "--port", str(port))
+    clients = tmp_path / "clients"
+    written: list[dict[str, str]] = []
+    for _ in range(2):
+        with started(*arguments) as process:
+            assert ready_line(process) == f"127.0.0.1:{port}"
+            written.append({path.name: path.read_text() for path in clients.iterdir()})
+            lines = (clients / "librdkafka.properties").read_text().splitlines()
+            settings: dict[str, Any] = dict(line.split("=", 1) for line in lines)
+            assert len(AdminClient(settings).list_topics(timeout=TIMEOUT_SECONDS).brokers) == 1
+            processes = subprocess.run(
+                ["ps", "-A", "-ww", "-o", "args"], capture_output=True, text=True, check=True
+            ).stdout
+            process.send_signal(signal.SIGTERM)
+            _, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
+        assert str(clients) in stderr
+        assert str(tmp_path / "broker-1") in processes
+        assert settings["sasl.password"] not in stderr + processes
+    assert written[0] == written[1]
+    assert sorted(written[0]) == [
+        "admin.properties",
+        "java.properties",
+        "librdkafka.properties",
+        "pyspark_kafka.json",
+    ]
+    for path in (*clients.iterdir(), tmp_path / "broker-1.properties"):
+        assert path.stat().st_mode & 0o777 == 0o600

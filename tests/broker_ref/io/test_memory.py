@@ -1,4 +1,7 @@
-"""Unfinished requests share limited memory, and one of them can always complete."""
+"""Tests of the shared memory limit of unfinished requests.
+
+The oldest request can always complete.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,10 @@ def test_a_connection_without_memory_releases_nothing() -> None:
 def test_the_limit_holds_except_for_the_oldest_request(
     steps: list[tuple[int, int]],
 ) -> None:
-    """A step is a connection and its growth; -1 releases. Compared with a plain sum."""
+    """Each step is (connection, growth), where -1 releases the memory.
+
+    The expected result is calculated with a plain sum.
+    """
     memory = RequestMemory(bytes_max=100)
     held: dict[int, int] = {}
     wanted: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Operations on a running cluster of one broker."""
+"""Tests of operations on a running cluster of one broker."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 import broker_ref
 from broker_ref.io.operations import (
     OperationError,
-    PartitionState,
+    PartitionInfo,
     live_brokers,
     move_leader,
-    partition_state,
+    partition_info,
 )
 
 TOPIC = "orders"
@@ -27,24 +27,24 @@ def bootstrap_servers() -> Iterator[str]:
 
 def test_brokers_and_partitions_are_looked_up(bootstrap_servers: str) -> None:
     assert live_brokers(bootstrap_servers) == {1}
-    state = partition_state(bootstrap_servers, TOPIC, 1)
-    assert state == PartitionState(leader_id=1, replicas=(1,), isr=(1,))
+    state = partition_info(bootstrap_servers, TOPIC, 1)
+    assert state == PartitionInfo(leader_id=1, replicas=(1,), isr=(1,))
 
 
 def test_moving_a_leader_to_itself_changes_nothing(bootstrap_servers: str) -> None:
     move_leader(bootstrap_servers, TOPIC, 0, to=1)
-    assert partition_state(bootstrap_servers, TOPIC, 0).leader_id == 1
+    assert partition_info(bootstrap_servers, TOPIC, 0).leader_id == 1
 
 
 def test_an_impossible_leader_move_is_named(bootstrap_servers: str) -> None:
-    with pytest.raises(OperationError, match=r"orders-0 to broker 2: "):
+    with pytest.raises(OperationError, match=r"orders-0\b.*\b2\b"):
         move_leader(bootstrap_servers, TOPIC, 0, to=2)
-    with pytest.raises(OperationError, match="the topic has 2 partitions"):
+    with pytest.raises(OperationError, match=r"orders-7\b.*\b2\b"):
         move_leader(bootstrap_servers, TOPIC, 7, to=1)
     with pytest.raises(OperationError, match="UNKNOWN_TOPIC_OR_PARTITION"):
         move_leader(bootstrap_servers, "no-such-topic", 0, to=1)
 
 
 def test_unresponsive_brokers_are_named() -> None:
-    with pytest.raises(OperationError, match=r"\(127\.0\.0\.1:1: "):
+    with pytest.raises(OperationError, match=r"127\.0\.0\.1:1\b"):
         live_brokers("127.0.0.1:1")

@@ -1,4 +1,4 @@
-"""A broker in a process of its own: start, kill and restart."""
+"""Tests of a broker process: start, kill and restart."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_broker_keeps_its_port_and_topics_across_restarts(tmp_path: Path) -> N
 
 def test_a_failed_start_contains_the_brokers_stderr(tmp_path: Path) -> None:
     with (
-        pytest.raises(BrokerProcessError, match=r"exited with code 1 .*(?s:.*)'no\.such\.config'"),
+        pytest.raises(BrokerProcessError, match=r"(?s)\b1\b.*'no\.such\.config'"),
         BrokerProcess(tmp_path, configs={"no.such.config": "1"}),
     ):
         pass
@@ -50,7 +50,7 @@ def test_a_failed_start_contains_the_brokers_stderr(tmp_path: Path) -> None:
 def test_a_broker_that_is_not_ready_in_time_is_killed(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path)
     try:
-        with pytest.raises(BrokerProcessError, match=r"not ready within 0\.0 s"):
+        with pytest.raises(BrokerProcessError, match=r"\b0\.0 s\b"):
             broker.start(timeout_seconds=0.0)
         assert not broker.is_running
     finally:
@@ -61,11 +61,11 @@ def test_start_and_stop_require_the_opposite_state(
     tmp_path: Path,
 ) -> None:
     with BrokerProcess(tmp_path) as broker:
-        with pytest.raises(BrokerProcessError, match="already running"):
+        with pytest.raises(BrokerProcessError, match=rf"\b{broker.pid}\b"):
             broker.start()
         broker.kill()
         broker.kill()
-        with pytest.raises(BrokerProcessError, match="is not running"):
+        with pytest.raises(BrokerProcessError):
             broker.terminate()
 
 
@@ -79,7 +79,7 @@ def test_a_reserved_port_refuses_clients_and_other_servers() -> None:
             pytest.raises(OSError, match="Address already in use"),
         ):
             other.bind(("127.0.0.1", held.port))
-        with socket.create_server(("127.0.0.1", held.port)):  # create_server sets SO_REUSEADDR.
+        with socket.create_server(("127.0.0.1", held.port)):  # `create_server` sets SO_REUSEADDR.
             socket.create_connection(("127.0.0.1", held.port)).close()
     finally:
         held.close()

@@ -1,4 +1,4 @@
-"""Batches for tests, made with the log's encoder, compressed or patched here."""
+"""Record batches for tests, encoded by the log's encoder, then compressed or patched."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ def batch(
 
 
 def compressed(plain: bytes, compression: Compression, *, xerial: bool = False) -> bytes:
-    """Return the same batch with a compressed records section."""
     records = plain[HEADER_BYTES:]
     name = {Compression.LZ4: "lz4", Compression.GZIP: "gzip"}.get(
         compression, compression.name.lower()
@@ -81,7 +80,6 @@ FIELDS = (
 
 
 def patched(plain: bytes, *, fix_crc: bool = True, **fields: int) -> bytes:
-    """Return the batch with overwritten header fields."""
     packed = bytearray(plain)
     values = list(HEADER.unpack_from(packed))
     for name, value in fields.items():

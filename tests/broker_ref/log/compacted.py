@@ -19,8 +19,6 @@ Entry = tuple[bytes, bytes | None]
 
 
 class Compacted:
-    """A log and the log manager that compacts it."""
-
     def __init__(
         self,
         config: LogConfig = COMPACT,
@@ -57,7 +55,6 @@ class Compacted:
             self.append((b"k%d" % (i % keys), b"v%d" % i))
 
     def roll(self) -> None:
-        """Close the active segment."""
         while self.log.segments.active.size_bytes:
             self.log._roll(NOW_MS, self.log.log_end_offset)
 

@@ -1,4 +1,4 @@
-"""Small logs for tests: segments of a few hundred bytes, an index entry every other batch."""
+"""Small logs for tests, with segments of a few hundred bytes and frequent index entries."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ def open_log(
 
 
 def split(data: bytes) -> list[bytes]:
-    """Split the result of a read into batches."""
     batches, position = [], 0
     while position < len(data):
         end = position + unpack_header(data, position).size_bytes
@@ -52,15 +51,15 @@ def split(data: bytes) -> list[bytes]:
 
 
 def read_all(log: PartitionLog, *, max_bytes: int = 300) -> list[bytes]:
-    """Return all batches from the log start offset on, as a consumer reads them."""
+    """Return all batches from the log start offset to the end, as a consumer reads them."""
     batches: list[bytes] = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         data = log.read(
             offset, end_offset=log.log_end_offset, max_bytes=max_bytes, at_least_one_batch=True
         )
-        if not data:  # Compaction may leave nothing before an empty active segment.
-            assert log.segments.active.size_bytes == 0, f"nothing from offset {offset} on"
+        if not data:  # Compaction may remove everything before an empty active segment.
+            assert log.segments.active.size_bytes == 0, f"no batches at or after offset {offset}"
             break
         batches += split(data)
         offset = unpack_header(batches[-1]).next_offset

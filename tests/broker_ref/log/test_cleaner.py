@@ -1,4 +1,4 @@
-"""Compaction: retained and removed records, steps, crashes."""
+"""Tests of compaction: retained and removed records, steps, crashes."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_tombstones_stay_with_unlimited_retention() -> None:
     assert log.entries() == [(1, (b"b", b"2")), (2, (b"a", None))]
     end = log.log.log_end_offset
     assert read_offsets(log.storage, CLEANER_OFFSET_FILE) == {KEY: end}
-    # As in Kafka no horizon was set, so that a shorter retention takes effect.
+    # As in Kafka, no delete horizon was set, so that the shorter retention applies.
     log.log.update_config(small(**_fields(COMPACT, delete_retention_ms=5)))
     for now_ms in (NOW_MS, NOW_MS + 5):
         log.append((b"x", b"%d" % now_ms))
@@ -268,7 +268,6 @@ def test_a_damaged_log_is_skipped() -> None:
 
 
 def two_logs() -> tuple[Compacted, PartitionLog]:
-    """Return two logs with the same records."""
     log = Compacted()
     log.fill(40)
     other = log.directory.open_log("u", 0, config=COMPACT, now_ms=NOW_MS)
@@ -363,7 +362,7 @@ def test_an_interrupted_compaction_loses_nothing() -> None:
             assert not any(name.endswith((".cleaned", ".swap")) for name in names)
         if finished:
             return
-    raise AssertionError("the compaction never came to its end")
+    raise AssertionError("the compaction never completed")
 
 
 ENTRY = st.tuples(

@@ -1,4 +1,4 @@
-"""Compaction of logs with transactions: aborted records and unused markers are removed."""
+"""Tests of the compaction of transactions: aborted records and unused markers are removed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ HORIZON_MS = 24 * 60 * 60 * 1000
 
 
 def markers(log: PartitionLog) -> list[tuple[int, int]]:
-    """Return producer and offset of each remaining marker."""
     headers = [(unpack_header(data), data) for data in read_all(log)]
     return [
         (header.producer_id, header.base_offset)
@@ -31,7 +30,7 @@ def markers(log: PartitionLog) -> list[tuple[int, int]]:
 
 
 def committed(log: PartitionLog) -> dict[bytes, int]:
-    """Return the last offset of each key for a read_committed consumer."""
+    """Return the last offset of each key for a `read_committed` consumer."""
     to_come = sorted(
         (found.first_offset, found.producer_id)
         for found in log.aborted_transactions(0, log.log_end_offset)
@@ -52,7 +51,7 @@ def committed(log: PartitionLog) -> dict[bytes, int]:
 
 
 def dirty(log: Compacted) -> None:
-    """Append a closed segment with more to compact."""
+    """Append a closed segment, so that there is more to compact."""
     log.append((b"z", b"9"))
     log.roll()
 
@@ -93,10 +92,10 @@ def test_a_marker_is_removed_after_its_records_and_the_horizon(marker: Marker) -
     writer.write(key=b"a")
     writer.commit()
     dirty(log)
-    log.clean()  # The records are removed now, so the marker is still needed.
+    log.clean()  # This compaction removes the records, so it still needs the marker.
     assert (4, 1) in markers(log.log)
     dirty(log)
-    log.clean()  # The marker is no longer needed, but is kept for readers until the delete horizon.
+    log.clean()  # No longer needed, but kept for consumers until its delete horizon.
     assert (4, 1) in markers(log.log)
     assert not log.log.aborted_transactions(0, log.log.log_end_offset)
     dirty(log)

@@ -1,4 +1,4 @@
-"""The table of topic configs."""
+"""Tests of the table of topic configs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Control batches: Kafka's bytes, and other control records."""
+"""Tests of control batches: Kafka's bytes, and other types of control records."""
 
 from __future__ import annotations
 

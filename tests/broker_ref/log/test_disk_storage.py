@@ -1,9 +1,10 @@
-"""The storage on a real disk, and a log on it."""
+"""Tests of the storage on a real disk, and of a log on it."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -67,31 +68,33 @@ def test_whole_files_are_replaced_renamed_and_removed(storage: DiskStorage) -> N
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "a//b", "./a", "a/", "a\0b"])
 def test_a_path_outside_the_root_is_rejected(storage: DiskStorage, path: str) -> None:
     for operation in (storage.open, storage.read, storage.remove, storage.list, storage.exists):
-        with pytest.raises(StorageError, match="leaves the data directory"):
+        with pytest.raises(StorageError, match=re.escape(repr(path))):
             operation(path)
 
 
 def test_errors_name_the_file_and_the_reason(storage: DiskStorage, tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"Cannot read .*/data/missing: No such file"):
+    with pytest.raises(StorageError, match=r"/data/missing\b.*No such file"):
         storage.read("missing")
     storage.write_atomically("file", b"")
-    with pytest.raises(StorageError, match=r"Cannot open .*/data/file/below"):
+    with pytest.raises(StorageError, match="/data/file/below"):
         storage.open("file/below")
-    with pytest.raises(StorageError, match="Cannot make"):
+    with pytest.raises(StorageError, match="/data/file/root"):
         DiskStorage(tmp_path / "data" / "file" / "root")
 
 
 def test_a_second_broker_on_the_same_directory_is_rejected(
     storage: DiskStorage, tmp_path: Path
 ) -> None:
-    with pytest.raises(StorageError, match="in use by another broker"):
+    with pytest.raises(StorageError, match=re.escape(f"{tmp_path}/data")) as caught:
         DiskStorage(tmp_path / "data")
+    assert isinstance(caught.value.__cause__, BlockingIOError)
     code = f"from broker_ref.io.disk import DiskStorage; DiskStorage({str(tmp_path / 'data')!r})"
     other = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     assert other.returncode == 1
-    assert "in use by another broker" in other.stderr
+    assert "BlockingIOError" in other.stderr
+    assert "StorageError" in other.stderr
     storage.close()
     DiskStorage(tmp_path / "data").close()
 
@@ -112,7 +115,7 @@ def test_the_number_of_descriptors_is_limited(tmp_path: Path) -> None:
 
 
 class FewDescriptors:
-    """Fails to open a file while more than `spare` descriptors are in use."""
+    """A patch of `os.open` that fails while more than `spare` descriptors are in use."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.spare: int | None = None
@@ -201,7 +204,7 @@ def test_a_log_on_disk_survives_a_killed_process(tmp_path: Path) -> None:
     for i in range(100):
         log.append(batch(producer=(1, 0, i)), leader_epoch=i // 30, now_ms=NOW_MS)
     batches = read_all(log)
-    storage.close()  # As in a killed process: nothing is flushed.
+    storage.close()  # As in a killed process, nothing is flushed.
 
     storage = DiskStorage(tmp_path)
     directory = LogManager(storage=storage)

@@ -1,4 +1,4 @@
-"""Compaction of one batch: invalid records, and limited memory."""
+"""Tests of the compaction of one batch: invalid records, and limited memory."""
 
 from __future__ import annotations
 
@@ -99,6 +99,7 @@ def test_large_batches_are_filtered_like_small_ones(
         assert unpack_header(held).delete_horizon_ms == horizon_ms
 
 
+@pytest.mark.slow
 def test_large_batches_are_not_in_memory_as_a_whole() -> None:
     data = compressed(batch(20_000), Compression.ZSTD)
     plain_bytes = 20_000 * len(batch()[HEADER_BYTES:])

@@ -1,4 +1,4 @@
-"""A log as a follower: appends and truncation, including crashes."""
+"""Tests of a follower's log: appends and truncation, including crashes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ SEEDS = range(20)
 
 
 def led(count: int = 40) -> PartitionLog:
-    """Return a leader's log: batches of two records, epochs 0 to 2, one idempotent producer."""
+    """Return a leader's log.
+
+    It has batches of two records, leader epochs 0 to 2, and one idempotent producer.
+    """
     log = open_log(MemoryStorage())
     for i in range(count):
         log.append(
@@ -146,7 +149,7 @@ def test_truncation_restores_the_earlier_state(offset: int) -> None:
 
 
 def appended(count: int, *, sealed: int | None = None) -> tuple[PartitionLog, MemoryStorage]:
-    """Return a segment of batches with varying timestamps, reopened after `sealed` batches."""
+    """Return a segment with varying timestamps, reopened after `sealed` batches."""
     storage = MemoryStorage()
     log = open_log(storage, config=ONE_SEGMENT)
     for i in range(count):
@@ -280,7 +283,7 @@ def test_an_interrupted_truncation_is_not_damage(target: int, fully: bool) -> No
                 assert high_watermark <= min(target, 70)
         if finished:
             return
-    raise AssertionError("the truncation never came to its end")
+    raise AssertionError("the truncation never completed")
 
 
 def test_high_watermarks_are_checkpointed_and_limited_to_the_log() -> None:

@@ -1,4 +1,4 @@
-"""Lookups in indexes larger than one block, and their binary formats."""
+"""Tests of indexes: look-ups in indexes larger than one block, and the binary formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log whose process runs out of file descriptors while segments change."""
+"""Tests of a log whose process runs out of file descriptors while segments change."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def test_a_log_reopens_after_any_failed_open(seed: int) -> None:
         if log.storage_error is not None:
             break
     disk.lacks_descriptors = None
-    assert opened(disk).log_end_offset >= written, "what was acknowledged is lost"
+    assert opened(disk).log_end_offset >= written, "an acknowledged record is lost"
 
 
 def cut_piece_by_piece(log: PartitionLog) -> None:
-    """Truncate to one record, one by one, so that one truncation lacks descriptors."""
+    """Truncate the log to one record in four steps, so that one step runs out of descriptors."""
     for offset in (4, 3, 2, 1):
         log.truncate_to(offset, now_ms=NOW_MS)
 

@@ -1,4 +1,4 @@
-"""Leader epochs and the text checkpoints."""
+"""Tests of leader epochs and the text checkpoints."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A log compared with a list of batches, through crashes that lose and tear unflushed writes.
+"""A test that compares a log with a list of batches, through crashes with lost or torn writes.
 
-After each step the log contains exactly the batches of the model, in order, with ascending offsets;
-after a crash they are a prefix of the appended ones that includes everything flushed; and the
+After each step the log contains exactly the batches of the model, in order, with ascending offsets.
+After a crash it contains a prefix of the appended batches that includes all flushed ones. The
 producer state matches the batches and the surviving snapshot.
 """
 
@@ -54,7 +54,7 @@ class LogMachine(RuleBasedStateMachine):
         self.snapshots: dict[int, dict[int, Producer]] = {}
         self.leader_epoch = 0
         self.durable_offset = 0
-        self.floor_offset = 0  # The start of a segment that a truncation has emptied.
+        self.floor_offset = 0  # The base offset of a segment that a truncation has emptied.
         self.checkpointed_start = 0
         self.start_offset = 0
         self.timestamp = NOW_MS
@@ -101,7 +101,7 @@ class LogMachine(RuleBasedStateMachine):
             before, end_offset=result.last_offset + 1, max_bytes=0, at_least_one_batch=True
         )
         assert stored[61:] == data[61:]
-        self._note_snapshot(before)
+        self._record_snapshot(before)
         self.batches.append(stored)
         _remember(self.producers, unpack_header(stored))
         self.timestamp += 1
@@ -176,7 +176,7 @@ class LogMachine(RuleBasedStateMachine):
         self.start_offset = min(self.start_offset, self.end_offset)
         self.checkpointed_start = self.start_offset
         self.snapshots = {o: s for o, s in self.snapshots.items() if o <= self.end_offset}
-        self._forget_what_snapshots_do_not_hold(self.storage)
+        self._remove_unrecoverable_producers(self.storage)
         self.durable_offset = min(self.durable_offset, self.end_offset)
 
     @rule(budget_bytes=st.sampled_from([100, 10_000]))
@@ -184,17 +184,16 @@ class LogMachine(RuleBasedStateMachine):
         before = self._last_offsets()
         self.directory.clean(NOW_MS, {("t", 0): self.end_offset}, budget_bytes=budget_bytes)
         self.batches = read_from_first(self.log)
-        self.checkpoint()  # As the cleaner does at its end.
+        self.checkpoint()  # The cleaner does this at its end.
         assert self._last_offsets() == before
 
     def _last_offsets(self) -> dict[bytes | None, int]:
-        """Return the offset of each key's last record."""
         return {
             record.key: record.offset for data in self.batches for record in decode_records(data)
         }
 
     @rule()
-    def lead_anew(self) -> None:
+    def become_leader_again(self) -> None:
         self.leader_epoch += 1
 
     @rule()
@@ -216,7 +215,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def apply_retention(self) -> None:
         self.log.apply_retention(NOW_MS)
-        self._note_snapshot(self.end_offset)
+        self._record_snapshot(self.end_offset)
         self.first_offset = self.log.segment_base_offsets[0]
         self.batches = [
             b for b in self.batches if unpack_header(b).base_offset >= self.first_offset
@@ -226,7 +225,7 @@ class LogMachine(RuleBasedStateMachine):
     def restart_cleanly(self) -> None:
         self.directory.close()
         self.snapshots[self.end_offset] = _last_batches(self.producers)
-        self._forget_what_snapshots_do_not_hold(self.storage)
+        self._remove_unrecoverable_producers(self.storage)
         self._open()
         assert self.directory.was_clean
         self.durable_offset = self.end_offset
@@ -242,14 +241,14 @@ class LogMachine(RuleBasedStateMachine):
         assert self.durable_offset <= end or end == self.checkpointed_start
         self.batches = [b for b in appended if unpack_header(b).next_offset <= end]
         if self.log.segment_base_offsets[0] > self.first_offset or end > self.end_offset:
-            # The log start was checkpointed, the log was not flushed.
+            # The log start offset was checkpointed, but the log was not flushed.
             assert end == self.checkpointed_start
             self.batches, self.first_offset = [], end
-        self._forget_what_snapshots_do_not_hold(self.storage)
+        self._remove_unrecoverable_producers(self.storage)
         self.durable_offset = min(self.durable_offset, end)
 
-    def _forget_what_snapshots_do_not_hold(self, storage: MemoryStorage) -> None:
-        """Keep the producer state that recovery has: the newest snapshot and later batches."""
+    def _remove_unrecoverable_producers(self, storage: MemoryStorage) -> None:
+        """Keep the producer state that recovery finds in the newest snapshot and later batches."""
         snapshots = [
             int(name.removesuffix(".snapshot"))
             for name in storage.list("t-0")
@@ -265,8 +264,8 @@ class LogMachine(RuleBasedStateMachine):
             if header.next_offset > replay_from:
                 _remember(self.producers, header)
 
-    def _note_snapshot(self, end_offset: int) -> None:
-        """A segment with a snapshot was just created at the end."""
+    def _record_snapshot(self, end_offset: int) -> None:
+        """Record that a segment with a snapshot was just created at the end."""
         if end_offset and self.log.segment_base_offsets[-1] == end_offset:
             self.snapshots[end_offset] = _last_batches(self.producers)
 
@@ -294,7 +293,6 @@ class LogMachine(RuleBasedStateMachine):
 
 
 def read_from_first(log: PartitionLog) -> list[bytes]:
-    """Return all batches, including those below the log start offset."""
     batches: list[bytes] = []
     for segment in log.segments:
         batches += split(
@@ -318,7 +316,6 @@ def _remember(producers: dict[int, Producer], header: BatchHeader) -> None:
 
 
 def _last_batches(producers: dict[int, Producer]) -> dict[int, Producer]:
-    """Return what a snapshot contains."""
     return {
         producer_id: Producer(epoch=known.epoch, batches=known.batches[-1:])
         for producer_id, known in producers.items()

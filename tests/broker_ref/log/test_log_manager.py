@@ -1,4 +1,4 @@
-"""All logs of a broker: checkpoints, clean stops and crashes, deletion."""
+"""Tests of all logs of a broker: checkpoints, clean stops, crashes and deletion."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_offsets_never_restart_below_a_checkpointed_log_start_offset(seed: int) 
     append(log, 3)
     log.delete_records_before(3)
     directory.checkpoint()
-    for _ in range(2):  # The first crash may lose the records, the second those that replaced them.
+    for _ in range(2):  # The second crash may lose the records that replaced the lost ones.
         storage = storage.crash(Random(seed))
         directory = LogManager(storage=storage)
         log = opened(directory)

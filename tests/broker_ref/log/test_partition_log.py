@@ -1,4 +1,4 @@
-"""Append, read, timestamp lookup and retention of one log."""
+"""Tests of one log: append, read, timestamp look-up and retention."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def append(
 def filled(
     storage: MemoryStorage, counts: list[int], config: LogConfig | None = None
 ) -> PartitionLog:
-    """Return a log with one batch per count, each record one millisecond after the previous one."""
+    """Return a log with one batch per count; each record is one millisecond later."""
     log = open_log(storage, config=config or small())
     timestamp = NOW_MS
     for count in counts:
@@ -212,7 +212,7 @@ def test_a_read_error_does_not_change_the_log() -> None:
     storage = MemoryStorage()
     log = filled(storage, [1, 1])
     storage.fail_on("read")
-    with pytest.raises(LogError, match="Cannot read") as caught:
+    with pytest.raises(LogError, match="orders-0") as caught:
         read_all(log)
     assert caught.value.error_code is ErrorCode.kafka_storage_error
     storage.fail_on(None)
@@ -291,7 +291,7 @@ def test_a_segment_rolls_by_size_time_and_index() -> None:
     assert by_index.segment_base_offsets == (0, 3, 6)
 
 
-# Timestamp lookups
+# Timestamp look-ups
 
 
 @given(

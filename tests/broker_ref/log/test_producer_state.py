@@ -1,4 +1,4 @@
-"""The idempotence table, expiry, and the snapshot format."""
+"""Tests of producer state: the table, expiry, and the snapshot format."""
 
 from __future__ import annotations
 

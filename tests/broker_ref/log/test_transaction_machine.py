@@ -1,7 +1,8 @@
-"""Transactions in a log compared with a list of its batches, through crashes and truncations.
+"""A test that compares the transactions of a log with a scan of its batches.
 
-After each step, for any high watermark from the last one on, the last stable offset, the aborted
-transactions of any range, and each producer's open transaction match a scan of the batches.
+The log crashes and is truncated. After each step, for any high watermark not below the last one,
+three results match the scan: the last stable offset, the aborted transactions of any range, and
+each producer's open transaction.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self._open()
 
     def _open(self) -> None:
-        """Only the checkpointed high watermark is known after a restart."""
+        """Open the log; after a restart only the checkpointed high watermark is known."""
         self.directory = LogManager(storage=self.storage)
         self.log: PartitionLog = self.directory.open_log("t", 0, config=self.config, now_ms=NOW_MS)
         self.high_watermark = self.directory.high_watermark("t", 0)
@@ -85,7 +86,7 @@ class TransactionMachine(RuleBasedStateMachine):
                 writer.sequence = known[producer_id].last_sequence + 1
             self.writers[producer_id] = writer
 
-    def _note(self, base_offset: int) -> None:
+    def _record(self, base_offset: int) -> None:
         data = self.log.read(base_offset, end_offset=2**62, max_bytes=0, at_least_one_batch=True)
         header = unpack_header(data)
         end = decode_marker(data) if header.is_control else None
@@ -93,19 +94,19 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule()
     def write_without_a_transaction(self) -> None:
-        self._note(self.log.append(batch(2), leader_epoch=0, now_ms=NOW_MS).base_offset)
+        self._record(self.log.append(batch(2), leader_epoch=0, now_ms=NOW_MS).base_offset)
 
     @rule(producer_id=PRODUCERS, count=st.integers(1, 3))
     def write(self, producer_id: int, count: int) -> None:
-        self._note(self.writers[producer_id].write(count).base_offset)
+        self._record(self.writers[producer_id].write(count).base_offset)
 
     @rule(producer_id=PRODUCERS, marker=MARKERS, version=st.sampled_from([1, 2]))
     def end(self, producer_id: int, marker: Marker, version: int) -> None:
-        self._note(self.writers[producer_id].end(marker, transaction_version=version).base_offset)
+        self._record(self.writers[producer_id].end(marker, transaction_version=version).base_offset)
 
     @rule(producer_id=PRODUCERS, marker=MARKERS)
     def write_after_the_end(self, producer_id: int, marker: Marker) -> None:
-        """The verification began before the marker and ends after it."""
+        """Check that a batch is rejected if its verification began before a marker."""
         writer = self.writers[producer_id]
         guard = writer.guard()
         self.end(producer_id, marker, 1)
@@ -119,7 +120,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule(ends=st.lists(st.tuples(PRODUCERS, st.sampled_from([None, *Marker])), min_size=1))
     def follow(self, ends: list[tuple[int, Marker | None]]) -> None:
-        """Append what another leader has written, in one fetch."""
+        """Append batches of another leader, as from one fetch."""
         first = len(self.batches)
         offset, placed = self.log.log_end_offset, []
         for producer_id, marker in ends:
@@ -146,7 +147,7 @@ class TransactionMachine(RuleBasedStateMachine):
     def truncate(self, data: st.DataObject) -> None:
         offset = data.draw(st.sampled_from([header.base_offset for header, _ in self.batches]))
         self.log.truncate_to(offset, now_ms=NOW_MS)
-        self._forget_after_the_end()
+        self._remove_batches_after_the_end()
 
     @rule()
     def flush(self) -> None:
@@ -165,18 +166,18 @@ class TransactionMachine(RuleBasedStateMachine):
     def crash(self, seed: int) -> None:
         self.storage = self.storage.crash(Random(seed))
         self._open()
-        self._forget_after_the_end()
+        self._remove_batches_after_the_end()
 
-    def _forget_after_the_end(self) -> None:
+    def _remove_batches_after_the_end(self) -> None:
         self.batches = [b for b in self.batches if b[0].next_offset <= self.log.log_end_offset]
         self._loaded()
 
     @rule(data=st.data())
     def replicate(self, data: st.DataObject) -> None:
-        """Raise the high watermark; decided transactions below it are removed."""
+        """Raise the high watermark, which drops the completed transactions below it."""
         high_watermark = data.draw(st.integers(0, self.log.log_end_offset))
         self.high_watermark = max(self.high_watermark, high_watermark)
-        self.log.producers.forget_replicated(self.high_watermark)
+        self.log.producers.remove_replicated(self.high_watermark)
 
     @invariant()
     def transactions_are_those_of_the_batches(self) -> None:

@@ -1,4 +1,4 @@
-"""Transactions in one log: verification, markers and the last stable offset."""
+"""Tests of transactions in one log: verification, markers and the last stable offset."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def state(log: PartitionLog) -> object:
 
 
 def begin(log: PartitionLog, **fields: int | bool) -> VerificationGuard | None:
-    asked = {"producer_id": 7, "epoch": 0, "sequence": 0, "supports_epoch_bump": False} | fields
+    requested = {"producer_id": 7, "epoch": 0, "sequence": 0, "supports_epoch_bump": False} | fields
     return log.producers.maybe_start_transaction_verification(
-        asked["producer_id"],
-        asked["epoch"],
-        asked["sequence"],
-        supports_epoch_bump=bool(asked["supports_epoch_bump"]),
+        requested["producer_id"],
+        requested["epoch"],
+        requested["sequence"],
+        supports_epoch_bump=bool(requested["supports_epoch_bump"]),
         now_ms=NOW_MS,
     )
 
@@ -80,9 +80,7 @@ def test_a_transaction_requires_the_guard_of_its_verification(log: PartitionLog)
     guard = begin(log)
     assert refused(log, first) is ErrorCode.invalid_txn_state
     assert append(log, first, guard) == 0
-    assert (
-        begin(log, sequence=1) is None
-    )  # The transaction is open here, so that it needs no verification.
+    assert begin(log, sequence=1) is None  # An open transaction needs no verification.
     assert append(log, transactional(7, sequence=1)) == 1
 
 
@@ -103,7 +101,7 @@ def test_a_marker_invalidates_the_guard(log: PartitionLog) -> None:
     guard = begin(log)
     Writer(log=log, producer_id=7).abort()
     assert refused(log, transactional(7), guard) is ErrorCode.invalid_txn_state
-    # This is the verification of another transaction.
+    # This guard verifies another transaction.
     again = begin(log)
     assert again is not guard
     assert refused(log, transactional(7), guard) is ErrorCode.invalid_txn_state
@@ -114,7 +112,7 @@ def test_a_marker_invalidates_the_guard(log: PartitionLog) -> None:
 def test_a_guard_survives_the_marker_of_the_previous_transaction(
     log: PartitionLog, marker: Marker
 ) -> None:
-    """In version 2 the marker has the epoch of the next transaction, which is being verified."""
+    """In version 2 the previous marker has the epoch of the transaction that is being verified."""
     guard = begin(log, epoch=1, supports_epoch_bump=True)
     Writer(log=log, producer_id=7, epoch=1).end(marker)
     assert append(log, transactional(7, epoch=1), guard) == 1
@@ -133,7 +131,7 @@ def test_a_replicated_batch_invalidates_the_guard(log: PartitionLog) -> None:
 
 
 def test_the_next_epoch_is_another_transaction(log: PartitionLog) -> None:
-    """In version 2 the marker of the previous transaction may not have arrived."""
+    """In version 2 the marker of the previous transaction may not have arrived yet."""
     writer = Writer(log=log, producer_id=7)
     writer.write()
     following = transactional(7, epoch=1)
@@ -152,7 +150,7 @@ def test_an_older_epoch_is_not_verified(log: PartitionLog) -> None:
 
 
 def test_an_older_epoch_is_fenced_with_any_sequence(log: PartitionLog) -> None:
-    """`ProducerAppendInfo` checks the epoch before the verification."""
+    """`ProducerAppendInfo` checks the producer epoch before the verification."""
     writer = Writer(log=log, producer_id=7, epoch=3)
     writer.write()
     writer.commit()
@@ -161,7 +159,7 @@ def test_an_older_epoch_is_fenced_with_any_sequence(log: PartitionLog) -> None:
 
 
 def test_a_later_batch_is_rejected_before_the_first_verified_one(log: PartitionLog) -> None:
-    """The verification of sequence 0 is retried; sequence 1 must not be appended before it."""
+    """The verification of sequence 0 is retried, so sequence 1 must not be appended before it."""
     guard = begin(log)
     assert begin(log, sequence=1) is guard
     later = transactional(7, sequence=1)
@@ -246,7 +244,7 @@ def test_epochs_that_may_end_a_transaction(
     writer.write()
     end = Writer(log=log, producer_id=7, epoch=epoch, coordinator_epoch=coordinator_epoch)
     if transaction_version >= 2:
-        end.epoch -= 1  # It ends the transaction with the next epoch.
+        end.epoch -= 1  # This marker ends the transaction with the next epoch.
     before = state(log)
     if error_code is not None:
         with pytest.raises(LogError) as error:
@@ -261,7 +259,7 @@ def test_epochs_that_may_end_a_transaction(
 
 
 def test_a_marker_of_version_2_may_be_repeated(log: PartitionLog) -> None:
-    """The response to the first marker was lost; the second ends nothing."""
+    """The response to the first marker was lost; the second marker has no effect."""
     writer = Writer(log=log, producer_id=7)
     writer.write()
     for offset in (1, 2):
@@ -285,7 +283,7 @@ def test_a_marker_of_an_unknown_producer_is_written_and_fences(log: PartitionLog
     assert refused(log, transactional(7, epoch=3)) is FENCED
 
 
-# Readers
+# Consumers
 
 
 def test_the_last_stable_offset_waits_for_the_marker_to_be_replicated(log: PartitionLog) -> None:
@@ -296,7 +294,7 @@ def test_the_last_stable_offset_waits_for_the_marker_to_be_replicated(log: Parti
     assert [log.last_stable_offset(hw) for hw in (0, 1, 2, 3)] == [0, 1, 1, 1]
     second.commit()
     first.abort()
-    # The markers are at 3 and 4, so that they are replicated from high watermarks 4 and 5 on.
+    # The markers are at offsets 3 and 4, so they are replicated from high watermarks 4 and 5 on.
     assert [log.last_stable_offset(hw) for hw in (2, 3, 4, 5)] == [1, 1, 1, 5]
 
 
@@ -304,13 +302,13 @@ def test_the_last_stable_offset_follows_a_lower_high_watermark(log: PartitionLog
     writer = Writer(log=log, producer_id=7)
     writer.write()
     writer.commit()
-    log.producers.forget_replicated(2)
+    log.producers.remove_replicated(2)
     assert [log.last_stable_offset(hw) for hw in (2, 1)] == [2, 1]
 
 
 @pytest.mark.parametrize("marker", list(Marker))
 def test_recovery_finds_unreplicated_markers(marker: Marker) -> None:
-    """Both markers are below the snapshot of the stop, which does not contain them."""
+    """Both markers are below the snapshot of the clean stop, which does not contain them."""
     storage = MemoryStorage()
     log = open_log(storage)
     writer = Writer(log=log, producer_id=7)
@@ -426,7 +424,7 @@ def test_a_damaged_marker_is_found_when_the_log_is_read() -> None:
         open_log(storage, recovery_point=2)
 
 
-def test_a_failed_marker_append_decides_nothing() -> None:
+def test_a_failed_marker_append_changes_nothing() -> None:
     storage = MemoryStorage()
     log = open_log(storage)
     writer = Writer(log=log, producer_id=7)

@@ -1,4 +1,4 @@
-"""Transactions for tests: batches, markers, and a producer that counts its sequences."""
+"""Transactional batches, markers, and a producer that counts its sequences, for tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ def transactional(
     key: bytes = b"key",
     timestamp: int = NOW_MS,
 ) -> bytes:
-    """Encode a transactional batch of a client."""
     return encode_batch(
         [Record(timestamp=timestamp, key=key, value=b"value") for _ in range(count)],
         producer_id=producer_id,
@@ -47,7 +46,7 @@ class Writer:
         )
 
     def write(self, count: int = 1, *, key: bytes = b"key") -> AppendResult:
-        """Append the next batch of its transaction, with verification if needed."""
+        """Append the next batch of the transaction, with verification if needed."""
         result = self.log.append(
             transactional(
                 self.producer_id, epoch=self.epoch, sequence=self.sequence, count=count, key=key

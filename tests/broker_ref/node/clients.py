@@ -1,4 +1,4 @@
-"""Clients of a virtual cluster: one connection per request."""
+"""Clients of a virtual cluster, with one connection per request."""
 
 from __future__ import annotations
 
@@ -7,72 +7,71 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.events import CloseConnection, ConnectionOpened, FrameReceived, SendFrame
 from integration.raw import request
+from integration.simulation.cluster import host_of
+from integration.simulation.network import Connection
 from tests.broker_ref.node.driver import read_response, request_frame
 from tests.broker_ref.node.requests import batch, produce, produced
-from tests.broker_ref.virtual import VirtualCluster, address_of
+from tests.broker_ref.virtual import VirtualCluster
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Asked:
-    """A request and its response so far."""
+class SentRequest:
+    """A request, which is the network's `Caller`, and its response."""
 
     request: Any
-    answer: Any = None
+    connection: Connection | None = None
+    response: Any = None
     is_closed: bool = False
 
-    @property
     def is_open(self) -> bool:
         """Return whether there is neither a response nor a closed connection."""
-        return self.answer is None and not self.is_closed
+        return self.response is None and not self.is_closed
+
+    def responded(self, request_id: int, frame: bytes) -> None:
+        self.response = read_response(self.request, frame, correlation_id=request_id)
+
+    def failed(self, request_id: int, reason: str) -> None:
+        del request_id, reason
+        self.is_closed = True
 
 
 class Clients:
-    """The clients of one cluster."""
-
     def __init__(self, cluster: VirtualCluster) -> None:
         self._cluster = cluster
-        self._asked: dict[tuple[int, int], Asked] = {}
-        self._connections = 0
 
-    def ask(self, broker_id: int, asked: Any) -> Asked:
-        """Send a request; `collect` updates `is_open` and `answer`."""
-        self._connections += 1
-        found = self._asked[broker_id, self._connections] = Asked(request=asked)
-        opened = ConnectionOpened(
-            connection_id=self._connections, peer="client:1", local=address_of(broker_id)
-        )
-        self._note(broker_id, self._cluster.handle(broker_id, opened))
-        frame = FrameReceived(connection_id=self._connections, frame=request_frame(asked))
-        self._note(broker_id, self._cluster.handle(broker_id, frame))
-        return found
+    def send(self, broker_id: int, message: Any) -> SentRequest:
+        """Send a request; the returned object gets the response."""
+        sent = SentRequest(request=message)
+        network = self._cluster.network
+        sent.connection = network.connect("client", host_of(broker_id), sent)
+        network.send(sent.connection, 1, request_frame(message, correlation_id=1))
+        self._cluster.deliver()
+        return sent
 
-    def collect(self) -> None:
-        """Collect new responses."""
-        for broker_id in self._cluster.configs:
-            self._note(broker_id, self._cluster.take_effects(broker_id))
+    def disconnect(self, sent: SentRequest) -> None:
+        assert sent.connection is not None
+        self._cluster.network.close(sent.connection)
+        self._cluster.deliver()
 
-    def is_open(self, asked: Asked) -> bool:
-        """Return whether a request has no response so far."""
-        self.collect()
-        return asked.is_open
+    def outcome(self, sent: SentRequest) -> Any:
+        """Advance the time until there is a response, and return it.
 
-    def outcome(self, asked: Asked) -> Any:
-        """Return the response, advancing the time; None if the connection was closed."""
-        self._cluster.run_until(lambda: not self.is_open(asked))
-        return asked.answer
+        Return None if the connection was closed.
+        """
+        self._cluster.run_until(lambda: not sent.is_open())
+        return sent.response
 
-    def call(self, broker_id: int, asked: Any) -> Any:
-        """Send a request and return its response, advancing the time."""
-        answer = self.outcome(self.ask(broker_id, asked))
-        assert answer is not None, "the connection was closed"
-        return answer
+    def call(self, broker_id: int, message: Any) -> Any:
+        """Send a request, advance the time until there is a response, and return it."""
+        response = self.outcome(self.send(broker_id, message))
+        assert response is not None, "the connection was closed"
+        return response
 
     def create_topic(self, name: str, *replicas: int, through: int = 1, **configs: str) -> None:
-        """Create a topic with one partition on these brokers, led by the first, known to all."""
-        answer = self.call(through, create_topics(name, replicas=replicas, **configs))
-        assert answer.topics[0].error_code is ErrorCode.none, answer
+        """Create a topic with one partition on these brokers, led by the first; all know it."""
+        response = self.call(through, create_topics(name, replicas=replicas, **configs))
+        assert response.topics[0].error_code is ErrorCode.none, response
         self._cluster.run_until(
             lambda: all(
                 name in self._cluster.broker(each).metadata.topics for each in self._cluster.running
@@ -80,27 +79,10 @@ class Clients:
         )
 
     def write(self, broker_id: int, value: str, *, topic: str = "t", acks: int = -1) -> ErrorCode:
-        """Produce a record and return the error code."""
         code: ErrorCode = produced(
             self.call(broker_id, produce(batch(value), topic=topic, acks=acks, timeout=5_000))
         ).error_code
         return code
-
-    def hang_up(self, broker_id: int) -> None:
-        """Close the connections of requests that wait for a broker."""
-        self.collect()
-        for (asked_id, _), asked in self._asked.items():
-            asked.is_closed = asked.is_closed or (asked_id == broker_id and asked.is_open)
-
-    def _note(self, broker_id: int, effects: list[Any]) -> None:
-        for effect in effects:
-            asked = self._asked.get((broker_id, effect.connection_id))
-            if asked is None or not asked.is_open:
-                continue
-            if isinstance(effect, SendFrame):
-                asked.answer = read_response(asked.request, effect.frame)
-            elif isinstance(effect, CloseConnection):
-                asked.is_closed = True
 
 
 def create_topics(name: str, *, replicas: tuple[int, ...] = (), **configs: str) -> Any:

@@ -1,4 +1,4 @@
-"""A broker under test: requests are built with kio, responses decoded with kio."""
+"""A broker under test, whose requests are encoded and responses decoded with kio."""
 
 from __future__ import annotations
 
@@ -24,16 +24,14 @@ from broker_ref.events import (
 from broker_ref.log.log_dir import UNKNOWN_LOG_DIR, LogDir
 from broker_ref.log.storage import Storage
 from broker_ref.node.broker import BrokerNode
+from integration.simulation.cluster import CONTROLLER, PORT, host_of
 from tests.broker_ref.memory_storage import MemoryStorage
-from tests.broker_ref.virtual import START_MS, VirtualCluster, address_of
-
-HOST, PORT = address_of(1)
+from tests.broker_ref.virtual import VirtualCluster
 
 
 def request_frame(
     request: Any, *, correlation_id: int = 7, client_id: str | None = "test"
 ) -> bytes:
-    """Encode a request."""
     schema = type(request)
     header = schema.__header_schema__(
         request_api_key=schema.__api_key__,
@@ -48,7 +46,7 @@ def request_frame(
 
 
 def read_response(request: Any, frame: bytes, *, correlation_id: int = 7) -> Any:
-    """Decode the response to a request; the frame must contain nothing else."""
+    """Decode the response to a request, which must be the only content of the frame."""
     schema: Any = load_response_schema(int(request.__api_key__), int(request.__version__))
     header, header_size = entity_reader(schema.__header_schema__)(frame, 0)
     assert header.correlation_id == correlation_id
@@ -66,80 +64,57 @@ class NodeDriver:
         *,
         storage: Storage | None = None,
         controller_storage: Storage | None = None,
-        now_ms: int = START_MS,
         seed: int = 1,
         log_dir: LogDir = UNKNOWN_LOG_DIR,
     ) -> None:
         self.config = config if config is not None else BrokerConfig(offsets_topic_num_partitions=4)
-        self.storage = storage if storage is not None else MemoryStorage()
-        self.controller_storage = (
-            controller_storage if controller_storage is not None else MemoryStorage()
-        )
-        self._seed = seed
-        self._log_dir = log_dir
-        self._start(now_ms)
-
-    def _start(self, now_ms: int) -> None:
-        self.cluster = VirtualCluster(
-            self.config,
-            storages={self.config.node_id: self.storage},
-            controller_storage=self.controller_storage,
-            now_ms=now_ms,
-            seed=self._seed,
-            log_dir=self._log_dir,
-        )
-        self.cluster.start()
+        self.storage = storage or MemoryStorage()
+        self.controller_storage = controller_storage or MemoryStorage()
+        disks = {host_of(self.config.node_id): self.storage, CONTROLLER: self.controller_storage}
+        self.cluster = VirtualCluster(self.config, disks=disks, seed=seed, log_dir=log_dir)
+        self.cluster.start_all()
 
     @property
     def node(self) -> BrokerNode:
-        """The running broker."""
         return self.cluster.broker(self.config.node_id)
 
     @property
     def broker(self) -> Broker:
-        """The components of the broker."""
         assert self.node.broker is not None
         return self.node.broker
 
     @property
     def now_ms(self) -> int:
-        """The current time."""
         return self.cluster.now_ms
 
     def restart(self) -> None:
-        """Stop cleanly and start again on the same storages."""
         self.cluster.stop_broker(self.config.node_id)
         self.crash()
 
     def crash(self) -> None:
-        """Start again on the same storages without a stop."""
-        self._seed += 1000
-        self._start(self.now_ms)
+        """Start again with the same storages, without a stop."""
+        for host in self.cluster.hosts:
+            self.cluster.kill(host)
+        self.cluster.start_all()
 
     def handle(self, event: Event) -> list[Effect]:
-        """Pass an event to the broker at the current time."""
         return self.cluster.handle(self.config.node_id, event)
 
     def advance(self, milliseconds: int) -> list[Effect]:
-        """Advance the time."""
         self.cluster.advance(milliseconds)
-        return self.cluster.take_effects(self.config.node_id)
+        return self.cluster.take_effects()
 
     def open(self, connection_id: int) -> None:
-        """Open a connection."""
-        event = ConnectionOpened(connection_id=connection_id, peer="p:1", local=(HOST, PORT))
+        event = ConnectionOpened(connection_id=connection_id, peer="p:1", local=(host_of(1), PORT))
         assert self.handle(event) == []
 
     def close(self, connection_id: int) -> None:
-        """Close a connection."""
         assert self.handle(ConnectionClosed(connection_id=connection_id)) == []
 
     def send(self, request: Any, *, connection_id: int = 1) -> list[Effect]:
-        """Send a request and return its effects."""
         return self.handle(FrameReceived(connection_id=connection_id, frame=request_frame(request)))
 
     def send_bytes(self, frame: bytes, *, connection_id: int = 1) -> list[Effect]:
-        """Send arbitrary bytes."""
         return self.handle(FrameReceived(connection_id=connection_id, frame=frame))
 
     def call(self, request: Any, *, connection_id: int = 1) -> Any:
@@ -148,7 +123,7 @@ class NodeDriver:
 
 
 def only_response(request: Any, effects: Sequence[Effect]) -> Any:
-    """Return the response in the only effect, which must send it."""
+    """Return the response; the only effect must be to send it."""
     assert len(effects) == 1, effects
     (effect,) = effects
     assert isinstance(effect, SendFrame), effect
@@ -156,13 +131,12 @@ def only_response(request: Any, effects: Sequence[Effect]) -> Any:
 
 
 def closes(effects: Sequence[Effect]) -> str:
-    """Return the reason in the only effect, which must close the connection."""
+    """Return the reason; the only effect must be to close the connection."""
     assert len(effects) == 1, effects
     (effect,) = effects
     assert isinstance(effect, CloseConnection), effect
     return effect.reason
 
 
-def is_silent(effects: Sequence[Effect]) -> bool:
-    """Return whether the request completed without a response."""
+def has_no_response(effects: Sequence[Effect]) -> bool:
     return len(effects) == 1 and isinstance(effects[0], NoResponse)

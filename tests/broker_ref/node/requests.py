@@ -17,14 +17,13 @@ from kio.schema.produce.v9.request import PartitionProduceData, ProduceRequest, 
 
 from broker_ref.log.batch import encode_batch
 from broker_ref.log.records import Record
+from integration.simulation.event_queue import START_MS
 from tests.broker_ref.node.driver import NodeDriver
-from tests.broker_ref.virtual import START_MS
 
 
 def batch(
     *values: str, key: bytes | None = b"k", timestamp: int = START_MS, **kwargs: Any
 ) -> bytes:
-    """Encode a batch of records with these values."""
     records = [Record(timestamp=timestamp, key=key, value=value.encode()) for value in values]
     return bytes(encode_batch(records, **kwargs))
 
@@ -36,7 +35,6 @@ def request(api_key: int, version: int, **fields: Any) -> Any:
 
 
 def ms(milliseconds: int) -> Any:
-    """Return a duration as kio's type."""
     return timedelta(milliseconds=milliseconds)
 
 
@@ -72,7 +70,6 @@ def produce(
     acks: int = -1,
     timeout: int = 1000,
 ) -> Any:
-    """Return a produce request with one batch."""
     values: Any = {"index": partition, "records": records}
     data = PartitionProduceData(**values)
     return ProduceRequest(
@@ -126,12 +123,10 @@ def fetch(
 
 
 def produced(response: Any) -> Any:
-    """Return the only partition in a produce response."""
     ((partition,),) = (topic.partition_responses for topic in response.responses)
     return partition
 
 
 def fetched(response: Any) -> Any:
-    """Return the partitions in a fetch response of one topic."""
     (topic,) = response.responses
     return topic.partitions

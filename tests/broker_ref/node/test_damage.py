@@ -1,8 +1,12 @@
-"""Failed or damaged storage while topics of one name are recreated: no log is lost or inherited."""
+"""Tests of failed or damaged storage while topics with one name are created again.
+
+No log is lost, and no log is used for another topic.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,7 @@ from broker_ref.io.disk import DiskStorage
 from broker_ref.log.errors import LogError
 from broker_ref.log.storage import StorageError
 from broker_ref.node.controller import JOURNAL_FILE
+from integration.simulation.event_queue import START_MS
 from tests.broker_ref.memory_storage import MemoryStorage
 from tests.broker_ref.node.driver import NodeDriver
 from tests.broker_ref.node.requests import (
@@ -25,7 +30,7 @@ from tests.broker_ref.node.requests import (
     produced,
     request,
 )
-from tests.broker_ref.virtual import START_MS, NodeFailedError
+from tests.broker_ref.virtual import NodeFailedError
 
 MARKER = "t-0/partition.metadata"
 
@@ -41,8 +46,8 @@ def driver(storage: MemoryStorage) -> NodeDriver:
 
 
 def delete(driver: NodeDriver, name: str = "t") -> None:
-    answer = driver.call(request(20, 5, topic_names=(name,), timeout=ms(0)))
-    assert answer.responses[0].error_code is ErrorCode.none
+    response = driver.call(request(20, 5, topic_names=(name,), timeout=ms(0)))
+    assert response.responses[0].error_code is ErrorCode.none
 
 
 def write(driver: NodeDriver, *values: str, topic: str = "t") -> ErrorCode:
@@ -51,9 +56,9 @@ def write(driver: NodeDriver, *values: str, topic: str = "t") -> ErrorCode:
 
 
 def high_watermark(driver: NodeDriver, topic: str = "t") -> int:
-    (answer,) = fetched(driver.call(fetch((0, 0), topic=topic)))
-    assert answer.error_code is ErrorCode.none
-    return int(answer.high_watermark)
+    (response,) = fetched(driver.call(fetch((0, 0), topic=topic)))
+    assert response.error_code is ErrorCode.none
+    return int(response.high_watermark)
 
 
 @pytest.mark.parametrize(("operation", "has_ended"), [("append", True), ("flush", False)])
@@ -91,9 +96,7 @@ def test_a_new_topic_does_not_inherit_a_log_that_could_not_be_removed(
     storage.fail_on(operation)
     with caplog.at_level(logging.WARNING):
         delete(driver)
-    assert f"The log t-0 of a deleted topic cannot be removed for now: Cannot {operation}" in (
-        caplog.text
-    )
+    assert re.search(rf"\bt-0\b.*\b{operation}\b", caplog.text)
     storage.fail_on(None)
     if stop == "crash":
         driver.crash()
@@ -163,7 +166,7 @@ def test_a_controller_directory_without_its_journal_is_rejected(
     create_topic(driver, "t")
     driver.node.close(START_MS)
     driver.controller_storage.remove(JOURNAL_FILE)
-    with pytest.raises(LogError, match=rf"{JOURNAL_FILE}.* is missing"):
+    with pytest.raises(LogError, match=re.escape(JOURNAL_FILE)):
         driver.crash()
     assert storage.exists(MARKER)
 
@@ -172,7 +175,7 @@ def test_a_controller_directory_without_its_journal_is_rejected(
 def test_the_controller_starts_after_an_interrupted_first_start(written: str) -> None:
     storage = MemoryStorage()
     storage.fail_below(written, "write")
-    with pytest.raises(StorageError, match=f"Cannot write {written}"):
+    with pytest.raises(StorageError, match=re.escape(written)):
         NodeDriver(controller_storage=storage)
     storage.fail_on(None)
     create_topic(NodeDriver(controller_storage=storage), "t")
@@ -180,7 +183,7 @@ def test_the_controller_starts_after_an_interrupted_first_start(written: str) ->
 
 def test_a_broker_starts_after_an_interrupted_first_start(storage: MemoryStorage) -> None:
     storage.fail_below("meta.properties", "write")
-    with pytest.raises(NodeFailedError, match=r"Cannot write meta\.properties"):
+    with pytest.raises(NodeFailedError, match=r"meta\.properties"):
         NodeDriver(storage=storage)
     assert storage.list("") == []
     storage.fail_on(None)
@@ -202,7 +205,7 @@ def test_a_log_with_damaged_partition_metadata_is_rejected(
         storage.rename("t-0", "t-1")
     marker = MARKER if topic_is_known else "t-1/partition.metadata"
     storage.write_atomically(marker, content)
-    with pytest.raises(NodeFailedError, match=f"{marker} is damaged"):
+    with pytest.raises(NodeFailedError, match=re.escape(marker)):
         driver.crash()
     assert storage.read(marker.replace("partition.metadata", "00000000000000000000.log"))
 
@@ -220,7 +223,7 @@ def test_damaged_meta_properties_are_rejected(
 ) -> None:
     driver.node.close(START_MS)
     storage.write_atomically("meta.properties", content)
-    with pytest.raises(DamagedIdentityError, match=f"meta.properties is damaged: .*{reason}"):
+    with pytest.raises(DamagedIdentityError, match=f"meta.properties.*{reason}"):
         driver.crash()
 
 
@@ -233,8 +236,8 @@ def test_the_journal_does_not_grow_with_starts(driver: NodeDriver) -> None:
     size = len(storage.read(JOURNAL_FILE))
     for _ in range(5):
         driver.restart()
-    assert len(storage.read(JOURNAL_FILE)) < size + 100  # Epochs have another digit.
-    # Kept for brokers that were down: they must delete the log, not rename it.
+    assert len(storage.read(JOURNAL_FILE)) < size + 100  # The epochs get longer by one digit.
+    # Brokers that were down need the record: they must delete the log, not rename it.
     assert storage.read(JOURNAL_FILE).count(b"RemoveTopic") == 1
 
 

@@ -1,4 +1,7 @@
-"""Arbitrary bytes cause one effect per frame and no exception; others are served."""
+"""Tests of arbitrary bytes as requests.
+
+Each frame has one effect and raises no exception, and other clients are still served.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,8 @@ from broker_ref.events import CloseConnection, ConnectionClosed, Effect, NoRespo
 from tests.broker_ref.node.driver import NodeDriver, closes, request_frame
 from tests.broker_ref.node.requests import batch, create_topic, produce, produced, request
 from tests.broker_ref.protocol.test_reader import entities
+
+pytestmark = pytest.mark.slow
 
 SERVED = [(api.key, version) for api in APIS.values() for version in api.versions]
 MAKE_TOPIC = request(
@@ -40,8 +45,8 @@ def driver() -> NodeDriver:
 
 
 def assert_survives(driver: NodeDriver, frame: bytes) -> None:
-    """Check that there is one effect for the connection and that others are served."""
-    # The topic that the examples use, which some of them delete.
+    """Check that there is one effect for the connection and that other clients are served."""
+    # The examples use this topic, and some of them delete it.
     driver.call(MAKE_TOPIC)
     effects = of_connection(driver.send_bytes(frame, connection_id=9), 9)
     if not effects:
@@ -75,7 +80,7 @@ def test_random_bodies_of_served_requests(
 
 
 def mutations(frame: bytes) -> st.SearchStrategy[bytes]:
-    """Change, remove or insert bytes, but not in API key and version."""
+    """Draw frames with changed, removed or inserted bytes after API key and version."""
     positions = st.integers(4, max(4, len(frame)))
 
     def change(position: int, length: int, data: bytes) -> bytes:
@@ -99,15 +104,15 @@ def test_valid_and_mutated_requests(
 @pytest.mark.parametrize(
     ("frame", "reason"),
     [
-        (b"", "the frame ends at byte 0"),
-        (b"\x00", "the frame ends at byte 1"),
-        (struct.pack(">hhi", 999, 0, 1), "API key 999"),
-        (struct.pack(">hhi", -1, 0, 1), "API key -1"),
-        (struct.pack(">hhi", 3, 99, 1), "versions 0 to 13"),
-        (struct.pack(">hhi", 0, 0, 1), "versions 3 to 13"),
-        (struct.pack(">hhih", 3, 1, 1, -1), "the frame ends"),
-        (struct.pack(">hhih", 3, 1, 1, 2) + b"\xff\xff", "not UTF-8"),
-        (struct.pack(">hhih", 3, 1, 1, -1) + b"\x7f\xff\xff\xff", "2147483647 elements"),
+        (b"", "byte 0"),
+        (b"\x00", "byte 1"),
+        (struct.pack(">hhi", 999, 0, 1), "999"),
+        (struct.pack(">hhi", -1, 0, 1), "-1"),
+        (struct.pack(">hhi", 3, 99, 1), "0 to 13"),
+        (struct.pack(">hhi", 0, 0, 1), "3 to 13"),
+        (struct.pack(">hhih", 3, 1, 1, -1), "MetadataRequest.topics"),
+        (struct.pack(">hhih", 3, 1, 1, 2) + b"\xff\xff", "UTF-8"),
+        (struct.pack(">hhih", 3, 1, 1, -1) + b"\x7f\xff\xff\xff", "2147483647"),
     ],
 )
 def test_invalid_frames_close_the_connection(driver: NodeDriver, frame: bytes, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Three brokers: a group's offsets in a transaction while its coordinator crashes."""
+"""Tests of a group's transactional offsets on three brokers while its coordinator crashes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from kio.schema.errors import ErrorCode
 from broker_ref.config import BrokerConfig
 from broker_ref.faults import Match, Sender
 from integration.raw import request
+from integration.simulation.cluster import host_of
 from tests.broker_ref.node.clients import Clients
-from tests.broker_ref.virtual import VirtualCluster, address_of
+from tests.broker_ref.virtual import VirtualCluster
 
 BROKERS = (1, 2, 3)
 GROUP, TRANSACTIONAL_ID = 0, 1
@@ -40,12 +41,12 @@ class Process:
                 for each in BROKERS
             )
         )
-        self.cluster.start()
+        self.cluster.start_all()
         self.clients = Clients(self.cluster)
         self.clients.create_topic("t", 1, 2, 3)
         self.group = "g"
         self.group_broker = self.coordinator(self.group, GROUP)
-        # The transaction coordinator must survive the crash of the group's coordinator.
+        # The transaction coordinator must survive the crash of the group coordinator.
         self.transactional_id = next(
             name
             for name in map(str, range(50))
@@ -53,59 +54,56 @@ class Process:
         )
         self.producer_id, self.producer_epoch = -1, -1
 
-    def ask(self, broker_id: int, api: str, version: int, **fields: Any) -> Any:
+    def send(self, broker_id: int, api: str, version: int, **fields: Any) -> Any:
         """Return the response, or None if the broker crashes meanwhile."""
-        asked = self.clients.ask(broker_id, request(api, version, **fields))
-        return self.clients.outcome(asked)
+        sent = self.clients.send(broker_id, request(api, version, **fields))
+        return self.clients.outcome(sent)
 
     def until(self, found: Callable[[], Any]) -> Any:
-        """Return the result of `found`, advancing the time."""
+        """Advance the time until `found` returns a result, and return the result."""
         for _ in range(STEPS_MAX):
             result = found()
             if result:
                 return result
             self.cluster.advance(STEP_MS)
-        raise AssertionError("it did not happen")
+        raise AssertionError("no result within the time limit")
 
     def coordinator(self, key: str, key_type: int) -> int:
-        """Return the running coordinator of a group or transactional id."""
-
         def found() -> int | None:
-            answer = self.ask(
+            response = self.send(
                 self.cluster.running[0],
                 "find_coordinator",
                 4,
                 coordinator_keys=[key],
                 key_type=key_type,
             ).coordinators[0]
-            is_there = answer.error_code is ErrorCode.none
-            return answer.node_id if is_there and answer.node_id in self.cluster.running else None
+            is_there = response.error_code is ErrorCode.none
+            return (
+                response.node_id if is_there and response.node_id in self.cluster.running else None
+            )
 
         broker_id: int = self.until(found)
         return broker_id
 
     def begin(self) -> None:
-        """Get a producer id and epoch."""
-
         def initiated() -> bool:
-            answer = self.ask(
+            response = self.send(
                 self.coordinator(self.transactional_id, TRANSACTIONAL_ID),
                 "init_producer_id",
                 5,
                 transactional_id=self.transactional_id,
                 transaction_timeout=60_000,
             )
-            self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
-            return answer.error_code is ErrorCode.none
+            self.producer_id, self.producer_epoch = response.producer_id, response.producer_epoch
+            return response.error_code is ErrorCode.none
 
         self.until(initiated)
 
     def commit(self, offset: int) -> None:
-        """Commit an offset in the transaction."""
         partition = {"partition_index": 0, "committed_offset": offset}
 
         def committed() -> bool:
-            answer = self.ask(
+            response = self.send(
                 self.coordinator(self.group, GROUP),
                 "txn_offset_commit",
                 5,
@@ -115,13 +113,13 @@ class Process:
                 producer_epoch=self.producer_epoch,
                 topics=[{"name": "t", "partitions": [partition]}],
             )
-            return answer.topics[0].partitions[0].error_code is ErrorCode.none
+            return response.topics[0].partitions[0].error_code is ErrorCode.none
 
         self.until(committed)
 
     def end(self, *, commit: bool) -> None:
-        """End the transaction: the coordinator responds before markers are written."""
-        answer = self.ask(
+        """End the transaction; the coordinator responds before the markers are written."""
+        response = self.send(
             self.coordinator(self.transactional_id, TRANSACTIONAL_ID),
             "end_txn",
             5,
@@ -130,27 +128,24 @@ class Process:
             producer_epoch=self.producer_epoch,
             committed=commit,
         )
-        assert answer.error_code is ErrorCode.none
-        self.producer_epoch = answer.producer_epoch
+        assert response.error_code is ErrorCode.none
+        self.producer_epoch = response.producer_epoch
 
     def fetch_request(self, *, require_stable: bool = True) -> Any:
-        """Return a request for the group's offset."""
         topics = [{"name": "t", "partition_indexes": [0]}]
         groups = [{"group_id": self.group, "topics": topics}]
         return request("offset_fetch", 8, groups=groups, require_stable=require_stable)
 
     def fetch(self, *, require_stable: bool = True) -> tuple[int, ErrorCode] | None:
         """Return the group's offset, or None if its coordinator is not available."""
-        asked = self.fetch_request(require_stable=require_stable)
-        answer = self.clients.call(self.coordinator(self.group, GROUP), asked).groups[0]
-        if answer.error_code is not ErrorCode.none:
+        sent = self.fetch_request(require_stable=require_stable)
+        response = self.clients.call(self.coordinator(self.group, GROUP), sent).groups[0]
+        if response.error_code is not ErrorCode.none:
             return None
-        partition = answer.topics[0].partitions[0]
+        partition = response.topics[0].partitions[0]
         return partition.committed_offset, partition.error_code
 
     def fetch_stable(self) -> int:
-        """Return the group's offset when it is stable."""
-
         def stable() -> tuple[int, ErrorCode] | None:
             found = self.fetch()
             return None if found in {None, UNSTABLE} else found
@@ -160,20 +155,17 @@ class Process:
         return int(offset)
 
     def end_offset(self, broker_id: int) -> int:
-        """Return the log end offset of a replica of the group's log."""
+        """Return the log end offset of a replica of the group's partition."""
         broker = self.cluster.broker(broker_id).broker
         assert broker is not None
         index = broker.groups.partition_for(self.group)
         return broker.replicas.partition(OFFSETS_TOPIC, index).log.log_end_offset
 
     def crash_coordinator(self) -> None:
-        """Crash the group's coordinator."""
-        self.cluster.crash(address_of(self.group_broker))
-        self.clients.hang_up(self.group_broker)
+        self.cluster.kill(host_of(self.group_broker))
         self.until(lambda: self.coordinator(self.group, GROUP) != self.group_broker)
 
     def hold_replication(self) -> None:
-        """Prevent the replication of the group coordinator's writes."""
         fetches = Match(api_keys=frozenset({FETCH}), node_id=self.group_broker, sender=Sender.NODE)
         rule = self.cluster.faults.hold(fetches)
         others = len(BROKERS) - 1
@@ -205,7 +197,7 @@ def test_the_next_coordinator_applies_a_decision(process: Process, commit: bool)
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_an_unreplicated_marker_is_written_again(process: Process, commit: bool) -> None:
-    """An unreplicated decision is neither applied nor returned."""
+    """The effect of an unreplicated marker is neither applied nor returned."""
     process.commit(5)
     process.hold_replication()
     before = process.end_offset(process.group_broker)
@@ -214,9 +206,9 @@ def test_an_unreplicated_marker_is_written_again(process: Process, commit: bool)
     others = [each for each in BROKERS if each != process.group_broker]
     assert [process.end_offset(each) for each in others] == [before, before]
     assert process.fetch(require_stable=False) == (3, ErrorCode.none)
-    asked = process.clients.ask(process.group_broker, process.fetch_request())
+    sent = process.clients.send(process.group_broker, process.fetch_request())
     process.cluster.advance(1_000)
-    assert process.clients.is_open(asked)
+    assert sent.is_open()
     process.crash_coordinator()
     process.cluster.faults.clear()
     assert process.fetch_stable() == (5 if commit else 3)

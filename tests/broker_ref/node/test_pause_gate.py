@@ -1,4 +1,4 @@
-"""Paused brokers: they seem to hang, and lose nothing."""
+"""Tests of paused brokers, which do not respond and lose no request."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from broker_ref.node.pause_gate import PauseGate
 from integration.raw import RawConnection, request
 from tests.conformance.eventually import eventually
 
+pytestmark = pytest.mark.slow
+
 FRAMES = [FrameReceived(connection_id=1, frame=frame) for frame in (b"a", b"b", b"c")]
 CONFIGS = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "100"}
 
@@ -25,7 +27,6 @@ def cluster() -> Iterator[broker_ref.Cluster]:
 
 
 def known_to(connection: RawConnection) -> set[int]:
-    """Return the brokers that a broker returns to clients."""
     return {broker.node_id for broker in connection.call("metadata", 9, topics=[]).brokers}
 
 
@@ -53,42 +54,42 @@ def test_other_nodes_are_not_paused() -> None:
 def test_a_paused_broker_keeps_connections_and_loses_its_session(
     cluster: broker_ref.Cluster,
 ) -> None:
-    asked = request("metadata", 9, topics=[])
+    requested = request("metadata", 9, topics=[])
     with (
         RawConnection(cluster.address(1)) as running,
         RawConnection(cluster.address(2)) as paused,
     ):
         assert known_to(paused) == {1, 2}
         cluster.pause_broker(2)
-        paused.send_only(asked)
+        paused.send_only(requested)
         eventually(lambda: known_to(running) == {1})
         paused.set_timeout(0.1)
         with pytest.raises(TimeoutError):
-            paused.receive(asked)
+            paused.receive(requested)
         cluster.create_topic("of-the-one-that-runs")
         cluster.resume_broker(2)
         paused.set_timeout(30)
-        assert paused.receive(asked).brokers
+        assert paused.receive(requested).brokers
         eventually(lambda: known_to(running) == {1, 2})
 
 
 def test_the_controller_can_be_paused_too(cluster: broker_ref.Cluster) -> None:
     with RawConnection(cluster.address(1)) as connection:
         cluster.faults.pause(CONTROLLER_ID)
-        asked = request(
+        requested = request(
             "create_topics",
             5,
             topics=[{"name": "t", "num_partitions": 1, "replication_factor": 1}],
             timeout=20_000,
             validate_only=False,
         )
-        connection.send_only(asked)
+        connection.send_only(requested)
         connection.set_timeout(0.1)
         with pytest.raises(TimeoutError):
-            connection.receive(asked)
+            connection.receive(requested)
         cluster.faults.resume(CONTROLLER_ID)
         connection.set_timeout(30)
-        assert [topic.error_code for topic in connection.receive(asked).topics] == [0]
+        assert [topic.error_code for topic in connection.receive(requested).topics] == [0]
 
 
 def test_a_paused_broker_can_be_stopped_killed_and_closed(cluster: broker_ref.Cluster) -> None:

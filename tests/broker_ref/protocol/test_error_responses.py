@@ -1,4 +1,4 @@
-"""Error responses to every request, decoded with kio."""
+"""Tests of error responses to every request, decoded with kio."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from broker_ref.protocol.schema import fields_of
 
 CODE = ErrorCode.coordinator_load_in_progress
 TOPIC_ID = UUID(int=12345)
-NO_PLACE_FOR_A_CODE = {(35, 0), (35, 1), (35, 2)}
+WITHOUT_ERROR_CODE = {(35, 0), (35, 1), (35, 2)}
 """DescribeLogDirs has no top-level error code before version 3."""
 
 
@@ -73,7 +73,6 @@ def plain(kafka_type: str | None, name: str) -> Any:
 
 
 def codes(entity: Any) -> list[ErrorCode]:
-    """Return all error codes in a response."""
     found: list[ErrorCode] = []
     for field in dataclasses.fields(entity):
         value = getattr(entity, field.name)
@@ -87,7 +86,6 @@ def codes(entity: Any) -> list[ErrorCode]:
 
 
 def refuse(request: Any) -> Any:
-    """Return the error response to a request, encoded and decoded."""
     api_key, version = int(type(request).__api_key__), int(type(request).__version__)
     frame = error_frame(
         request, api_key=api_key, version=version, correlation_id=9, error_code=CODE, message="no"
@@ -104,7 +102,7 @@ def refuse(request: Any) -> Any:
 @pytest.mark.parametrize(("api_key", "version"), CASES)
 def test_every_request_has_an_error_response(api_key: int, version: int) -> None:
     response = refuse(example(request_schema(api_key, version)))
-    if (api_key, version) in NO_PLACE_FOR_A_CODE:
+    if (api_key, version) in WITHOUT_ERROR_CODE:
         assert codes(response) == []
     else:
         assert codes(response)

@@ -1,4 +1,7 @@
-"""Message classes compared with kio's schemas: a misspelt field would be dropped silently."""
+"""Tests that message classes match kio's schemas.
+
+A misspelt field would be dropped without an error.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoding of requests, compared with kio's writer, and of invalid frames."""
+"""Tests of the decoding of requests, compared with kio's encoding, and of invalid frames."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SERVED = [(api.key, version) for api in APIS.values() for version in api.version
 
 
 def _integers(bits: int) -> st.SearchStrategy[int]:
-    """Draw integers of all sizes, often special ones."""
+    """Draw integers of all sizes, often special values."""
     return st.integers(-7, 7) | st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
@@ -50,7 +50,6 @@ _PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
 
 
 def entities(schema: type[Any]) -> st.SearchStrategy[Any]:
-    """Draw entities of a kio class, with all fields."""
     return st.builds(schema, **{field.name: _values(field) for field in fields_of(schema)})
 
 
@@ -65,7 +64,6 @@ def _values(field: FieldSchema) -> st.SearchStrategy[Any]:
 
 
 def assert_same(message: Any, entity: Any) -> None:
-    """Check that all fields that both have are equal, including nested ones."""
     names = {field.message_name: field.name for field in fields_of(type(entity))}
     for field in fields(message):
         if field.name in names:
@@ -90,6 +88,7 @@ def _assert_same_value(value: Any, expected: Any) -> None:
         assert not isinstance(expected, datetime) or expected.tzinfo is UTC
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("api_key", "version"), SERVED)
 @settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
@@ -102,6 +101,7 @@ def test_requests_round_trip_with_kio(api_key: int, version: int, data: st.DataO
     assert cursor.position == len(frame)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("api_key", "version"), SERVED)
 @settings(max_examples=3, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
@@ -122,18 +122,38 @@ FETCH_V4_PREFIX = struct.pack(">iiiib", -1, 0, 0, 0, 0)
 @pytest.mark.parametrize(
     ("api_key", "schema", "frame", "reason"),
     [
-        (3, MetadataRequestV1, struct.pack(">i", 2**31 - 1) + bytes(30), "2147483647 elements"),
-        (3, MetadataRequestV1, struct.pack(">i", -5) + bytes(30), "-5 elements"),
-        (3, MetadataRequestV12, HUGE_COMPACT + bytes(30), "4294967294 elements"),
-        (3, MetadataRequestV12, b"\xff" * 12, "more than five bytes"),
-        (1, FetchRequestV4, FETCH_V4_PREFIX + struct.pack(">i", 2**31 - 1) + bytes(9), "elements"),
-        (1, FetchRequestV4, FETCH_V4_PREFIX + struct.pack(">i", -1), "not nullable"),
-        (1, FetchRequestV4, FETCH_V4_PREFIX + struct.pack(">ih", 1, -3) + bytes(9), "length -3"),
-        (1, FetchRequestV17, bytes(21) + HUGE_COMPACT + bytes(30), "elements"),
-        (32, DescribeConfigsRequest, HUGE_COMPACT + bytes(30), "elements"),
-        (3, MetadataRequestV1, struct.pack(">ih", 1, 2) + b"\xff\xfe", "not UTF-8"),
-        (10, FindCoordinatorRequest, b"\x00\x02\x02a" + HUGE_COMPACT + b"\x09\x01a", "ends within"),
-        (10, FindCoordinatorRequest, b"\x00\x02\x02a\x01\x09" + HUGE_COMPACT, "claims"),
+        (3, MetadataRequestV1, struct.pack(">i", 2**31 - 1) + bytes(30), "2147483647"),
+        (3, MetadataRequestV1, struct.pack(">i", -5) + bytes(30), "-5"),
+        (3, MetadataRequestV12, HUGE_COMPACT + bytes(30), "4294967294"),
+        (3, MetadataRequestV12, b"\xff" * 12, r"MetadataRequest\.topics\b.*\b5\b"),
+        (
+            1,
+            FetchRequestV4,
+            FETCH_V4_PREFIX + struct.pack(">i", 2**31 - 1) + bytes(9),
+            "2147483647",
+        ),
+        (
+            1,
+            FetchRequestV4,
+            FETCH_V4_PREFIX + struct.pack(">i", -1),
+            r"FetchRequest\.topics\b.*\b21\b",
+        ),
+        (1, FetchRequestV4, FETCH_V4_PREFIX + struct.pack(">ih", 1, -3) + bytes(9), "-3"),
+        (1, FetchRequestV17, bytes(21) + HUGE_COMPACT + bytes(30), "4294967294"),
+        (32, DescribeConfigsRequest, HUGE_COMPACT + bytes(30), "4294967294"),
+        (
+            3,
+            MetadataRequestV1,
+            struct.pack(">ih", 1, 2) + b"\xff\xfe",
+            r"MetadataRequestTopic\.name\b.*UTF-8",
+        ),
+        (10, FindCoordinatorRequest, b"\x00\x02\x02a" + HUGE_COMPACT + b"\x09\x01a", r"\b12\b"),
+        (
+            10,
+            FindCoordinatorRequest,
+            b"\x00\x02\x02a\x01\x09" + HUGE_COMPACT,
+            "4294967295",
+        ),
     ],
 )
 def test_false_lengths_are_rejected_without_allocation(
@@ -147,6 +167,17 @@ def test_false_lengths_are_rejected_without_allocation(
     finally:
         tracemalloc.stop()
     assert peak_bytes < 1_000_000
+
+
+@pytest.mark.parametrize(("size", "is_valid"), [(32_767, True), (32_768, False)])
+def test_the_size_of_compact_strings_is_limited(size: int, is_valid: bool) -> None:
+    request = FindCoordinatorRequest(key_type=0, coordinator_keys=("x" * size,))  # type: ignore[arg-type]
+    cursor = Cursor(write_entities(request))
+    if is_valid:
+        assert read_message(FindCoordinatorRequest, FindCoordinator, cursor).key_type == 0
+    else:
+        with pytest.raises(MalformedRequestError):
+            read_message(FindCoordinatorRequest, FindCoordinator, cursor)
 
 
 def test_the_number_of_array_elements_is_limited() -> None:
@@ -181,8 +212,6 @@ def test_a_tagged_field_has_the_size_it_claims() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlyType:
-    """A message with one field of the request."""
-
     key_type: int
 
 

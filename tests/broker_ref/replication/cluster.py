@@ -39,9 +39,9 @@ from broker_ref.replication.alter_partition_manager import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     DefaultAlterPartitionManager,
-    PartitionAnswer,
     PartitionChange,
-    TopicAnswers,
+    PartitionResponse,
+    TopicResponse,
 )
 from broker_ref.replication.fetch_session_cache import FetchSessionCache
 from broker_ref.replication.partition import Partition, PartitionKey, PendingReplication
@@ -61,8 +61,6 @@ Reply = Callable[[bytes], None]
 
 
 class VirtualBroker:
-    """One incarnation of a broker."""
-
     def __init__(self, cluster: VirtualCluster, broker_id: int, storage: MemoryStorage) -> None:
         self.id = broker_id
         self.storage = storage
@@ -104,8 +102,8 @@ class VirtualBroker:
     def partition(self) -> Partition:
         return self.replicas.partition(TOPIC, 0)
 
-    def forget_sessions(self) -> int:
-        """Drop the fetch sessions of this broker; return how many there were."""
+    def reset_sessions(self) -> int:
+        """Drop the fetch sessions of this broker and return how many there were."""
         forgotten = len(self._contract.fetch_sessions)
         self._contract.fetch_sessions = self._new_sessions()
         return forgotten
@@ -114,7 +112,6 @@ class VirtualBroker:
         return FetchSessionCache(slots=100, random_bytes=Random(self.epoch).randbytes)
 
     def ask(self, api: Api[Any], request: object) -> object:
-        """Return a handler's response to a client."""
         call = Call(version=api.versions[-1], client_id="test", now_ms=self._cluster.now_ms)
         return api.handle(self._contract, call, request)
 
@@ -180,7 +177,7 @@ class _Delivery:
 
 
 class VirtualCluster:
-    """Brokers 1 to n with topic `t`, partition 0, and a controller."""
+    """Brokers 1 to n with partition 0 of topic `t`, and a controller."""
 
     def __init__(
         self,
@@ -223,7 +220,6 @@ class VirtualCluster:
     def produce(
         self, value: bytes = b"v", *, acks_all: bool = True, count: int = 1
     ) -> PendingReplication:
-        """Append records as a client of the leader."""
         leader = self.leader
         result = leader.partition.append(
             batch(count, value=value, timestamp=self.now_ms),
@@ -237,7 +233,7 @@ class VirtualCluster:
         return appended
 
     def crash(self, broker_id: int, *, random: Random | None = None, fence: bool = True) -> None:
-        """Kill a broker. With `random`, its machine loses some unflushed data too."""
+        """Kill a broker; with `random`, also lose some unflushed data of its machine."""
         broker = self.brokers.pop(broker_id)
         if random is not None:
             broker.storage = broker.storage.crash(random)
@@ -261,7 +257,7 @@ class VirtualCluster:
                 self.cut_links.update({(other, broker_id), (broker_id, other)})
 
     def fence(self, broker_id: int) -> None:
-        """Remove the broker from the ISR unless it is the last member; elect an in-sync one."""
+        """Remove the broker from the ISR unless it is the last member; elect an in-sync replica."""
         self.registered[broker_id] = dataclasses.replace(self.registered[broker_id], is_fenced=True)
         state = self.state
         isr = tuple(member for member in state.isr if member != broker_id) or state.isr
@@ -285,7 +281,7 @@ class VirtualCluster:
         self.publish()
 
     def publish(self) -> None:
-        """Send the metadata to every broker from which it is not held back."""
+        """Send the metadata to every broker for which it is not held back."""
         for broker in list(self.brokers.values()):
             if broker.id in self.held_metadata:
                 continue
@@ -306,7 +302,6 @@ class VirtualCluster:
         metadata.topics_by_id[TOPIC_ID] = topic
 
     def run(self, milliseconds: int) -> None:
-        """Advance the clock."""
         target_ms = self.now_ms + milliseconds
         self.step()
         while True:
@@ -345,7 +340,6 @@ class VirtualCluster:
         self.fill(broker.metadata)
 
     def step(self) -> None:
-        """Deliver the requests between brokers."""
         for broker in list(self.brokers.values()):
             broker.settle()
             for effect in broker.outbox.take_effects():
@@ -366,9 +360,9 @@ class VirtualCluster:
             return self.brokers.get(sender.id) is sender
 
         def reply(frame: bytes) -> None:
-            self._later(lambda: answer(frame))
+            self._later(lambda: response(frame))
 
-        def answer(frame: bytes) -> None:
+        def response(frame: bytes) -> None:
             if (channel.node_id, sender.id) in self.cut_links:
                 fail()
             elif is_alive():
@@ -408,17 +402,17 @@ class VirtualCluster:
         (topic,) = request.topics
         (change,) = topic.partitions
         self.isr_requests.append(change)
-        answered = self._alter(request.broker_id, change)
+        responses = self._alter(request.broker_id, change)
         _reply(
             header,
             reply,
             AlterPartitionResponse(
                 error_code=ErrorCode.none,
-                topics=(TopicAnswers(topic_id=topic.topic_id, partitions=(answered,)),),
+                topics=(TopicResponse(topic_id=topic.topic_id, partitions=(responses,)),),
             ),
         )
 
-    def _alter(self, broker_id: int, change: PartitionChange) -> PartitionAnswer:
+    def _alter(self, broker_id: int, change: PartitionChange) -> PartitionResponse:
         state = self.state
         error = self.isr_refusals.pop(0) if self.isr_refusals else ErrorCode.none
         if error is ErrorCode.none:
@@ -433,11 +427,11 @@ class VirtualCluster:
             ):
                 error = ErrorCode.ineligible_replica
         if error is not ErrorCode.none:
-            return PartitionAnswer(partition_index=0, error_code=error)
+            return PartitionResponse(partition_index=0, error_code=error)
         isr = tuple(member.broker_id for member in change.new_isr_with_epochs)
         self.state = dataclasses.replace(state, isr=isr, partition_epoch=state.partition_epoch + 1)
         self._later(self.publish)
-        return PartitionAnswer(
+        return PartitionResponse(
             partition_index=0,
             error_code=ErrorCode.none,
             leader_id=state.leader,
@@ -448,7 +442,6 @@ class VirtualCluster:
 
 
 def values(partition: Partition, *, until: int | None = None) -> dict[int, bytes]:
-    """Return the values in a replica's log by offset."""
     log = partition.log
     end_offset = log.log_end_offset if until is None else until
     found: dict[int, bytes] = {}

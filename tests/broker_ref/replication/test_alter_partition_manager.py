@@ -1,4 +1,4 @@
-"""The client of AlterPartition."""
+"""Tests of the broker's client of AlterPartition."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from broker_ref.replication.alter_partition_manager import (
     IsrChange,
     IsrMember,
     IsrOutcome,
-    PartitionAnswer,
-    TopicAnswers,
+    PartitionResponse,
+    TopicResponse,
 )
 from broker_ref.schedule import Schedule
 
@@ -28,7 +28,7 @@ TOPIC_ID = UUID(int=5)
 
 
 class Proposals:
-    """`DefaultAlterPartitionManager` with a controller that the test plays."""
+    """`DefaultAlterPartitionManager` with a controller that the test simulates."""
 
     def __init__(self) -> None:
         self.now_ms = 1000
@@ -54,7 +54,6 @@ class Proposals:
         self.changes.submit(change, lambda outcome: self.outcomes.append((partition, outcome)))
 
     def sent(self) -> tuple[SendRequest, list[int]]:
-        """Return the only request in flight, and the partitions in it."""
         (effect,) = self.outbox.take_effects()
         assert isinstance(effect, SendRequest)
         cursor = Cursor(effect.frame)
@@ -66,11 +65,11 @@ class Proposals:
         (topic,) = request.topics
         return effect, [partition.partition_index for partition in topic.partitions]
 
-    def answer(
+    def respond(
         self, sent: SendRequest, *partitions: int, error_code: ErrorCode = ErrorCode.none
     ) -> None:
-        answers = tuple(
-            PartitionAnswer(
+        responses = tuple(
+            PartitionResponse(
                 partition_index=index,
                 error_code=ErrorCode.none,
                 leader_id=1,
@@ -86,7 +85,7 @@ class Proposals:
             correlation_id=sent.request_id,
             message=AlterPartitionResponse(
                 error_code=error_code,
-                topics=(TopicAnswers(topic_id=TOPIC_ID, partitions=answers),),
+                topics=(TopicResponse(topic_id=TOPIC_ID, partitions=responses),),
             ),
         )
         self.outbox.handle(ResponseReceived(request_id=sent.request_id, frame=frame))
@@ -104,7 +103,7 @@ def test_queued_proposals_are_sent_together() -> None:
     proposals.propose(1)
     proposals.propose(2)
     assert proposals.outbox.take_effects() == []
-    proposals.answer(sent, 0)
+    proposals.respond(sent, 0)
     assert proposals.outcomes == [
         (0, IsrOutcome(error_code=ErrorCode.none, leader_epoch=3, partition_epoch=5, isr=(1,)))
     ]
@@ -122,7 +121,7 @@ def test_failed_request_is_sent_again() -> None:
     proposals = Proposals()
     proposals.propose(0)
     sent, _ = proposals.sent()
-    proposals.answer(sent, error_code=ErrorCode.stale_broker_epoch)
+    proposals.respond(sent, error_code=ErrorCode.stale_broker_epoch)
     proposals.propose(1)
     assert proposals.outbox.take_effects() == []
     proposals.pass_time(RETRY_BACKOFF_MS)
@@ -132,7 +131,7 @@ def test_failed_request_is_sent_again() -> None:
     proposals.pass_time(RETRY_BACKOFF_MS)
     sent, partitions = proposals.sent()
     assert partitions == [0, 1]
-    proposals.answer(sent, 0, 1)
+    proposals.respond(sent, 0, 1)
     assert [partition for partition, _ in proposals.outcomes] == [0, 1]
 
 
@@ -141,9 +140,9 @@ def test_partition_missing_in_the_response_is_sent_again() -> None:
     proposals.propose(0)
     sent, _ = proposals.sent()
     proposals.propose(1)
-    proposals.answer(sent, 0)
+    proposals.respond(sent, 0)
     sent, partitions = proposals.sent()
     assert partitions == [1]
-    proposals.answer(sent)
+    proposals.respond(sent)
     proposals.pass_time(RETRY_BACKOFF_MS)
     assert proposals.sent()[1] == [1]

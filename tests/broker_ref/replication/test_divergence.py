@@ -1,4 +1,4 @@
-"""Diverged logs are truncated by leader epochs, never by high watermarks."""
+"""Tests of diverged logs, which are truncated by leader epochs, never by high watermarks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def agree(cluster: VirtualCluster) -> dict[int, bytes]:
 
 
 def epochs(partition: Partition) -> list[tuple[int, int]]:
-    """Return the epochs with records, and their start offsets."""
+    """Return the leader epochs with records, and their start offsets."""
     log = partition.log
     return [entry for entry in log.leader_epochs.entries if entry[1] < log.log_end_offset]
 
 
 def write_behind(cluster: VirtualCluster, broker_id: int, *records: bytes) -> None:
-    """Append records on a leader that no follower fetches."""
+    """Append records on a leader from which no follower fetches."""
     cluster.isolate(broker_id)
     for record in records:
         cluster.brokers[broker_id].partition.append(
@@ -60,7 +60,7 @@ def test_restart_before_the_high_watermark_arrives_loses_nothing() -> None:
 
 
 def test_lost_and_replaced_tail_is_truncated_on_the_other_replica() -> None:
-    """KIP-101, scenario 2: two logs of the same length with different records."""
+    """KIP-101, scenario 2: two logs have the same length and different records."""
     cluster = VirtualCluster(brokers=2)
     cluster.produce(b"a")
     cluster.run(1000)
@@ -74,7 +74,7 @@ def test_lost_and_replaced_tail_is_truncated_on_the_other_replica() -> None:
 
 
 def test_two_elections_in_a_row_leave_no_stray_records() -> None:
-    """KIP-279: each leader wrote records that no other received, in different epochs."""
+    """KIP-279: each leader wrote records that no other replica received, in its own epoch."""
     cluster = VirtualCluster(brokers=3)
     cluster.produce(b"a")
     cluster.run(1000)
@@ -198,7 +198,7 @@ def test_follower_fetches_its_lost_unsynced_tail_again(seed: int) -> None:
     assert set(cluster.state.isr) == {1, 2, 3}
 
 
-# Epochs
+# Leader epochs
 
 
 def test_requests_with_another_epoch_are_fenced() -> None:
@@ -232,7 +232,7 @@ def test_follower_with_old_metadata_waits_for_new_metadata() -> None:
     cluster.leader.requests.clear()
     cluster.produce(b"a")
     cluster.run(10_000)
-    # It is fenced once and does not fetch again in the old epoch.
+    # The fetch is fenced once, and the follower does not fetch again in the old leader epoch.
     assert len(cluster.leader.requests) <= 1
     cluster.held_metadata.clear()
     cluster.publish()
@@ -256,7 +256,7 @@ def test_follower_ahead_of_its_leaders_metadata_retries() -> None:
 def test_follower_opens_a_new_session_if_the_leader_dropped_it() -> None:
     cluster = VirtualCluster(brokers=2)
     cluster.run(1000)
-    sessions = cluster.leader.forget_sessions()
+    sessions = cluster.leader.reset_sessions()
     cluster.produce(b"a")
     cluster.run(2000)
     assert sessions == 1

@@ -1,4 +1,4 @@
-"""The last stable offset on replicas and after a leader change."""
+"""Tests of the last stable offset on replicas and after a leader change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The purgatory."""
+"""Tests of the purgatory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from broker_ref.replication.purgatory import Completion, Failed, Purgatory
 
 
 class Waiting:
-    """An operation that completes when tried; a `broken` one raises."""
+    """An operation that completes when it is tried; a `broken` operation raises."""
 
     def __init__(self, *, is_broken: bool = False) -> None:
         self._is_broken = is_broken

@@ -1,4 +1,4 @@
-"""One fetcher and its partitions; the test plays the leader."""
+"""Tests of one fetcher and its partitions; the test simulates the leader."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BACKOFF_MS = BrokerConfig().replica_fetch_backoff_ms
 
 
 class Replica:
-    """The fetcher's view of a partition; `errors` are raised by its next changes."""
+    """The fetcher's view of a partition; its next changes raise the exceptions in `errors`."""
 
     leader_epoch = 3
     high_watermark = 0
@@ -58,9 +58,9 @@ class Leader:
 
     def __init__(self, *replicas: Replica) -> None:
         self.now_ms = 0
-        self.asked: list[Any] = []
+        self.requests: list[Any] = []
         self.schedule = Schedule(0)
-        outbox: Any = SimpleNamespace(send=lambda _, **asked: self.asked.append(asked))
+        outbox: Any = SimpleNamespace(send=lambda _, **fields: self.requests.append(fields))
         self.fetcher = ReplicaFetcher(
             context=FetcherContext(
                 config=BrokerConfig(),
@@ -76,7 +76,7 @@ class Leader:
             self.fetcher.add_partition(followed)
         self.fetcher.maybe_fetch()
 
-    def answer(self, *indexes: int) -> None:
+    def respond(self, *indexes: int) -> None:
         """Respond with one byte for each of these partitions."""
         got = [
             FetchedPartition(
@@ -84,16 +84,16 @@ class Leader:
             )
             for index in indexes
         ]
-        self.answer_with(*got)
+        self.respond_with(*got)
 
-    def answer_with(self, *got: FetchedPartition) -> None:
+    def respond_with(self, *got: FetchedPartition) -> None:
         topic = FetchedTopic(topic_id=TOPIC_ID, partitions=got)
         response = FetchResponse(error_code=ErrorCode.none, session_id=5, responses=(topic,))
-        self.asked[-1]["on_response"](response)
+        self.requests[-1]["on_response"](response)
 
-    def last_asked(self) -> tuple[list[tuple[int, int]], list[int]]:
-        """Return (partition, offset) pairs of the last request, and its forgotten partitions."""
-        request = self.asked[-1]["request"]
+    def last_request(self) -> tuple[list[tuple[int, int]], list[int]]:
+        """Return the (partition, offset) pairs and the forgotten partitions of the last request."""
+        request = self.requests[-1]["request"]
         return (
             [(p.partition, p.fetch_offset) for topic in request.topics for p in topic.partitions],
             [index for topic in request.forgotten_topics_data for index in topic.partitions],
@@ -114,16 +114,16 @@ def test_failing_partition_is_delayed_and_others_continue(
     bad, good = Replica(0), Replica(1)
     bad.errors.append(error)
     leader = Leader(bad, good)
-    leader.answer(0, 1)
+    leader.respond(0, 1)
     assert (bad.log.log_end_offset, good.log.log_end_offset) == (0, 1)
-    assert leader.last_asked() == ([(1, 1)], [0])
+    assert leader.last_request() == ([(1, 1)], [0])
     assert str(error) in caplog.text
     assert ("Traceback" in caplog.text) == has_traceback
-    leader.answer(1)
+    leader.respond(1)
     leader.pass_time(BACKOFF_MS)
-    leader.answer(1)
-    assert leader.last_asked() == ([(0, 0), (1, 3)], [])
-    leader.answer(0)
+    leader.respond(1)
+    assert leader.last_request() == ([(0, 0), (1, 3)], [])
+    leader.respond(0)
     assert bad.log.log_end_offset == 1
 
 
@@ -132,21 +132,21 @@ def test_failing_truncation_does_not_stop_other_partitions() -> None:
     bad.log.log_end_offset = 5
     bad.errors.append(RuntimeError("a bug, before the first fetch"))
     leader = Leader(bad, good)
-    assert leader.last_asked() == ([(1, 0)], [])
-    leader.answer(1)
+    assert leader.last_request() == ([(1, 0)], [])
+    leader.respond(1)
     leader.pass_time(BACKOFF_MS)
-    leader.answer(1)
-    assert leader.last_asked() == ([(0, 5), (1, 2)], [])
+    leader.respond(1)
+    assert leader.last_request() == ([(0, 5), (1, 2)], [])
     bad.errors.append(RuntimeError("a bug, after the leader returned its end offset"))
-    leader.answer_with(
+    leader.respond_with(
         FetchedPartition(
             partition_index=0, error_code=ErrorCode.offset_out_of_range, high_watermark=-1
         )
     )
     listed = ListedPartition(partition_index=0, error_code=ErrorCode.none, offset=2)
     topic = ListedTopic(name="t", partitions=(listed,))
-    leader.asked[-2]["on_response"](ListOffsetsResponse(topics=(topic,)))
-    assert (bad.errors, leader.last_asked()) == ([], ([], [0]))
+    leader.requests[-2]["on_response"](ListOffsetsResponse(topics=(topic,)))
+    assert (bad.errors, leader.last_request()) == ([], ([], [0]))
     leader.pass_time(BACKOFF_MS)
-    leader.answer(1)
-    assert leader.last_asked() == ([(0, 5), (1, 3)], [])
+    leader.respond(1)
+    assert leader.last_request() == ([(0, 5), (1, 3)], [])

@@ -1,4 +1,4 @@
-"""Replication, high watermarks and the ISR."""
+"""Tests of replication, high watermarks and the ISR."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def isr_of(cluster: VirtualCluster) -> set[int]:
 
 
 def outcome_of(appended: PendingReplication) -> ErrorCode | None:
-    """Return the current outcome; a property would be narrowed by the type checker."""
+    """Return the current outcome, which the type checker would narrow if it were a property."""
     return appended.outcome
 
 
@@ -51,7 +51,7 @@ def test_high_watermark_reaches_followers_one_fetch_later() -> None:
     cluster = VirtualCluster(brokers=2)
     cluster.run(20)
     cluster.produce(b"a")
-    # The response with the batch contained the high watermark before it.
+    # The response with the batch contained the high watermark of the time before the append.
     cluster.run(3)
     follower = cluster.brokers[2].partition
     assert (follower.log.log_end_offset, follower.high_watermark) == (1, 0)
@@ -118,7 +118,7 @@ def test_joining_follower_counts_before_the_controller_confirms() -> None:
     cluster.run(20)
     assert outcome_of(appended) is None
     cluster.run(60_000)
-    assert outcome_of(appended) is None, "a member of the maximal ISR does not have it"
+    assert outcome_of(appended) is None, "a member of the maximal ISR does not have the record"
 
 
 def test_leaving_follower_counts_until_the_controller_confirms() -> None:
@@ -174,7 +174,7 @@ def test_append_fails_below_min_isr() -> None:
     assert cluster.leader.partition.log.log_end_offset == 0
     cluster.produce(acks_all=False)
     cluster.run(100)
-    # The high watermark does not move, because new records are not safe.
+    # The high watermark does not advance, because new records are not safe.
     assert cluster.leader.partition.high_watermark == 0
 
 
@@ -200,7 +200,7 @@ def test_pending_append_fails_when_the_leader_changes() -> None:
     assert not old.partition.is_leader
     assert cluster.leader.partition.is_leader
     cluster.elect(1)
-    assert outcome_of(appended) is ErrorCode.not_leader_or_follower, "it may have been truncated"
+    assert outcome_of(appended) is ErrorCode.not_leader_or_follower, "possibly truncated"
 
 
 def test_changed_config_reaches_the_log_and_the_leader() -> None:
@@ -278,7 +278,7 @@ def test_follower_applies_the_leaders_log_start() -> None:
 
 
 def test_follower_joins_only_with_all_records_before_the_leader_epoch() -> None:
-    """These may be committed, although the new leader's high watermark is lower."""
+    """The earlier records may be committed, although the new leader's high watermark is lower."""
     cluster = VirtualCluster(isr=(1, 2))
     cluster.isolate(3)
     cluster.run(20)

@@ -1,7 +1,7 @@
-"""Three replicas keep acknowledged records and equal committed logs under random failures.
+"""A test that three replicas keep acknowledged records under random failures.
 
-Leaders move, brokers are cut off, killed and restarted at once. A machine that crashes loses its
-unflushed data, except that of the last in-sync replica.
+The committed logs stay equal. Leaders move, and brokers are cut off, killed and restarted. A
+machine that crashes loses its unflushed data, except for the last in-sync replica.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ brokers = st.sampled_from(BROKERS)
 
 
 class ReplicationMachine(RuleBasedStateMachine):
-    """`promised` contains the records acknowledged with acks=all, by offset."""
+    """Three replicas; `promised` contains the records acknowledged with acks=all, by offset."""
 
     @initialize(min_isr=st.integers(1, 2), seed=st.integers(0, 1000))
     def begin(self, min_isr: int, seed: int) -> None:
@@ -45,7 +45,7 @@ class ReplicationMachine(RuleBasedStateMachine):
         try:
             appended = self.cluster.produce(value, acks_all=acks_all)
         except ApiError:
-            return  # Too few replicas are in sync, or the leader does not know of its election.
+            return  # Too few replicas are in sync, or the leader does not know about its election.
         if acks_all:
             self.waiting.append((appended, value))
 
@@ -84,7 +84,7 @@ class ReplicationMachine(RuleBasedStateMachine):
 
     @rule(broker=brokers)
     def bounce(self, broker: int) -> None:
-        """Kill and restart before the controller notices."""
+        """Kill and restart a broker before the controller detects the failure."""
         if broker in self.cluster.brokers:
             self.cluster.crash(broker, fence=False)
             self.cluster.restart(broker)
@@ -99,7 +99,7 @@ class ReplicationMachine(RuleBasedStateMachine):
         self.cluster.publish()
 
     @invariant()
-    def promises_are_kept(self) -> None:
+    def acknowledged_records_are_kept(self) -> None:
         still_waiting = []
         for appended, value in self.waiting:
             outcome = appended.outcome
@@ -127,7 +127,7 @@ class ReplicationMachine(RuleBasedStateMachine):
             assert committed == {offset: held[offset] for offset in committed}
 
     @invariant()
-    def high_watermarks_of_leaders_do_not_fall(self) -> None:
+    def high_watermarks_of_leaders_do_not_decrease(self) -> None:
         for broker in self.cluster.brokers.values():
             partition = broker.partition
             if partition.is_leader:
@@ -136,7 +136,7 @@ class ReplicationMachine(RuleBasedStateMachine):
                 self.high_watermarks[key] = partition.high_watermark
 
     def teardown(self) -> None:
-        """Without failures the logs become equal, all replicas are in sync, and writes succeed."""
+        """Check that logs get equal, replicas get in sync and writes succeed when failures end."""
         if not hasattr(self, "cluster"):
             return
         cluster = self.cluster
@@ -148,7 +148,7 @@ class ReplicationMachine(RuleBasedStateMachine):
         last = cluster.produce(b"last")
         cluster.run(3000)
         assert last.outcome is ErrorCode.none
-        self.promises_are_kept()
+        self.acknowledged_records_are_kept()
         assert set(cluster.state.isr) == set(BROKERS)
         first, *others = (values(broker.partition) for broker in cluster.brokers.values())
         assert others == [first, first]

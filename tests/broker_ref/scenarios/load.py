@@ -1,7 +1,7 @@
-"""A background producer with acks=all, and a check that nothing acknowledged is lost.
+"""A background producer with acks=all, and a check that no acknowledged record is lost.
 
-`Load` numbers its records per partition. An acknowledged record must be at its offset, once, and
-in order; a failed one may be in the log or not.
+`Load` numbers its records per partition. An acknowledged record must be in the log once, at its
+offset and in order. The log may or may not contain a failed record.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PADDING: Final = b"." * 200
 IN_FLIGHT_MAX: Final = 500
 DELIVERY_TIMEOUT_S: Final = 60.0
 FOREIGN: Final = -1
-"""The number of a record that no load wrote."""
+"""The number of a record that was not written by a load."""
 POLL_S: Final = 0.005
 
 Number = int
@@ -29,7 +29,7 @@ Place = tuple[int, int]
 
 
 class Load:
-    """Writes records to the partitions of `topic` in turn, until `stop`."""
+    """A producer that writes records to the partitions of `topic` in turn, until `stop`."""
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
         self.topic = topic
@@ -50,12 +50,11 @@ class Load:
                 "retry.backoff.max.ms": 200,
                 "topic.metadata.refresh.interval.ms": 500,
                 "message.timeout.ms": int(DELIVERY_TIMEOUT_S * 1000),
-                "log_level": 2,  # Disconnections are expected here.
+                "log_level": 2,  # The tests cause disconnections.
             }
         )
 
     def run(self) -> None:
-        """Send until stopped, then wait for all results."""
         while not self._is_stopped.is_set():
             for partition in self.sent:
                 if len(self._producer) < IN_FLIGHT_MAX:
@@ -66,11 +65,9 @@ class Load:
             self.failures.append(f"{left} records have no result")
 
     def stop(self) -> None:
-        """Make `run` end."""
         self._is_stopped.set()
 
     def await_more(self, count: int, *, timeout_s: float = DELIVERY_TIMEOUT_S) -> None:
-        """Return once `count` more records are acknowledged."""
         with self._progress:
             target = len(self.acknowledged) + count
             reached = self._progress.wait_for(
@@ -87,13 +84,13 @@ class Load:
             error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message
         ) -> None:
             with self._progress:
-                self._note(partition, number, error, message.offset())
+                self._record(partition, number, error, message.offset())
                 self._progress.notify_all()
 
         value = struct.pack(">q", number) + PADDING
         self._producer.produce(self.topic, value, partition=partition, on_delivery=delivered)
 
-    def _note(
+    def _record(
         self,
         partition: int,
         number: Number,
@@ -145,7 +142,7 @@ def read_all(bootstrap_servers: str, topic: str, partitions: int) -> dict[Place,
         unfinished = set(range(partitions))
         deadline_s = time.monotonic() + DELIVERY_TIMEOUT_S
         while unfinished:
-            assert time.monotonic() < deadline_s, f"the ends of {unfinished} were not reached"
+            assert time.monotonic() < deadline_s, f"the log ends of {unfinished} were not reached"
             for message in consumer.consume(10_000, timeout=0.5):
                 partition, offset, error = message.partition(), message.offset(), message.error()
                 value = message.value()
@@ -166,9 +163,9 @@ def read_all(bootstrap_servers: str, topic: str, partitions: int) -> dict[Place,
 
 
 def await_all_read(load: Load, read: Callable[[], dict[Place, Number]]) -> None:
-    """Wait until all acknowledged records are read at their offsets, each number once, in order.
+    """Wait until each acknowledged record is found once, at its offset and in order.
 
-    The high watermark of a newly elected leader may be lower than its predecessor's for a while.
+    The high watermark of a newly elected leader may temporarily be lower than its predecessor's.
     """
     assert len(load.acknowledged) + load.acknowledged_somewhere == sum(load.sent.values())
     deadline_s = time.monotonic() + DELIVERY_TIMEOUT_S

@@ -1,4 +1,4 @@
-"""The logs of a partition's replicas on disk, byte for byte.
+"""Comparison of the logs of a partition's replicas on disk, byte for byte.
 
 Replicas may have different segments and indexes, but the batches below the high watermark are the
 same bytes in the same order.
@@ -17,9 +17,9 @@ _HEAD: Final = struct.Struct(">qi")
 
 
 def committed_bytes(directory: Path, topic: str, partition: int, end_offset: int) -> bytes:
-    """Return the whole batches of a replica that start below `end_offset`, in order.
+    """Return the complete batches of a replica that start below `end_offset`, in order.
 
-    Fail if the log has a gap or ends before.
+    Fail if the log has a gap or ends earlier.
     """
     data = b"".join(path.read_bytes() for path in sorted(_log(directory, topic, partition)))
     position = expected_offset = 0
@@ -39,7 +39,7 @@ def assert_replicas_agree(
 ) -> None:
     """Assert that all replicas have the same bytes up to the high watermark.
 
-    Brokers may be running; they get time to write what they have fetched.
+    If brokers are running, wait until they have written the records that they fetched.
     """
     for partition, end_offset in high_watermarks.items():
         first, *others = [

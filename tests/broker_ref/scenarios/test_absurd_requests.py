@@ -1,4 +1,4 @@
-"""Random invalid requests: each entry gets its error code, and nothing changes."""
+"""Tests of random invalid requests: each entry gets its error code, and nothing changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ INVALID_CONFIGS = (
 
 @pytest.fixture(scope="module")
 def cluster() -> ThreeBrokers:
-    """One cluster for all tests, because refused requests do not change it."""
+    """Run one cluster for all tests, because rejected requests do not change it."""
     return ThreeBrokers()
 
 
@@ -44,13 +44,12 @@ def unchanged(cluster: ThreeBrokers) -> Any:
     end_offset = cluster.controller.side.metadata.end_offset
     yield
     assert cluster.controller.side.metadata.end_offset == end_offset
-    cluster.written(1, "still served")
+    cluster.write_acknowledged(1, "still served")
     cluster.settle()
     assert len(cluster.agreed()) == cluster.replica(1).high_watermark
 
 
 def absurd_assignments(random: Random) -> list[list[int]]:
-    """Return invalid replica lists."""
     unknown = [random.choice((-1, 0, 4, 3000, 2**31 - 1, -(2**31))) for _ in range(3)]
     return [[], [1, 1], [random.choice(BROKERS)] * 50, unknown, [1, unknown[0]], list(range(1_000))]
 
@@ -59,12 +58,12 @@ def absurd_assignments(random: Random) -> list[list[int]]:
 def test_invalid_names_are_refused(cluster: ThreeBrokers, name: str) -> None:
     topic = {"name": name, "num_partitions": 1, "replication_factor": 1}
     create = request("create_topics", 7, topics=[topic], timeout=1_000)
-    (answer,) = cluster.answered(cluster.ask(2, create)).topics
-    assert answer.error_code is ErrorCode.invalid_topic_exception
-    assert answer.error_message
+    (response,) = cluster.await_response(cluster.send(2, create)).topics
+    assert response.error_code is ErrorCode.invalid_topic_exception
+    assert response.error_message
     metadata = request("metadata", 12, topics=[{"name": name}], allow_auto_topic_creation=True)
-    (answer,) = cluster.answered(cluster.ask(2, metadata)).topics
-    assert answer.error_code is ErrorCode.invalid_topic_exception
+    (response,) = cluster.await_response(cluster.send(2, metadata)).topics
+    assert response.error_code is ErrorCode.invalid_topic_exception
 
 
 @pytest.mark.parametrize(("config", "value"), INVALID_CONFIGS)
@@ -72,13 +71,13 @@ def test_invalid_configs_are_refused(cluster: ThreeBrokers, config: str, value: 
     configs = [{"name": config, "value": value}]
     topic = {"name": "new", "num_partitions": 1, "replication_factor": 1, "configs": configs}
     create = request("create_topics", 7, topics=[topic], timeout=1_000)
-    (answer,) = cluster.answered(cluster.ask(2, create)).topics
-    assert answer.error_code is ErrorCode.invalid_config
-    assert config in answer.error_message
+    (response,) = cluster.await_response(cluster.send(2, create)).topics
+    assert response.error_code is ErrorCode.invalid_config
+    assert config in response.error_message
     changes = [{"name": config, "config_operation": 0, "value": value}]
     resource = {"resource_type": 2, "resource_name": TOPIC, "configs": changes}
     alter = request("incremental_alter_configs", 1, resources=[resource])
-    (altered,) = cluster.answered(cluster.ask(3, alter)).responses
+    (altered,) = cluster.await_response(cluster.send(3, alter)).responses
     assert altered.error_code is ErrorCode.invalid_config
 
 
@@ -90,11 +89,11 @@ def test_absurd_assignments_are_refused(cluster: ThreeBrokers, seed: int) -> Non
         create = request(
             "create_topics", 7, topics=[topic | {"assignments": assignments}], timeout=1_000
         )
-        (answer,) = cluster.answered(cluster.ask(random.choice(BROKERS), create)).topics
-        assert answer.error_code is ErrorCode.invalid_replica_assignment, replicas
+        (response,) = cluster.await_response(cluster.send(random.choice(BROKERS), create)).topics
+        assert response.error_code is ErrorCode.invalid_replica_assignment, replicas
         moves = [{"name": TOPIC, "partitions": [{"partition_index": 0, "replicas": replicas}]}]
         reassign = request("alter_partition_reassignments", 0, topics=moves, timeout=1_000)
-        moved = cluster.answered(cluster.ask(random.choice(BROKERS), reassign))
+        moved = cluster.await_response(cluster.send(random.choice(BROKERS), reassign))
         assert moved.responses[0].partitions[0].error_code is (
             ErrorCode.invalid_replica_assignment
         ), replicas
@@ -104,7 +103,7 @@ def test_absurd_assignments_are_refused(cluster: ThreeBrokers, seed: int) -> Non
             topics=[{"name": TOPIC, "count": 2, "assignments": [{"broker_ids": replicas}]}],
             timeout=1_000,
         )
-        (grown,) = cluster.answered(cluster.ask(random.choice(BROKERS), grow)).results
+        (grown,) = cluster.await_response(cluster.send(random.choice(BROKERS), grow)).results
         assert grown.error_code is ErrorCode.invalid_replica_assignment, replicas
 
 
@@ -117,12 +116,12 @@ def test_partition_indexes_with_gaps_are_refused(
         create = request(
             "create_topics", 7, topics=[topic | {"assignments": assignments}], timeout=1_000
         )
-        (answer,) = cluster.answered(cluster.ask(1, create)).topics
-        assert answer.error_code is ErrorCode.invalid_replica_assignment, indexes
+        (response,) = cluster.await_response(cluster.send(1, create)).topics
+        assert response.error_code is ErrorCode.invalid_replica_assignment, indexes
 
 
 def everything_of(random: Random) -> dict[str, Any]:
-    """Return requests about 10,000 partitions, of which only partition 0 of the topic exists."""
+    """Return requests with 10,000 partitions, of which only partition 0 of the topic exists."""
     indexes = random.sample(range(1, 2**31 - 1), MANY - 1)
     fetched = [{"partition": each, "fetch_offset": 0} for each in indexes]
     listed = [{"partition_index": each, "timestamp": -1} for each in indexes]
@@ -156,10 +155,10 @@ def everything_of(random: Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def codes_in(answer: Any) -> list[ErrorCode]:
-    """Return the error codes of all partitions in a response, whatever its fields are called."""
+def codes_in(response: Any) -> list[ErrorCode]:
+    """Return the error codes of all partitions in a response of any type."""
     topics = next(
-        getattr(answer, name) for name in ("responses", "topics") if hasattr(answer, name)
+        getattr(response, name) for name in ("responses", "topics") if hasattr(response, name)
     )
     partitions = [
         partition
@@ -169,6 +168,7 @@ def codes_in(answer: Any) -> list[ErrorCode]:
     return [partition.error_code for partition in partitions]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "api",
     [
@@ -184,9 +184,9 @@ def codes_in(answer: Any) -> list[ErrorCode]:
 def test_ten_thousand_partitions_get_a_result_each(
     cluster: ThreeBrokers, seed: int, api: str
 ) -> None:
-    asked = everything_of(Random(seed))[api]
+    sent = everything_of(Random(seed))[api]
     began = time.process_time()
-    codes = codes_in(cluster.answered(cluster.ask(1, asked)))
+    codes = codes_in(cluster.await_response(cluster.send(1, sent)))
     assert time.process_time() - began < CPU_SECONDS_MAX
     expected = {ErrorCode.unknown_topic_or_partition}
     if api == "offset_commit":
@@ -198,11 +198,11 @@ def test_ten_thousand_partitions_get_a_result_each(
 def test_more_than_ten_thousand_partitions_in_one_request_are_refused(
     cluster: ThreeBrokers,
 ) -> None:
-    """The limit is Kafka's `MAX_PARTITIONS_PER_BATCH`, over all topics of the request."""
+    """The limit is Kafka's `MAX_PARTITIONS_PER_BATCH`, for all topics of the request together."""
     topics = [
         {"name": f"wide-{number}", "num_partitions": partitions, "replication_factor": 3}
         for number, partitions in enumerate((MANY, 1))
     ]
     create = request("create_topics", 7, topics=topics, timeout=1_000)
-    for answer in cluster.answered(cluster.ask(1, create)).topics:
-        assert answer.error_code is ErrorCode.policy_violation
+    for response in cluster.await_response(cluster.send(1, create)).topics:
+        assert response.error_code is ErrorCode.policy_violation

@@ -1,4 +1,4 @@
-"""A leader cut off from the controller while clients still reach it, over real sockets."""
+"""Tests of a leader that has no connection to the controller but still has clients."""
 
 from __future__ import annotations
 
@@ -44,14 +44,12 @@ def cluster() -> Iterator[broker_ref.Cluster]:
 
 
 def leader_seen_by(cluster: broker_ref.Cluster, broker_id: int) -> int:
-    """Return the partition's leader in the metadata of one broker."""
     with RawConnection(cluster.address(broker_id)) as raw:
         (partition,) = only(describe_topics(raw, "load").topics).partitions
         return int(partition.leader_id)
 
 
 def isr_seen_by(cluster: broker_ref.Cluster, broker_id: int) -> set[int]:
-    """Return the ISR in the metadata of one broker."""
     with RawConnection(cluster.address(broker_id)) as raw:
         (partition,) = only(describe_topics(raw, "load").topics).partitions
         return set(partition.isr_nodes)
@@ -69,8 +67,9 @@ def test_leader_cut_off_from_the_controller(
         peers = [] if also_cut_off_from == "the controller only" else others
         cluster.faults.isolate(old, [CONTROLLER_ID, *peers])
         eventually(lambda: leader_seen_by(cluster, others[0]) in others)
-        # The old leader still considers itself leader, but cannot commit what it appends. A client
-        # that is connected to it alone, as the load may be, does not learn of the new leader.
+        # The old leader still considers itself the leader, but cannot commit records. A client that
+        # is connected only to this broker, as the load may be, gets no metadata with the new
+        # leader.
         assert leader_seen_by(cluster, old) == old
         with RawConnection(cluster.address(old)) as raw:
             refused = produce(raw, "load", STRAY, timeout_ms=TIMED_OUT_MS)

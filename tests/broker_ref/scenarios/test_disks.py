@@ -1,4 +1,4 @@
-"""Disks that lose data or fill up."""
+"""Tests of disks that lose data or are full."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ from random import Random
 import pytest
 from kio.schema.errors import ErrorCode
 
+from integration.simulation.cluster import CONTROLLER, host_of
 from tests.broker_ref.scenarios.three_brokers import BROKERS, ThreeBrokers
 
 
 def test_two_leader_failures_in_a_row_require_truncation() -> None:
-    """KIP-279: each of two leaders dies with records that no other replica has."""
+    """KIP-279: each of the two leaders dies with records that no other replica has."""
     cluster = ThreeBrokers()
-    cluster.written(1, "a")
+    cluster.write_acknowledged(1, "a")
     for leader, strays in ((1, ("1x", "1y")), (2, ("2x",))):
         others = set(BROKERS) - {leader}
-        cluster.separate(leader, *others)
+        cluster.faults.isolate(leader, others)
         for stray in strays:
             assert cluster.outcome(cluster.write(leader, stray, acks=1)) is ErrorCode.none
-        cluster.kill(leader)
-        cluster.heal()
-        cluster.await_leader(leader + 1)  # The next in-sync replica.
-    # Alone it refuses acks=all; the epochs of all three leaders are in the logs.
+        cluster.kill(host_of(leader))
+        cluster.faults.heal_all()
+        cluster.await_leader(leader + 1)  # The next in-sync replica becomes leader.
+    # The last replica rejects acks=all; the logs contain the epochs of all three leaders.
     assert cluster.outcome(cluster.write(3, "b")) is ErrorCode.not_enough_replicas
     assert cluster.outcome(cluster.write(3, "c", acks=1)) is ErrorCode.none
     cluster.start_broker(2)
     cluster.settle()
-    cluster.written(3, "d")
+    cluster.write_acknowledged(3, "d")
     cluster.start_broker(1)
     cluster.settle()
     assert cluster.agreed() == ["a", "c", "d"]
@@ -36,13 +37,13 @@ def test_two_leader_failures_in_a_row_require_truncation() -> None:
 
 
 def test_truncated_follower_learns_the_high_watermark_without_new_records() -> None:
-    """It was killed before its checkpoint, so it needs more than the diverging epoch."""
+    """The follower was killed before its checkpoint, so it needs more than the diverging epoch."""
     cluster = ThreeBrokers()
-    cluster.written(1, "a")
-    cluster.separate(1, 2, 3)
+    cluster.write_acknowledged(1, "a")
+    cluster.faults.isolate(1, [2, 3])
     assert cluster.outcome(cluster.write(1, "stray", acks=1)) is ErrorCode.none
-    cluster.kill(1)
-    cluster.heal()
+    cluster.kill(host_of(1))
+    cluster.faults.heal_all()
     cluster.await_leader(2)
     cluster.start_broker(1)
     cluster.settle()
@@ -50,25 +51,25 @@ def test_truncated_follower_learns_the_high_watermark_without_new_records() -> N
 
 
 @pytest.mark.parametrize("victim", BROKERS)
-@pytest.mark.parametrize("returns", ["at once", "when it is known to be gone"])
+@pytest.mark.parametrize("returns", ["without delay", "after its detection"])
 def test_disk_that_lost_its_unsynced_tail(victim: int, returns: str, seed: int) -> None:
     """No acknowledged record is lost, even if all other brokers die afterwards."""
     random = Random(seed)
     cluster = ThreeBrokers()
     for number in range(20):
-        cluster.written(1, f"{number}")
-    cluster.kill(victim, forgets=random)
-    if returns == "when it is known to be gone":
+        cluster.write_acknowledged(1, f"{number}")
+    cluster.lose_power(host_of(victim), random)
+    if returns == "after its detection":
         cluster.await_out_of_sync(victim)
     cluster.start_broker(victim)
-    # It does not count as in sync before it has caught up.
-    cluster.run_until(lambda: cluster.runs(victim))
+    # The broker is not in sync before it has caught up.
+    cluster.run_until(lambda: cluster.is_serving(victim))
     cluster.run_until(lambda: cluster.leads(cluster.state.leader))
     assert cluster.state.leader != victim
-    cluster.written(cluster.state.leader, "more")
+    cluster.write_acknowledged(cluster.state.leader, "more")
     cluster.run_until(lambda: set(cluster.state.isr) == set(BROKERS))
     for other in set(BROKERS) - {victim}:
-        cluster.kill(other)
+        cluster.kill(host_of(other))
     cluster.run_until(lambda: cluster.leads(victim))
     for other in set(BROKERS) - {victim}:
         cluster.start_broker(other)
@@ -77,58 +78,58 @@ def test_disk_that_lost_its_unsynced_tail(victim: int, returns: str, seed: int) 
 
 
 def test_controller_journal_is_synced_before_responses(seed: int) -> None:
-    """A power loss of the controller loses nothing that it has acknowledged."""
+    """A power loss of the controller loses no change that it has acknowledged."""
     random = Random(seed)
     cluster = ThreeBrokers()
-    cluster.written(1, "a")
+    cluster.write_acknowledged(1, "a")
     for victim in (1, 2, 3):
         before = cluster.state.leader_epoch
-        cluster.kill(victim)
+        cluster.kill(host_of(victim))
         cluster.await_out_of_sync(victim)
         known = cluster.state
-        cluster.kill_controller(forgets=random)
+        cluster.lose_power(CONTROLLER, random)
         cluster.start_controller()
         assert cluster.state == known
         assert cluster.state.leader_epoch >= before
         cluster.start_broker(victim)
         cluster.run_until(lambda: set(cluster.state.isr) == set(BROKERS))
     cluster.settle()
-    cluster.written(cluster.state.leader, "b")
+    cluster.write_acknowledged(cluster.state.leader, "b")
     cluster.settle()
     assert cluster.agreed() == ["a", "b"]
 
 
 @pytest.mark.parametrize("operation", ["append", "flush"])
 def test_full_disk_of_the_leader_acknowledges_nothing(operation: str) -> None:
-    """Neither the refused record nor the one that waited for a follower is acknowledged."""
+    """Neither the rejected record nor the record that waited for a follower is acknowledged."""
     cluster = ThreeBrokers(topic_configs={"flush.messages": "1"})
-    cluster.written(1, "a")
-    cluster.separate(1, 2)
+    cluster.write_acknowledged(1, "a")
+    cluster.faults.cut(1, 2)
     waiting = cluster.write(1, "b")
-    assert cluster.is_open(waiting)
-    cluster.let_fail(1, operation)
+    assert waiting.is_open()
+    cluster.fail_operation(1, operation)
     refused = cluster.write(1, "c")
     assert cluster.outcome(refused) is ErrorCode.kafka_storage_error
-    assert not cluster.is_open(waiting)
+    assert not waiting.is_open()
     assert cluster.outcome(waiting) is not ErrorCode.none
-    assert not cluster.runs(1)
-    cluster.heal()
+    assert not cluster.is_serving(1)
+    cluster.faults.heal_all()
     cluster.await_leader(2)
-    cluster.written(2, "d")
+    cluster.write_acknowledged(2, "d")
     cluster.repair(1)
     cluster.start_broker(1)
     cluster.settle()
-    assert cluster.agreed() == ["a", "d"]  # Broker 3 had "b" too, and truncated it.
+    assert cluster.agreed() == ["a", "d"]  # Broker 3 also had "b", and truncated it.
 
 
 def test_full_disk_of_a_follower_stops_only_that_follower() -> None:
     cluster = ThreeBrokers()
-    cluster.written(1, "a")
-    cluster.let_fail(3, "append")
+    cluster.write_acknowledged(1, "a")
+    cluster.fail_operation(3, "append")
     pending = cluster.write(1, "b")
-    cluster.run_until(lambda: not cluster.is_open(pending))
+    cluster.run_until(lambda: not pending.is_open())
     assert cluster.outcome(pending) is ErrorCode.none
-    assert not cluster.runs(3)
+    assert not cluster.is_serving(3)
     assert set(cluster.state.isr) == {1, 2}
     cluster.repair(3)
     cluster.start_broker(3)
@@ -137,18 +138,18 @@ def test_full_disk_of_a_follower_stops_only_that_follower() -> None:
 
 
 def test_disk_full_in_the_middle_of_a_batch_leaves_no_partial_batch(seed: int) -> None:
-    """The next start truncates the partial batch, whoever leads then."""
+    """The next startup truncates the partial batch, whether the broker leads or follows."""
     cluster = ThreeBrokers()
-    cluster.written(1, "a")
-    cluster.let_fail(1, "append")
+    cluster.write_acknowledged(1, "a")
+    cluster.fail_operation(1, "append")
     assert cluster.outcome(cluster.write(1, "b")) is ErrorCode.kafka_storage_error
     half = cluster.replica(2).log.read(0, end_offset=1, max_bytes=1000, at_least_one_batch=True)
-    (segment,) = [name for name in cluster.disk(1).list("t-0") if name.endswith(".log")]
+    (segment,) = [name for name in cluster.disk(host_of(1)).list("t-0") if name.endswith(".log")]
     cluster.repair(1)
     torn = half[: Random(seed).randrange(1, len(half))]
-    cluster.disk(1).open(f"t-0/{segment}").append(torn)
+    cluster.disk(host_of(1)).open(f"t-0/{segment}").append(torn)
     cluster.start_broker(1)
     cluster.settle()
-    cluster.written(cluster.state.leader, "c")
+    cluster.write_acknowledged(cluster.state.leader, "c")
     cluster.settle()
     assert cluster.agreed() == ["a", "c"]

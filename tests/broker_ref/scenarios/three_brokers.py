@@ -1,30 +1,25 @@
 """Three brokers and their controller in virtual time, with failing links and disks.
 
-Purpose: a whole cluster for scenarios that need exact timing or a disk that loses data. Nodes and
-requests are real; time, network and disks are simulated. The only topic `t` has one partition on
-all three brokers.
+They run scenarios that need exact timing or a disk that loses data. Nodes and requests are real;
+time, network and disks are simulated. The only topic `t` has one partition on all three brokers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from random import Random
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import PartitionMetadata
-from broker_ref.events import Event
-from broker_ref.log.storage import Storage
-from broker_ref.node.registration import BrokerState
 from broker_ref.replication.partition import Partition
 from integration.raw import request
-from tests.broker_ref.memory_storage import MemoryStorage
-from tests.broker_ref.node.clients import Asked, Clients
+from integration.simulation.cluster import host_of
+from tests.broker_ref.node.clients import Clients, SentRequest
 from tests.broker_ref.node.requests import batch, produce, produced
 from tests.broker_ref.replication.cluster import values
-from tests.broker_ref.virtual import CONTROLLER, Address, VirtualCluster, address_of
+from tests.broker_ref.virtual import VirtualCluster
 
 BROKERS: Final = (1, 2, 3)
 TOPIC: Final = "t"
@@ -32,17 +27,14 @@ LAG_MS: Final = 2_000
 SESSION_MS: Final = 3_000
 HEARTBEAT_MS: Final = 500
 SETTLED_MS: Final = 12_000
-"""Enough time for a session to expire, an election, and replicas to come in sync."""
-
-STEPS_MAX: Final = 5_000
-"""The maximum number of events in one moment; more mean an endless loop between nodes."""
+"""Enough time for a session to expire, an election, and replicas to catch up."""
 
 
 class ThreeBrokers(VirtualCluster):
     """Three running brokers that know topic `t`, led by broker 1."""
 
     def __init__(self, *, topic_configs: Mapping[str, str] | None = None, **configs: Any) -> None:
-        """`configs` are fields of `BrokerConfig`; the default of `min.insync.replicas` is 2."""
+        """`configs` are fields of `BrokerConfig`; `min.insync.replicas` is 2 by default."""
         settings: dict[str, Any] = {
             "replica_lag_time_max_ms": LAG_MS,
             "broker_session_timeout_ms": SESSION_MS,
@@ -51,11 +43,9 @@ class ThreeBrokers(VirtualCluster):
             "offsets_topic_replication_factor": 3,
             **configs,
         }
-        self._clients = Clients(self)
-        self._failing: set[Address] = set()
-        self._moment_ms = self._steps = 0
         super().__init__(*(BrokerConfig(node_id=broker_id, **settings) for broker_id in BROKERS))
-        self.start()
+        self._clients = Clients(self)
+        self.start_all()
         self.create_topic({"min.insync.replicas": "2", **(topic_configs or {})})
 
     def create_topic(self, configs: Mapping[str, str]) -> None:
@@ -76,46 +66,40 @@ class ThreeBrokers(VirtualCluster):
             timeout=10_000,
             validate_only=False,
         )
-        asked = self.ask(1, create)
-        self.run_until(lambda: not self.is_open(asked))
-        assert asked.answer.topics[0].error_code is ErrorCode.none, asked.answer
+        sent = self.send(1, create)
+        self.run_until(lambda: not sent.is_open())
+        assert sent.response.topics[0].error_code is ErrorCode.none, sent.response
         self.settle()
         assert self.state.isr == BROKERS
 
     # Clients
 
-    def ask(self, broker_id: int, asked: Any) -> Asked:
-        """Send a request on a new connection."""
-        return self._clients.ask(broker_id, asked)
+    def send(self, broker_id: int, message: Any) -> SentRequest:
+        return self._clients.send(broker_id, message)
 
     def write(
         self, broker_id: int, value: str, *, acks: int = -1, timeout_ms: int = 30_000
-    ) -> Asked:
-        """Produce a record to a broker, leader or not."""
-        return self.ask(broker_id, produce(batch(value), acks=acks, timeout=timeout_ms))
+    ) -> SentRequest:
+        """Produce a record to a broker, which may not be the leader."""
+        return self.send(broker_id, produce(batch(value), acks=acks, timeout=timeout_ms))
 
-    def answered(self, asked: Asked) -> Any:
+    def await_response(self, sent: SentRequest) -> Any:
         """Advance the clock until there is a response, and return it."""
-        self.run_until(lambda: not self.is_open(asked))
-        assert not asked.is_closed
-        return asked.answer
+        self.run_until(lambda: not sent.is_open())
+        assert not sent.is_closed
+        return sent.response
 
-    def written(self, broker_id: int, value: str) -> None:
-        """Produce with acks=all; it must succeed."""
-        asked = self.write(broker_id, value)
-        self.answered(asked)
-        assert self.outcome(asked) is ErrorCode.none
+    def write_acknowledged(self, broker_id: int, value: str) -> None:
+        sent = self.write(broker_id, value)
+        self.await_response(sent)
+        assert self.outcome(sent) is ErrorCode.none
 
-    def outcome(self, asked: Asked) -> ErrorCode | None:
-        """Return the error code of a produce request to one partition; None without response."""
-        if self.is_open(asked) or asked.is_closed:
+    def outcome(self, sent: SentRequest) -> ErrorCode | None:
+        """Return the error code of a produce request to one partition, or None if there is none."""
+        if sent.response is None:
             return None
-        code: ErrorCode = produced(asked.answer).error_code
+        code: ErrorCode = produced(sent.response).error_code
         return code
-
-    def is_open(self, asked: Asked) -> bool:
-        """Return whether there is no response yet."""
-        return self._clients.is_open(asked)
 
     # State
 
@@ -127,31 +111,24 @@ class ThreeBrokers(VirtualCluster):
         return found
 
     def replica(self, broker_id: int) -> Partition:
-        """Return the replica on a running broker."""
         broker = self.broker(broker_id).broker
         assert broker is not None
         return broker.replicas.partition(TOPIC, 0)
 
     def leads(self, broker_id: int) -> bool:
-        """Return whether a broker runs and considers itself the leader."""
-        node = self._nodes.get(address_of(broker_id))
-        if node is None or self.broker(broker_id).broker is None:
-            return False
-        return self.replica(broker_id).is_leader
+        """Return whether a broker is running and considers itself the leader."""
+        return (
+            broker_id in self.running
+            and self.broker(broker_id).broker is not None
+            and self.replica(broker_id).is_leader
+        )
 
     def broker_epoch(self, broker_id: int) -> int:
         """Return the registered broker epoch, which differs for each incarnation."""
         return self.controller.side.metadata.brokers[broker_id].broker_epoch
 
-    def runs(self, broker_id: int) -> bool:
-        """Return whether a broker has started and not stopped."""
-        return (
-            address_of(broker_id) in self._nodes
-            and self.broker(broker_id).state is BrokerState.RUNNING
-        )
-
     def await_leader(self, broker_id: int) -> None:
-        """Advance the clock until a broker leads and knows it."""
+        """Advance the clock until a broker leads and serves the partition."""
         self.run_until(lambda: self.state.leader == broker_id and self.leads(broker_id))
 
     def await_out_of_sync(self, broker_id: int) -> None:
@@ -168,78 +145,17 @@ class ThreeBrokers(VirtualCluster):
         return [value.decode() for value in values(self.replica(1)).values()]
 
     def settle(self) -> None:
-        """Advance the clock until nothing more happens."""
+        """Advance the clock until all effects of earlier events are complete."""
         self.advance(SETTLED_MS)
 
     # Injected faults
 
-    def separate(self, one: int, *others: int) -> None:
-        """Cut a broker off from others, or from the controller (0); messages in flight are lost."""
-        for other in others:
-            ends = frozenset((_address(one), _address(other)))
-            self.cut.add(ends)
-            for key, link in list(self._links.items()):
-                target = (link.channel.host, link.channel.port)
-                if frozenset((link.source, target)) == ends and key in self._links:
-                    self._break(key)
-        self.deliver()
-
-    def heal(self) -> None:
-        """Restore every link."""
-        self.cut.clear()
-
-    def kill(self, broker_id: int, *, forgets: Random | None = None) -> None:
-        """Kill a broker; with `forgets`, its machine, which loses unflushed data."""
-        self.crash(address_of(broker_id))
-        if forgets is not None:
-            storage = self.disk(broker_id)
-            self.storages[broker_id] = storage.crash(forgets)
-
-    def crash(self, address: Address) -> None:
-        """Crash as a virtual cluster does; requests to this address get no response."""
-        super().crash(address)
-        for broker_id in BROKERS:
-            if address_of(broker_id) == address:
-                self._clients.hang_up(broker_id)
-
-    def kill_controller(self, *, forgets: Random | None = None) -> None:
-        """Kill the controller; with `forgets`, its machine."""
-        self.crash(CONTROLLER)
-        if forgets is not None:
-            assert isinstance(self.controller_storage, MemoryStorage)
-            self.controller_storage = self.controller_storage.crash(forgets)
-
-    def disk(self, broker_id: int) -> MemoryStorage:
-        """Return the disk of a broker."""
-        storage: Storage = self.storages[broker_id]
-        assert isinstance(storage, MemoryStorage)
-        return storage
-
-    def let_fail(self, broker_id: int, operation: str) -> None:
-        """Make the disk refuse this operation below `t-0`; the broker may stop."""
-        self._failing.add(address_of(broker_id))
-        self.disk(broker_id).fail_below(f"{TOPIC}-0/", operation)
+    def fail_operation(self, broker_id: int, operation: str) -> None:
+        """Make this operation fail on the disk below `t-0`, which may stop the broker."""
+        self.disk(host_of(broker_id)).fail_below(f"{TOPIC}-0/", operation)
 
     def repair(self, broker_id: int) -> None:
-        """Make the disk work again."""
-        self._failing.discard(address_of(broker_id))
-        self.disk(broker_id).fail_on(None)
-
-    def _step(self, address: Address, event: Event) -> None:
-        if self.now_ms != self._moment_ms:
-            self._moment_ms, self._steps = self.now_ms, 0
-        self._steps += 1
-        assert self._steps < STEPS_MAX, "the nodes do not come to rest"
-        node = self._nodes.get(address)
-        if node is None or address not in self._failing:
-            super()._step(address, event)
-            return
-        for effect in node.handle(event, self.now_ms):
-            self._queue.append((address, effect))
-        if node.failure is not None:  # Its last messages are sent; then it stops, as in `io`.
-            self.deliver()
-            if address in self._nodes:
-                self.crash(address)
+        self.disk(host_of(broker_id)).fail_on(None)
 
 
 def committed(replica: Partition) -> bytes:
@@ -258,7 +174,7 @@ def committed(replica: Partition) -> bytes:
 
 
 def _end_of(data: bytes) -> int:
-    """Return the offset after the last record of whole batches."""
+    """Return the offset after the last record of complete batches."""
     end_offset = position = 0
     while position < len(data):
         base_offset = int.from_bytes(data[position : position + 8])
@@ -266,7 +182,3 @@ def _end_of(data: bytes) -> int:
         end_offset = base_offset + int.from_bytes(data[position + 23 : position + 27]) + 1
         position += 12 + length
     return end_offset
-
-
-def _address(node: int) -> Address:
-    return CONTROLLER if node == 0 else address_of(node)

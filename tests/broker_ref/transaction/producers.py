@@ -16,10 +16,10 @@ from broker_ref.replication.partition import Partition
 from broker_ref.transaction.coordinator import TransactionCoordinator
 from broker_ref.transaction.transitions import Transaction
 from integration.raw import request
-from tests.broker_ref.memory_storage import MemoryStorage
-from tests.broker_ref.node.clients import Asked, Clients
+from integration.simulation.cluster import host_of
+from tests.broker_ref.node.clients import Clients, SentRequest
 from tests.broker_ref.node.requests import batch
-from tests.broker_ref.virtual import VirtualCluster, address_of
+from tests.broker_ref.virtual import VirtualCluster
 
 WRITE_TXN_MARKERS = 27
 NAME = "tx"
@@ -29,7 +29,7 @@ Producer = tuple[int, int]
 
 
 class Producers:
-    """A cluster with topics `t` (led by broker 1) and `u` (led by the last), and producers."""
+    """A cluster with topics `t` (led by broker 1) and `u` (led by the last one), and producers."""
 
     def __init__(
         self, brokers: int = 1, *, transaction_version: int = 2, **configs: int | bool
@@ -47,7 +47,7 @@ class Producers:
                 for node_id in range(1, brokers + 1)
             )
         )
-        self.cluster.start()
+        self.cluster.start_all()
         self.clients = Clients(self.cluster)
         if transaction_version != 2:
             update = FeatureUpdate(
@@ -64,17 +64,17 @@ class Producers:
     # Coordinators and partitions
 
     def find(self) -> int:
-        """Return the coordinator, once there is one."""
+        """Wait until there is a coordinator, and return its broker id."""
         found = -1
 
         def is_known() -> bool:
             nonlocal found
             broker_id = self.cluster.running[0]
-            answer = self.clients.call(
+            response = self.clients.call(
                 broker_id, request("find_coordinator", 2, key=NAME, key_type=1)
             )
-            found = answer.node_id
-            if answer.error_code is not ErrorCode.none:
+            found = response.node_id
+            if response.error_code is not ErrorCode.none:
                 return False
             return found in self.cluster.running and self.coordinator(found).is_ready()
 
@@ -87,7 +87,6 @@ class Producers:
         return CoordinatorState(broker.transactions)
 
     def partition(self, topic: str = "t", index: int = 0) -> Partition:
-        """Return the partition on its leader."""
         for broker_id in self.cluster.running:
             broker = self.cluster.broker(broker_id).broker
             assert broker is not None
@@ -114,14 +113,13 @@ class Producers:
 
     # Requests
 
-    def send(self, api: str, version: int, /, **fields: Any) -> Asked:
-        return self.clients.ask(self.find(), request(api, version, **fields))
+    def send(self, api: str, version: int, /, **fields: Any) -> SentRequest:
+        return self.clients.send(self.find(), request(api, version, **fields))
 
     def call(self, api: str, version: int, /, **fields: Any) -> Any:
         return self.clients.outcome(self.send(api, version, **fields))
 
     def start(self, *, version: int = 5, was: Producer = (-1, -1), **fields: Any) -> Any:
-        """Send InitProducerId and return the response."""
         values: dict[str, Any] = {"transactional_id": NAME, "transaction_timeout": 60_000}
         if version >= 3:
             values |= {"producer_id": was[0], "producer_epoch": was[1]}
@@ -129,30 +127,30 @@ class Producers:
 
     def generate_producer_id(self) -> int:
         """Return an id of the coordinator's block, for a producer without transactions."""
-        answer = self.start(version=1, transactional_id=None)
-        assert answer.error_code is ErrorCode.none
-        return int(answer.producer_id)
+        response = self.start(version=1, transactional_id=None)
+        assert response.error_code is ErrorCode.none
+        return int(response.producer_id)
 
     def started(self, **fields: Any) -> Producer:
         """Start a producer, with retries, and return its id and epoch."""
-        answer: Any = None
+        response: Any = None
 
         def is_there() -> bool:
-            nonlocal answer
-            answer = self.start(**fields)
-            return answer.error_code not in (
+            nonlocal response
+            response = self.start(**fields)
+            return response.error_code not in (
                 ErrorCode.concurrent_transactions,
                 ErrorCode.coordinator_load_in_progress,
                 ErrorCode.coordinator_not_available,
             )
 
         self.cluster.run_until(is_there)
-        assert answer.error_code is ErrorCode.none, answer
-        return answer.producer_id, answer.producer_epoch
+        assert response.error_code is ErrorCode.none, response
+        return response.producer_id, response.producer_epoch
 
     def send_add_partitions(
         self, producer: Producer, *partitions: tuple[str, int], version: int = 3
-    ) -> Asked:
+    ) -> SentRequest:
         topics: dict[str, list[int]] = {}
         for topic, index in partitions or DATA:
             topics.setdefault(topic, []).append(index)
@@ -168,13 +166,13 @@ class Producers:
         )
 
     def add(self, producer: Producer, *partitions: tuple[str, int], version: int = 3) -> Any:
-        """Send AddPartitionsToTxn; return the codes of the partitions, one if they are equal."""
-        answer = self.clients.outcome(
+        """Send AddPartitionsToTxn; return the error codes, or one code if all are equal."""
+        response = self.clients.outcome(
             self.send_add_partitions(producer, *partitions, version=version)
         )
         return only(
             result.partition_error_code
-            for topic in answer.results_by_topic_v3_and_below
+            for topic in response.results_by_topic_v3_and_below
             for result in topic.results_by_partition
         )
 
@@ -189,7 +187,7 @@ class Producers:
         ).error_code
         return code
 
-    def send_end(self, producer: Producer, *, commit: bool, version: int) -> Asked:
+    def send_end(self, producer: Producer, *, commit: bool, version: int) -> SentRequest:
         return self.send(
             "end_txn",
             version,
@@ -200,9 +198,8 @@ class Producers:
         )
 
     def end(self, producer: Producer, *, commit: bool = True, version: int = 4) -> Any:
-        """Send EndTxn and return the response."""
-        asked = self.send_end(producer, commit=commit, version=version)
-        return self.clients.outcome(asked)
+        sent = self.send_end(producer, commit=commit, version=version)
+        return self.clients.outcome(sent)
 
     def produce(
         self,
@@ -213,7 +210,6 @@ class Producers:
         sequence: int = 0,
         version: int = 11,
     ) -> ErrorCode:
-        """Produce one record in the transaction."""
         records = batch(
             value,
             producer_id=producer[0],
@@ -223,7 +219,7 @@ class Producers:
         )
         found = self.cluster.broker(self.cluster.running[0]).metadata.partition(topic, 0)
         assert found is not None
-        answer = self.clients.call(
+        response = self.clients.call(
             found.leader,
             request(
                 "produce",
@@ -234,12 +230,12 @@ class Producers:
                 topic_data=[{"name": topic, "partition_data": [{"index": 0, "records": records}]}],
             ),
         )
-        ((partition,),) = (each.partition_responses for each in answer.responses)
+        ((partition,),) = (each.partition_responses for each in response.responses)
         code: ErrorCode = partition.error_code
         return code
 
     def describe(self, name: str = NAME) -> Any:
-        """Return the only state of DescribeTransactions. kio cannot read one without a start."""
+        """Return the only state of DescribeTransactions. kio cannot decode a missing start time."""
         (state,) = self.call(
             "describe_transactions", 0, transactional_ids=[name]
         ).transaction_states
@@ -247,7 +243,7 @@ class Producers:
 
     @property
     def state(self) -> str:
-        """The title of the state; empty for an unknown id."""
+        """The name of the transaction state, or an empty string for an unknown id."""
         value = self.coordinator(self.find()).value
         return "" if value is None else value.state.title
 
@@ -260,9 +256,8 @@ class Producers:
     # Injected faults
 
     def kill(self, broker_id: int) -> None:
-        """Kill a broker; unsynced writes stay, as after kill -9."""
-        self.cluster.crash(address_of(broker_id))
-        self.clients.hang_up(broker_id)
+        """Kill a broker as `kill -9` does: unsynced writes are kept."""
+        self.cluster.kill(host_of(broker_id))
 
     def check_replication(self) -> None:
         """Make the coordinator check the high watermark of its partition."""
@@ -274,32 +269,28 @@ class Producers:
         self.cluster.handle(broker_id, TimePassed())
 
     def restart_all(self) -> None:
-        """Restart all brokers, which load everything from storage."""
         for broker_id in self.cluster.running:
             self.cluster.stop_broker(broker_id)
         for broker_id in self.cluster.configs:
-            assert isinstance(self.cluster.storages[broker_id], MemoryStorage)
             self.cluster.start_broker(broker_id)
         self.find()
 
 
 class CoordinatorState:
-    """The internal state of a coordinator."""
-
     def __init__(self, coordinator: TransactionCoordinator) -> None:
         self._coordinator = coordinator
 
     def is_ready(self) -> bool:
-        """Return whether it has loaded the only partition."""
+        """Return whether the coordinator has loaded the only partition."""
         return [shard.is_active for shard in self._coordinator._shards.values()] == [True]
 
     @property
     def value(self) -> Transaction | None:
-        """Return the state of the transactional id."""
+        """The state of the transactional id, if it exists."""
         return self._coordinator.transactions().get(NAME)
 
 
 def only(codes: Any) -> Any:
-    """Return the code if all of these are equal, else all of them."""
+    """Return the error code if all codes are equal, else all of them."""
     found = list(codes)
     return found[0] if len(set(found)) == 1 else found

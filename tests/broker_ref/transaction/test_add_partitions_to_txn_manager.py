@@ -1,4 +1,4 @@
-"""Verification requests to coordinators, and their results."""
+"""Tests of verification requests to coordinators, and of their results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from broker_ref.transaction.add_partitions_to_txn_manager import (
     AddPartitionsToTxnManager,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
-    Answer,
+    PartitionErrorCodes,
     PartitionResult,
     TopicResult,
     TransactionResult,
@@ -28,12 +28,12 @@ NONE = ErrorCode.none
 
 
 class Coordinator(Outbox):
-    """Replaces the outbox: keeps requests until a test answers them."""
+    """A fake outbox that keeps requests until a test answers them."""
 
     def __init__(self) -> None:
         super().__init__(client_id="test")
-        self.asked: list[tuple[Channel, AddPartitionsToTxnRequest]] = []
-        self._answers: list[tuple[Callable[[Any], None], Callable[[str], None]]] = []
+        self.requests: list[tuple[Channel, AddPartitionsToTxnRequest]] = []
+        self._callbacks: list[tuple[Callable[[Any], None], Callable[[str], None]]] = []
 
     def send(  # type: ignore[override]
         self,
@@ -45,18 +45,18 @@ class Coordinator(Outbox):
         **rest: Any,
     ) -> None:
         assert (rest["api_key"], rest["version"]) == (24, 5)
-        self.asked.append((channel, request))
-        self._answers.append((on_response, on_failure))
+        self.requests.append((channel, request))
+        self._callbacks.append((on_response, on_failure))
 
     def fail(self) -> None:
-        self._answers.pop(0)[1]("gone")
+        self._callbacks.pop(0)[1]("gone")
 
-    def answer(
+    def respond(
         self, codes: Mapping[str, ErrorCode] | None = None, *, error_code: ErrorCode = NONE
     ) -> None:
-        """Answer the oldest open request, with a code for each transactional id."""
-        number = len(self.asked) - len(self._answers)
-        request = self.asked[number][1]
+        """Respond to the oldest open request, with an error code for each transactional id."""
+        number = len(self.requests) - len(self._callbacks)
+        request = self.requests[number][1]
         results = tuple(
             TransactionResult(
                 transactional_id=one.transactional_id,
@@ -76,7 +76,7 @@ class Coordinator(Outbox):
             )
             for one in request.transactions
         )
-        self._answers.pop(0)[0](
+        self._callbacks.pop(0)[0](
             AddPartitionsToTxnResponse(
                 error_code=error_code,
                 results_by_transaction=results if error_code is NONE else (),
@@ -84,8 +84,8 @@ class Coordinator(Outbox):
         )
 
 
-class Questions:
-    """A broker that knows brokers 1 and 2; ids that begin with `2` are coordinated by 2."""
+class FakeBroker:
+    """A broker that knows brokers 1 and 2; broker 2 coordinates ids that begin with `2`."""
 
     def __init__(self) -> None:
         self.coordinator = Coordinator()
@@ -103,70 +103,70 @@ class Questions:
             wake=self.woken.append,
         )
 
-    def verify(self, name: str, *, add: bool = False) -> Reply[Answer]:
+    def verify(self, name: str, *, add: bool = False) -> Reply[PartitionErrorCodes]:
         return self.verifications.add_or_verify_transaction(name, 7, 1, (A, B), add=add)
 
-    def asked(self) -> list[list[str]]:
+    def requested_ids(self) -> list[list[str]]:
         return [
             [one.transactional_id for one in request.transactions]
-            for _, request in self.coordinator.asked
+            for _, request in self.coordinator.requests
         ]
 
 
-def codes(reply: Reply[Answer]) -> set[ErrorCode] | None:
+def codes(reply: Reply[PartitionErrorCodes]) -> set[ErrorCode] | None:
     return None if reply.result is None else set(reply.result.values())
 
 
 def test_request_contains_the_producer_and_every_partition() -> None:
-    questions = Questions()
-    reply = questions.verify("x", add=True)
-    ((channel, request),) = questions.coordinator.asked
+    broker = FakeBroker()
+    reply = broker.verify("x", add=True)
+    ((channel, request),) = broker.coordinator.requests
     assert (channel.node_id, channel.host, channel.port) == (1, "b1", 9)
     (one,) = request.transactions
     assert (one.transactional_id, one.producer_id, one.producer_epoch) == ("x", 7, 1)
     assert not one.verify_only
     assert {(t.name, *t.partitions) for t in one.topics} == {("a", 3), ("b", 0)}
     assert codes(reply) is None
-    questions.coordinator.answer()
+    broker.coordinator.respond()
     assert reply.result == {A: NONE, B: NONE}
-    assert questions.woken == [reply]
+    assert broker.woken == [reply]
 
 
 def test_verify_only_does_not_add_partitions() -> None:
-    questions = Questions()
-    questions.verify("x")
-    assert questions.coordinator.asked[0][1].transactions[0].verify_only
+    broker = FakeBroker()
+    broker.verify("x")
+    assert broker.coordinator.requests[0][1].transactions[0].verify_only
 
 
 def test_queued_verifications_are_sent_together_with_one_per_id() -> None:
-    questions = Questions()
-    replies = [questions.verify(name) for name in ("x", "y", "z", "y", "2")]
-    assert questions.asked() == [["x"], ["2"]]
-    questions.coordinator.answer()
-    assert questions.asked() == [["x"], ["2"], ["y", "z"]]
-    questions.coordinator.answer()
-    questions.coordinator.answer({"y": ErrorCode.invalid_txn_state})
-    assert questions.asked()[3:] == [["y"]]
-    questions.coordinator.answer()
+    broker = FakeBroker()
+    replies = [broker.verify(name) for name in ("x", "y", "z", "y", "2")]
+    assert broker.requested_ids() == [["x"], ["2"]]
+    broker.coordinator.respond()
+    assert broker.requested_ids() == [["x"], ["2"], ["y", "z"]]
+    broker.coordinator.respond()
+    broker.coordinator.respond({"y": ErrorCode.invalid_txn_state})
+    assert broker.requested_ids()[3:] == [["y"]]
+    broker.coordinator.respond()
     assert [codes(reply) for reply in replies] == [
         {NONE}, {ErrorCode.invalid_txn_state}, {NONE}, {NONE}, {NONE}
     ]  # fmt: skip
 
 
 def test_producer_fenced_becomes_invalid_producer_epoch() -> None:
-    questions = Questions()
-    reply = questions.verify("x")
-    questions.coordinator.answer({"x": ErrorCode.producer_fenced})
+    broker = FakeBroker()
+    reply = broker.verify("x")
+    broker.coordinator.respond({"x": ErrorCode.producer_fenced})
     assert codes(reply) == {ErrorCode.invalid_producer_epoch}
 
 
 def test_unreachable_coordinator_is_a_retriable_error() -> None:
-    questions = Questions()
-    assert codes(questions.verify("?")) == {ErrorCode.coordinator_not_available}
-    lost, following = questions.verify("x"), questions.verify("y")
-    questions.coordinator.fail()
+    broker = FakeBroker()
+    assert codes(broker.verify("?")) == {ErrorCode.coordinator_not_available}
+    lost, following = broker.verify("x"), broker.verify("y")
+    broker.coordinator.fail()
     assert codes(lost) == {ErrorCode.network_exception}
-    questions.coordinator.answer(error_code=ErrorCode.not_coordinator)
+    broker.coordinator.respond(error_code=ErrorCode.not_coordinator)
     assert codes(following) == {ErrorCode.not_coordinator}
-    del questions.metadata.brokers[1]
-    assert codes(questions.verify("x")) == {ErrorCode.coordinator_not_available}
+    del broker.metadata.brokers[1]
+    assert codes(broker.verify("x")) == {ErrorCode.coordinator_not_available}

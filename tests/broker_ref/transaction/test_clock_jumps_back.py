@@ -1,7 +1,7 @@
-"""Clocks that jump back: nothing is aborted or expired early, and nothing hangs.
+"""Tests of clocks that jump back: nothing is aborted or expired early, and nothing hangs.
 
-A broker's clock does not jump back while it runs (`tests/broker_ref/io/test_clock.py`). A broker
-that restarts, or loads a partition of another one, may find future timestamps in its log.
+The clock of a running broker does not jump back (`tests/broker_ref/io/test_clock.py`). A broker
+that restarts, or loads a partition of another broker, may find future timestamps in its log.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from broker_ref.log.control import Marker
+from integration.simulation.cluster import CONTROLLER
 from tests.broker_ref.transaction.producers import Producers
-from tests.broker_ref.virtual import CONTROLLER
 
 NONE = ErrorCode.none
 MINUTE_MS = 60_000
@@ -21,7 +21,7 @@ SETTINGS = {
 
 
 def begun(made: Producers) -> None:
-    """Create an id whose transaction times out after 15 seconds, and an idle one."""
+    """Create one id whose transaction times out after 15 seconds, and one idle id."""
     made.started(transactional_id="idle")
     producer = made.started(transaction_timeout=15_000)
     assert made.add(producer) is NONE
@@ -29,14 +29,14 @@ def begun(made: Producers) -> None:
 
 
 def commit_another(made: Producers) -> None:
-    answer = made.start(transactional_id="another")
-    assert answer.error_code is NONE
+    response = made.start(transactional_id="another")
+    assert response.error_code is NONE
     added = made.call(
         "add_partitions_to_txn",
         3,
         v3_and_below_transactional_id="another",
-        v3_and_below_producer_id=answer.producer_id,
-        v3_and_below_producer_epoch=answer.producer_epoch,
+        v3_and_below_producer_id=response.producer_id,
+        v3_and_below_producer_epoch=response.producer_epoch,
         v3_and_below_topics=[{"name": "u", "partitions": [0]}],
     ).results_by_topic_v3_and_below
     assert added[0].results_by_partition[0].partition_error_code is NONE
@@ -44,8 +44,8 @@ def commit_another(made: Producers) -> None:
         "end_txn",
         4,
         transactional_id="another",
-        producer_id=answer.producer_id,
-        producer_epoch=answer.producer_epoch,
+        producer_id=response.producer_id,
+        producer_epoch=response.producer_epoch,
         committed=True,
     )
     assert ended.error_code is NONE
@@ -60,8 +60,8 @@ def test_coordinator_whose_clock_is_behind_its_log() -> None:
     made = Producers(**SETTINGS)
     begun(made)
     made.cluster.stop_broker(1)
-    made.cluster.crash(CONTROLLER)
-    made.cluster.now_ms -= MINUTE_MS
+    made.cluster.kill(CONTROLLER)
+    made.cluster.event_queue.now_ms -= MINUTE_MS
     made.cluster.start_controller()
     made.cluster.start_broker(1)
     commit_another(made)
@@ -80,11 +80,11 @@ def test_clock_that_jumps_back_while_a_broker_runs() -> None:
     made = Producers(**SETTINGS)
     begun(made)
     began_ms = made.cluster.now_ms
-    made.cluster.now_ms -= MINUTE_MS
+    made.cluster.event_queue.now_ms -= MINUTE_MS
     commit_another(made)
     assert made.state == "Ongoing"
     assert "idle" in names(made)
-    # The deadlines have not moved.
+    # The deadlines have not changed.
     made.cluster.advance(began_ms + 14_000 - made.cluster.now_ms)
     assert made.state == "Ongoing"
     made.cluster.advance(11_000)

@@ -1,4 +1,4 @@
-"""Coordinators and leaders that are killed or lag between any two steps of a transaction."""
+"""Tests of coordinators and leaders that are killed or lag between the steps of a transaction."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ MARKERS = Match(api_keys=frozenset({WRITE_TXN_MARKERS}))
 
 
 def begun(made: Producers, **fields: Any) -> Producer:
-    """Start a producer that has written to both topics."""
     producer = made.started(**fields)
     assert made.add(producer, ("t", 0), ("u", 0)) is NONE
     assert made.produce(producer, topic="t") is NONE
@@ -73,7 +72,7 @@ def test_coordinator_is_killed_between_prepare_and_markers(version: int, commit:
 def test_coordinator_is_killed_between_markers_and_complete(version: int) -> None:
     made = Producers(3)
     producer = begun(made)
-    with made.cluster.faults.lose_answer(MARKERS) as losing:
+    with made.cluster.faults.drop_response(MARKERS) as losing:
         assert made.end(producer, version=version).error_code is NONE
         made.cluster.run_until(lambda: losing.hits >= 3)
         assert made.state == "PrepareCommit"
@@ -91,9 +90,9 @@ def test_coordinator_is_killed_before_prepare_is_replicated() -> None:
     others = {1, 2, 3} - {coordinator}
     for other in others:
         made.cluster.faults.cut(coordinator, other)
-    asked = made.send_end(producer, commit=True, version=5)
+    sent = made.send_end(producer, commit=True, version=5)
     made.cluster.advance(100)
-    assert made.clients.is_open(asked)
+    assert sent.is_open()
     made.kill(coordinator)
     made.cluster.faults.heal_all()
     made.find()
@@ -112,7 +111,7 @@ def test_coordinator_is_killed_before_a_write_is_replicated(step: str) -> None:
     for other in {1, 2, 3} - {coordinator}:
         made.cluster.faults.cut(coordinator, other)
     if step == "init":
-        asked = made.send(
+        sent = made.send(
             "init_producer_id",
             5,
             transactional_id="tx",
@@ -121,9 +120,9 @@ def test_coordinator_is_killed_before_a_write_is_replicated(step: str) -> None:
             producer_epoch=-1,
         )
     else:
-        asked = made.send_add_partitions(producer)
+        sent = made.send_add_partitions(producer)
     made.cluster.advance(100)
-    assert made.clients.is_open(asked)
+    assert sent.is_open()
     made.kill(coordinator)
     made.cluster.faults.heal_all()
     made.find()
@@ -198,12 +197,12 @@ def test_fenced_coordinator_stops_sending_markers(error_code: ErrorCode) -> None
         assert made.end(producer).error_code is NONE
         made.cluster.advance(30_000)
     assert made.state == "PrepareCommit"
-    made.restart_all()  # The next coordinator has another epoch.
+    made.restart_all()  # The next coordinator has another coordinator epoch.
     made.wait_for("CompleteCommit")
 
 
 class Lag:
-    """Limits the high watermark of the state topic."""
+    """An upper limit of the high watermark of the state topic."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, high_watermark: int) -> None:
         plain: Any = Partition.high_watermark
@@ -222,18 +221,18 @@ def test_responses_wait_for_replication(monkeypatch: pytest.MonkeyPatch) -> None
     producer = made.started(transaction_timeout=20_000)
     with monkeypatch.context() as patched:
         Lag(patched, made.partition(TRANSACTION_STATE_TOPIC).high_watermark)
-        asked = made.send_add_partitions(producer)
+        sent = made.send_add_partitions(producer)
         made.cluster.advance(19_000)
-        assert made.clients.is_open(asked)
+        assert sent.is_open()
         assert made.state == "Empty"
         assert made.start().error_code is ErrorCode.concurrent_transactions
         made.cluster.advance(1_000)
-        assert not made.clients.is_open(asked)
+        assert not sent.is_open()
         ((result,),) = (
-            topic.results_by_partition for topic in asked.answer.results_by_topic_v3_and_below
+            topic.results_by_partition for topic in sent.response.results_by_topic_v3_and_below
         )
         assert result.partition_error_code is ErrorCode.coordinator_not_available
-        # It is in the log, so other changes are refused until it is replicated.
+        # The change is in the log, so other changes are rejected until it is replicated.
         assert made.add(producer) is ErrorCode.concurrent_transactions
     made.check_replication()
     assert made.state == "Ongoing"
@@ -274,11 +273,11 @@ def test_waiting_requests_fail_when_the_coordinator_changes(
     producer = made.started()
     with monkeypatch.context() as patched:
         Lag(patched, made.partition(TRANSACTION_STATE_TOPIC).high_watermark)
-        asked = made.send_add_partitions(producer)
-        assert made.clients.is_open(asked)
+        sent = made.send_add_partitions(producer)
+        assert sent.is_open()
         next_leader_epoch(made)
-        answer = made.clients.outcome(asked)
-    ((result,),) = (topic.results_by_partition for topic in answer.results_by_topic_v3_and_below)
+        response = made.clients.outcome(sent)
+    ((result,),) = (topic.results_by_partition for topic in response.results_by_topic_v3_and_below)
     assert result.partition_error_code is ErrorCode.not_coordinator
     assert made.state == "Ongoing"  # The state in the log.
     assert made.end(producer).error_code is NONE
@@ -298,7 +297,7 @@ def test_expiration_during_the_search_for_timed_out_transactions(
     with monkeypatch.context() as patched:
         Lag(patched, made.partition(TRANSACTION_STATE_TOPIC).high_watermark)
         broker.transactions.remove_expired_transactional_ids(made.cluster.now_ms)
-    # The tombstone is replicated now, which is noticed when the abort is written.
+    # The tombstone is replicated, which the coordinator detects when it writes the abort.
     broker.transactions.abort_timed_out_transactions(made.cluster.now_ms + 2)
     made.wait_for("CompleteAbort")
     names = {state.transactional_id for state in made.listed().transaction_states}
@@ -332,14 +331,14 @@ def test_queued_markers_are_sent_with_the_next_request() -> None:
     others = [f"other-{index}" for index in range(3)]
     identities = {}
     for name in others:
-        answer = made.start(transactional_id=name)
-        identities[name] = (answer.producer_id, answer.producer_epoch)
+        response = made.start(transactional_id=name)
+        identities[name] = (response.producer_id, response.producer_epoch)
         made.call(
             "add_partitions_to_txn",
             3,
             v3_and_below_transactional_id=name,
-            v3_and_below_producer_id=answer.producer_id,
-            v3_and_below_producer_epoch=answer.producer_epoch,
+            v3_and_below_producer_id=response.producer_id,
+            v3_and_below_producer_epoch=response.producer_epoch,
             v3_and_below_topics=[{"name": "t", "partitions": [0]}],
         )
     with made.cluster.faults.hold(MARKERS) as held:

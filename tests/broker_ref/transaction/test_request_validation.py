@@ -1,4 +1,4 @@
-"""The result of each request in each state, with Kafka's order of checks."""
+"""Tests of the result of each request in each state, with Kafka's order of checks."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_exhausted_epochs_rotate_the_producer_id() -> None:
     assert identity(start(exhausted)) == (NEW_PRODUCER_ID, 0, -1)
     rotated = start(exhausted, (5, 32766))
     assert identity(rotated) == (NEW_PRODUCER_ID, 0, 32766)
-    # The response was lost: the producer sends the id that it knows.
+    # The response was lost: the producer sends the producer id that it knows.
     assert rotated is not None
     again = TransactionMetadata(name="tx", current=rotated, unmarked=set())
     assert identity(start(again, (5, 32766))) == (NEW_PRODUCER_ID, 0, 32766)
@@ -241,7 +241,7 @@ VERSION_1 = [  # state, commit, producer, result
     (PREPARE_ABORT, True, (5, 3), INVALID_STATE),
 ]
 
-VERSION_2 = [  # The current epoch is 3: a producer that sends 2 retries.
+VERSION_2 = [  # The current epoch is 3: a producer that sends 2 is retrying.
     (ONGOING, True, (5, 3), PREPARE_COMMIT),
     (ONGOING, False, (5, 3), PREPARE_ABORT),
     (ONGOING, True, (5, 2), FENCED),

@@ -1,4 +1,4 @@
-"""The transitions of transaction states, compared with Kafka's."""
+"""Tests that the transitions of transaction states are Kafka's."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Random operations of producers, compared with a model of Kafka's responses.
+"""A test of random operations of producers against a model of Kafka's responses.
 
-The model implements the rules of KIP-98, KIP-360 and KIP-890 again, for one transactional id. Its
-markers are sometimes held back and its coordinator restarts. The highest epoch of a producer id is
-4 here, so that epochs are exhausted.
+The model implements the rules of KIP-98, KIP-360 and KIP-890 a second time, for one transactional
+id. Markers are sometimes held back, and the coordinator sometimes restarts. The highest epoch of a
+producer id is 4 here, so that epochs are exhausted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAPPING = ErrorCode.invalid_producer_id_mapping
 INVALID = ErrorCode.invalid_txn_state
 
 NEW = -2
-"""A producer id that the cluster allocates; unknown until it is observed."""
+"""A producer id that the cluster has allocated and the model has not observed yet."""
 NOBODY = -1
 
 COMPLETE = {Marker.COMMIT: "CompleteCommit", Marker.ABORT: "CompleteAbort"}
@@ -42,7 +42,7 @@ TOPICS = ("t", "u")
 
 @dataclass
 class Model:
-    """The transactional id; each method returns the expected error code."""
+    """A model of the transactional id; each method returns the expected error code."""
 
     server_version: int
     state: str = ""
@@ -59,7 +59,6 @@ class Model:
 
     @property
     def current_producer(self) -> Producer:
-        """The current producer."""
         return (self.id, self.epoch) if self.next_id == NOBODY else (self.next_id, 0)
 
     @property
@@ -73,7 +72,7 @@ class Model:
             self.id = self.id_before = NEW
             self.state, self.epoch = "Empty", 0
             return NONE
-        if expected is not None and not self._may_go_on(expected):
+        if expected is not None and not self._may_continue(expected):
             return FENCED
         if self.state == "Ongoing":
             self._decide(Marker.ABORT, fences=True, version=self.server_version)
@@ -93,7 +92,7 @@ class Model:
         self.state, self.id_before, self.last_epoch = "Empty", id_before, last_epoch
         return NONE
 
-    def _may_go_on(self, expected: Producer) -> bool:
+    def _may_continue(self, expected: Producer) -> bool:
         exhausted = expected[0] == self.id_before and expected[1] >= LAST_EPOCH
         return expected[0] == self.id or exhausted
 
@@ -144,7 +143,6 @@ class Model:
             self.complete()
 
     def complete(self) -> None:
-        """Write the markers of every partition."""
         marker = self.marker
         if marker is None:
             return
@@ -199,11 +197,11 @@ class TransactionMachine(RuleBasedStateMachine):
                 if getattr(self.model, name) == NEW:
                     setattr(self.model, name, new_id)
 
-    def _compare(self, answer: Any, expected: ErrorCode) -> None:
+    def _compare(self, response: Any, expected: ErrorCode) -> None:
         self._resolve()
-        assert answer.error_code is expected
+        assert response.error_code is expected
         if expected is NONE:
-            current_producer = (answer.producer_id, answer.producer_epoch)
+            current_producer = (response.producer_id, response.producer_epoch)
             assert current_producer == self.model.current_producer
             self.known.append(current_producer)
 
@@ -213,7 +211,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self._compare(self.made.start(), expected)
 
     @rule(number=identities)
-    def go_on(self, number: int) -> None:
+    def continue_transaction(self, number: int) -> None:
         producer = self._pick(number)
         expected = self.model.start(producer)
         self._compare(self.made.start(was=producer), expected)
@@ -228,14 +226,14 @@ class TransactionMachine(RuleBasedStateMachine):
     def end(self, number: int, marker: Marker, version: int) -> None:
         producer = self._pick(number)
         expected = self.model.end(producer, marker, version=version)
-        answer = self.made.end(
+        response = self.made.end(
             producer, commit=marker is Marker.COMMIT, version=5 if version == 2 else 4
         )
         if version == 2:
-            self._compare(answer, expected)
+            self._compare(response, expected)
         else:
             self._resolve()
-            assert answer.error_code is expected
+            assert response.error_code is expected
 
     @precondition(lambda self: self.held is None)
     @rule()
@@ -246,15 +244,15 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.held is not None)
     @rule()
-    def let_markers_go(self) -> None:
+    def release_markers(self) -> None:
         assert self.held is not None
         self.held.remove()
         self.held, self.model.is_held = None, False
         self._finish()
 
     @rule()
-    def coordinator_starts_anew(self) -> None:
-        """The log does not contain the epoch that may be retried, so it is lost."""
+    def coordinator_restarts(self) -> None:
+        """Restart the coordinator, whose log does not contain the epoch that may be retried."""
         self.made.restart_all()
         self.made.generate_producer_id()  # The next block is allocated.
         self.model.last_epoch = -1
@@ -283,7 +281,7 @@ class TransactionMachine(RuleBasedStateMachine):
             assert {key.topic for key in value.partitions} == self.model.topics
 
     @invariant()
-    def partitions_have_the_markers_that_were_decided(self) -> None:
+    def partitions_have_the_expected_markers(self) -> None:
         if not hasattr(self, "made"):
             return
         for topic in TOPICS:
@@ -292,7 +290,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
 
 def once(markers: list[tuple[Marker, int]]) -> list[tuple[Marker, int]]:
-    """Drop repeated markers, because a restarted coordinator sends them again."""
+    """Drop repeated markers, which a restarted coordinator sends again."""
     return [marker for marker, _ in itertools.groupby(markers)]
 
 

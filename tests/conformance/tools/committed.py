@@ -1,7 +1,6 @@
-"""Reading a topic with read_committed or read_uncommitted, through librdkafka.
+"""Topics of the tool tests, written and read with librdkafka.
 
-Purpose: write records that tools copy, and read whole partitions up to their current end. Must not
-know: the writer.
+The module writes the records that tools copy, and reads whole partitions up to their current end.
 """
 
 from __future__ import annotations
@@ -17,11 +16,10 @@ from tests.conformance.clients import TIMEOUT_S
 from tests.conformance.eventually import eventually
 
 Values = dict[int, list[str]]
-"""The values of each partition, in order."""
+"""The values of each partition, in log order."""
 
 
 def new_topic(cluster: Cluster, unique_name: Callable[[], str], *, partitions: int) -> str:
-    """Create a topic with a replica on each broker."""
     name = unique_name()
     cluster.create_topic(
         name, partitions=partitions, replication_factor=min(3, len(cluster.broker_ids))
@@ -30,7 +28,6 @@ def new_topic(cluster: Cluster, unique_name: Callable[[], str], *, partitions: i
 
 
 def fill(cluster: Cluster, topic: str, *, partitions: int, count: int) -> Values:
-    """Write `count` records to each partition and return the values."""
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": cluster.bootstrap_servers, "log_level": 2, "enable.idempotence": True}
     )
@@ -46,7 +43,7 @@ def fill(cluster: Cluster, topic: str, *, partitions: int, count: int) -> Values
 
 
 def read(cluster: Cluster, topic: str, *, partitions: int, committed: bool = True) -> Values:
-    """Read a topic up to its current end, which is the last stable offset if `committed`."""
+    """Read a topic up to its current end, or up to the last stable offset if `committed`."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
@@ -64,7 +61,7 @@ def read(cluster: Cluster, topic: str, *, partitions: int, committed: bool = Tru
         consumer.assign([confluent_kafka.TopicPartition(topic, each, 0) for each in left])
         while left:
             message = consumer.poll(TIMEOUT_S)
-            assert message is not None, f"partitions {left} of {topic} did not reach their end"
+            assert message is not None, f"the ends of partitions {left} of {topic} were not reached"
             error = message.error()
             if error is None:
                 found[message.partition() or 0].append((message.value() or b"").decode())
@@ -78,7 +75,7 @@ def read(cluster: Cluster, topic: str, *, partitions: int, committed: bool = Tru
 
 
 def await_read(cluster: Cluster, topic: str, expected: Values, *, partitions: int) -> None:
-    """Return once `expected` is read, because the response to a commit precedes its markers."""
+    """Wait until `expected` is read: EndTxn returns before the markers are written."""
     found: Values = {}
 
     def holds() -> bool:
@@ -92,12 +89,12 @@ def await_read(cluster: Cluster, topic: str, expected: Values, *, partitions: in
 
 
 def committed_offsets(cluster: Cluster, group: str, topic: str, *, partitions: int) -> list[int]:
-    """Return the group's offset of each partition, negative without a commit."""
+    """Return the committed offset of each partition; negative without a commit."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": cluster.bootstrap_servers, "log_level": 2, "group.id": group}
     )
     try:
-        asked = [confluent_kafka.TopicPartition(topic, each) for each in range(partitions)]
-        return [int(each.offset) for each in consumer.committed(asked, timeout=TIMEOUT_S)]
+        requested = [confluent_kafka.TopicPartition(topic, each) for each in range(partitions)]
+        return [int(each.offset) for each in consumer.committed(requested, timeout=TIMEOUT_S)]
     finally:
         consumer.close()

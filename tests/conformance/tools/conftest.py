@@ -1,4 +1,4 @@
-"""A cluster of processes, as operators run it, and Apache Kafka's tools for it."""
+"""Fixtures: a cluster of processes, as operators run it, and Apache Kafka's tools."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def processes(
     processes_of_package: Callable[[int], Cluster],
     transaction_version: int,
 ) -> Cluster:
-    """A cluster whose brokers are processes: that of the run, if its brokers are."""
+    """Return a cluster whose brokers are processes; if possible, the cluster of the run."""
     if request.config.getoption("--cluster") != "reference":
         of_run: Cluster = request.getfixturevalue("cluster")
         return of_run
@@ -48,7 +48,7 @@ def processes(
 
 @pytest.fixture(scope="package")
 def tools(processes: Cluster) -> Iterator[KafkaTools]:
-    """Apache Kafka's tools; tests are skipped where they are missing."""
+    """Return Apache Kafka's tools; skip the test if they are missing."""
     try:
         opened = KafkaTools(processes.bootstrap_servers)
     except clusters.ClusterUnavailableError as reason:
@@ -59,5 +59,5 @@ def tools(processes: Cluster) -> Iterator[KafkaTools]:
 
 @pytest.fixture
 def replicas(processes: Cluster) -> int:
-    """The highest possible replication factor."""
+    """Return the highest possible replication factor."""
     return len(processes.broker_ids)

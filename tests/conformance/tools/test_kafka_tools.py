@@ -1,6 +1,6 @@
-"""Apache Kafka's command-line tools, and so its Java clients, on a cluster of three.
+"""Tests of Apache Kafka's command-line tools on three brokers.
 
-On the reference cluster each broker is a process.
+The tools use Kafka's Java clients. In the reference cluster each broker is a process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RECORDS = 500
 
 @pytest.fixture
 def topic(tools: KafkaTools, unique_name: Callable[[], str], replicas: int) -> str:
-    """A topic of three partitions, with a replica on each broker."""
+    """Return a topic with three partitions and a replica on each broker."""
     name = unique_name()
     tools.run(
         "topics",
@@ -32,7 +32,7 @@ def topic(tools: KafkaTools, unique_name: Callable[[], str], replicas: int) -> s
 
 
 def described(tools: KafkaTools, topic: str) -> list[dict[str, str]]:
-    """Return the rows of `kafka-topics --describe` for each partition."""
+    """Return the rows of `kafka-topics --describe`, one for each partition."""
     lines = tools.run("topics", "--describe", "--topic", topic).lines
     assert lines, topic
     return [
@@ -45,7 +45,6 @@ def described(tools: KafkaTools, topic: str) -> list[dict[str, str]]:
 
 
 def table(output: Output) -> list[dict[str, str]]:
-    """Return the rows of a tool's table as mappings."""
     header, *rows = output.rows
     return [dict(zip(header, row, strict=False)) for row in rows]
 
@@ -61,7 +60,7 @@ def produce(tools: KafkaTools, topic: str, count: int = RECORDS) -> None:
 
 
 def consume(tools: KafkaTools, topic: str, group: str, count: int = RECORDS) -> list[str]:
-    """Consume and commit `count` records in a group of one member; return the events."""
+    """Consume and commit `count` records in a group of one member; return the tool's events."""
     output = tools.run(
         "verifiable-consumer",
         *("--topic", topic, "--group-id", group, "--max-messages", str(count)),
@@ -165,10 +164,10 @@ def test_list_describe_reset_and_delete_groups(
     consume(tools, topic, group)
     assert lags() == (RECORDS, 0)
 
-    answer = tools.run("consumer-groups", "--delete-offsets", *of_group, "--topic", f"{topic}:0")
-    assert [topic, "0", "Successful"] in answer.rows
-    answer = tools.run("consumer-groups", "--delete", *of_group)
-    assert f"Deletion of requested consumer groups ('{group}') was successful." in answer.stdout
+    response = tools.run("consumer-groups", "--delete-offsets", *of_group, "--topic", f"{topic}:0")
+    assert [topic, "0", "Successful"] in response.rows
+    response = tools.run("consumer-groups", "--delete", *of_group)
+    assert f"Deletion of requested consumer groups ('{group}') was successful." in response.stdout
     left = table(tools.run("consumer-groups", "--list", "--state"))
     assert group not in {row["GROUP"] for row in left}
 
@@ -177,8 +176,8 @@ def test_delete_records(tools: KafkaTools, topic: str) -> None:
     produce(tools, topic)
     ends = end_offsets(tools, topic)
     partition = max(ends, key=ends.__getitem__)
-    asked = {"topic": topic, "partition": partition, "offset": ends[partition] - 1}
-    file = tools.json_file("delete.json", {"version": 1, "partitions": [asked]})
+    requested = {"topic": topic, "partition": partition, "offset": ends[partition] - 1}
+    file = tools.json_file("delete.json", {"version": 1, "partitions": [requested]})
     output = tools.run("delete-records", "--offset-json-file", file)
     assert f"partition: {topic}-{partition}\tlow_watermark: {ends[partition] - 1}" in output.stdout
     starts = end_offsets(tools, topic, time="-2")

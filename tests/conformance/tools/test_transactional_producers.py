@@ -1,6 +1,6 @@
-"""The transactional producers of librdkafka and kafka-python on a cluster of three.
+"""Tests of the transactional producers of librdkafka and kafka-python on three brokers.
 
-Their records are read by the consumers of both.
+The consumers of both libraries read the records.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ class FencedError(Exception):
 
 
 class Transactional(Protocol):
-    """An initialized transactional producer, and a read_committed consumer in a group."""
+    """An initialized transactional producer, and a `read_committed` consumer in a group."""
 
     def begin(self) -> None: ...
 
     def write(self, topic: str, partition: int, value: str) -> None: ...
 
     def commit(self) -> None:
-        """Commit; raise `FencedError`."""
+        """Commit the transaction. Raises `FencedError`."""
 
     def abort(self) -> None: ...
 
     def read_some(self) -> list[tuple[int, str]]:
-        """Return partition and value of the next records, at least one."""
+        """Return the partition and value of the next records, at least one."""
 
     def send_offsets(self) -> None:
-        """Add the offsets of consumed records to the transaction."""
+        """Add the offsets of the consumed records to the transaction."""
 
     def go_back(self, topic: str) -> None:
         """Seek to the committed offsets."""
@@ -62,7 +62,7 @@ class Transactional(Protocol):
 
 
 class Confluent:
-    """confluent-kafka, which is librdkafka."""
+    """A producer and a consumer of confluent-kafka, which wraps librdkafka."""
 
     def __init__(self, bootstrap_servers: str, transactional_id: str, source: str | None) -> None:
         self._producer = confluent_kafka.Producer(
@@ -129,7 +129,7 @@ class Confluent:
 
 
 class KafkaPython:
-    """kafka-python, pure Python."""
+    """A producer and a consumer of kafka-python, which is written in Python."""
 
     def __init__(self, bootstrap_servers: str, transactional_id: str, source: str | None) -> None:
         self._producer = kafka.KafkaProducer(
@@ -191,7 +191,7 @@ class KafkaPython:
 def producing(
     request: pytest.FixtureRequest, processes: Cluster
 ) -> Callable[..., closing[Transactional]]:
-    """Create a transactional producer of a third-party client, and close it."""
+    """Return a function that creates transactional producers of a third-party client."""
 
     def make(transactional_id: str, source: str | None = None) -> closing[Transactional]:
         made: Transactional = request.param(processes.bootstrap_servers, transactional_id, source)
@@ -242,11 +242,10 @@ def python_reader(processes: Cluster, topic: str) -> Iterator[Any]:
 
 
 def read_by_python(consumer: Any, count: int) -> dict[int, list[str]]:
-    """Return `count` records by partition."""
     found: dict[int, list[str]] = {partition: [] for partition in range(PARTITIONS)}
     while sum(map(len, found.values())) < count:
         polled = consumer.poll(TIMEOUT_S * 1000)
-        assert polled, f"of {count} records, {found} arrived"
+        assert polled, f"{found} of {count} records arrived"
         for partition, records in polled.items():
             found[partition.partition] += [record.value.decode() for record in records]
     return found

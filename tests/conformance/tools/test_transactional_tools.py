@@ -1,6 +1,6 @@
-"""Apache Kafka's tools for transactions on a cluster of three.
+"""Tests of Apache Kafka's transaction tools on three brokers.
 
-On the reference cluster each broker is a process.
+In the reference cluster each broker is a process.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ HOUR_MS = 3_600_000
 
 
 def copier(source: str, target: str, group: str, transactional_id: str) -> list[str]:
-    """Return the arguments of a copier of partition 0 that aborts about a third of transactions."""
+    """Return the arguments of a copier of partition 0.
+
+    It aborts about a third of its transactions.
+    """
     return [
         *("--input-topic", source, "--input-partition", "0", "--output-topic", target),
         *("--consumer-group", group, "--transactional-id", transactional_id),
@@ -62,13 +65,16 @@ def test_copier_with_random_aborts_copies_each_record_once(
     assert output.events[-1]["totalProcessed"] == RECORDS
     await_read(processes, target, written, partitions=1)
     assert committed_offsets(processes, group, source, partitions=1) == [RECORDS]
-    # With 30 or more transactions, one run of 200,000 aborts none.
+    # A run has 30 or more transactions; one in 200,000 runs aborts none of them.
     assert len(read(processes, target, partitions=1, committed=False)[0]) > RECORDS
 
 
 @contextmanager
 def copiers(tools: KafkaTools, source: str, target: str, group: str) -> Iterator[Callable[[], str]]:
-    """Run two copiers in one group; the yielded function waits and returns their output."""
+    """Run two copiers in one group.
+
+    The yielded function waits until they end and returns their output.
+    """
     started = []
     options = ["--group-mode", "--use-group-metadata", "--transaction-timeout", "10000"]
     for number in range(2):
@@ -141,12 +147,11 @@ def test_records_of_a_transactional_load_are_committed(
     assert markers >= 2
     (described,) = table(tools.run("transactions", "describe", *of_id(transactional_id)))
     assert described["TransactionState"] == "CompleteCommit"
-    # Version 2 bumps the epoch with each transaction, version 1 when a producer starts.
+    # Version 2 bumps the epoch with each transaction, version 1 only in InitProducerId.
     assert int(described["ProducerEpoch"]) == (markers if transaction_version == 2 else 0)
 
 
 def end_offset(cluster: Cluster, topic: str) -> int:
-    """Return the end offset of partition 0 for read_uncommitted."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
@@ -167,14 +172,12 @@ def of_id(transactional_id: str) -> tuple[str, str]:
 
 
 def table(output: Output) -> list[dict[str, str]]:
-    """Return the rows of a tool's tab-separated table as mappings."""
     header, *rows = ([cell.strip() for cell in line.split("\t")] for line in output.lines)
     return [dict(zip(header, row, strict=False)) for row in rows]
 
 
 @contextmanager
 def open_transaction(cluster: Cluster, topic: str, transactional_id: str) -> Iterator[object]:
-    """Open a transaction with one record through librdkafka."""
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
@@ -249,7 +252,7 @@ def test_unknown_transactional_id_is_reported(tools: KafkaTools, unique_name: Na
 
 @pytest.fixture(scope="module")
 def without_verification(cluster_with: ClusterFactory) -> Cluster:
-    """A cluster without verification, as before KIP-890, where a transaction may hang."""
+    """Return a cluster without transaction verification, in which a transaction may hang."""
     return cluster_with({"transaction.partition.verification.enable": "false"})
 
 

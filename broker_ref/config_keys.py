@@ -1,0 +1,85 @@
+"""Rows of the tables of broker configs.
+
+Invariant: `parse` returns only valid values. Source: `org.apache.kafka.common.config.ConfigDef`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from broker_ref.topic_configs import ConfigType
+
+INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
+
+
+class InvalidBrokerConfigError(ValueError):
+    """The broker config `name` is unknown or has an invalid value."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigKey:
+    """A row of a table of broker configs.
+
+    `minimum` and `maximum` are inclusive. A value of type STRING must be one of `choices`, unless
+    there are none. The empty string represents null in Kafka.
+    """
+
+    name: str
+    type: ConfigType
+    default: int | bool | str
+    doc: str
+    minimum: int = 0
+    maximum: int = INT32_MAX
+    choices: tuple[str, ...] = ()
+
+    @property
+    def attribute(self) -> str:
+        """Return the name of the field of `BrokerConfig` that contains the value."""
+        return self.name.replace(".", "_")
+
+    @property
+    def is_sensitive(self) -> bool:
+        """Return whether the value is a secret, which is neither described nor logged."""
+        return self.type is ConfigType.PASSWORD
+
+    def parse(self, text: str) -> int | bool | str:
+        """Parse the text of a value. Raises: InvalidBrokerConfigError."""
+        if self.type in (ConfigType.STRING, ConfigType.LIST, ConfigType.PASSWORD):
+            self.check(text.strip())
+            return text.strip()
+        if self.type is ConfigType.BOOLEAN:
+            if text.strip().lower() not in ("true", "false"):
+                raise self._invalid(text, "must be true or false")
+            return text.strip().lower() == "true"
+        try:
+            value = int(text.strip())
+        except ValueError:
+            raise self._invalid(text, "not an integer") from None
+        self.check(value)
+        return value
+
+    def check(self, value: int | str) -> None:
+        """Raise InvalidBrokerConfigError if the value is not allowed."""
+        if isinstance(value, str):
+            if self.choices and value not in self.choices:
+                known = " or ".join(choice or "empty" for choice in self.choices)
+                raise self._invalid(value, f"must be {known}")
+        elif not self.minimum <= value <= self.maximum:
+            raise self._invalid(value, f"must be between {self.minimum} and {self.maximum}")
+
+    def text(self, value: int | bool | str) -> str | None:
+        """Return the value as Kafka prints it, or None for an empty string or a secret."""
+        if isinstance(value, str):
+            return None if self.is_sensitive else value or None
+        return str(value).lower() if self.type is ConfigType.BOOLEAN else str(value)
+
+    def _invalid(self, value: object, reason: str) -> InvalidBrokerConfigError:
+        return InvalidBrokerConfigError(
+            self.name, f"Invalid value {value!r} for broker config {self.name}: {reason}."
+        )

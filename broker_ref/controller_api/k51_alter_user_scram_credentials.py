@@ -1,0 +1,75 @@
+"""AlterUserScramCredentials (51), version 0: set or remove SCRAM credentials (KIP-554).
+
+The request contains salted passwords. Only the keys derived from them are stored. Each user has its
+own error: DUPLICATE_RESOURCE if the request contains the user more than once, RESOURCE_NOT_FOUND if
+the removed credential does not exist, UNSUPPORTED_SASL_MECHANISM for an unknown mechanism, and
+UNACCEPTABLE_CREDENTIAL for an empty name or a wrong number of iterations. Source:
+`org.apache.kafka.controller.ScramControlManager`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.controller.scram import ScramDeletion, ScramUpsertion
+from broker_ref.controller_api.contract import (
+    NO_THROTTLE_MS,
+    Api,
+    Call,
+    ControllerContext,
+    on_cluster,
+)
+from broker_ref.security.acls import AclOperation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterUserScramCredentialsRequest:
+    """An AlterUserScramCredentials request."""
+
+    deletions: tuple[ScramDeletion, ...]
+    upsertions: tuple[ScramUpsertion, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserResult:
+    """The result for a user."""
+
+    user: str
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterUserScramCredentialsResponse:
+    """An AlterUserScramCredentials response."""
+
+    results: tuple[UserResult, ...]
+    throttle_time_ms: int = NO_THROTTLE_MS
+
+
+def handle(
+    context: ControllerContext, call: Call, request: AlterUserScramCredentialsRequest
+) -> AlterUserScramCredentialsResponse:
+    """Apply the valid changes together, and return the result for each user."""
+    del call
+    outcomes = context.controller.alter_scram_credentials([*request.deletions, *request.upsertions])
+    return AlterUserScramCredentialsResponse(
+        results=tuple(
+            UserResult(user=user)
+            if error is None
+            else UserResult(user=user, error_code=error.error_code, error_message=error.message)
+            for user, error in outcomes.items()
+        )
+    )
+
+
+API: Final = Api(
+    key=51,
+    versions=range(1),
+    request=AlterUserScramCredentialsRequest,
+    handle=handle,
+    requires=(on_cluster(AclOperation.ALTER),),
+)

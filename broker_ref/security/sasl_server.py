@@ -1,0 +1,80 @@
+"""The interface of the server side of a SASL mechanism, and the mechanism PLAIN.
+
+A mechanism evaluates the tokens of a client and returns its challenges. Sources:
+`javax.security.sasl.SaslServer`, `PlainSaslServer` and `PlainServerCallbackHandler`.
+"""
+
+from __future__ import annotations
+
+import hmac
+from typing import Final, Protocol
+
+from broker_ref.security.jaas import JaasEntry
+
+PLAIN_TOKENS: Final = 3
+
+
+class SaslAuthenticationError(Exception):
+    """The authentication has failed. The client receives this message."""
+
+
+class SaslError(Exception):
+    """The authentication has failed. The client receives a general message.
+
+    This message may reveal, for example, whether a user exists.
+    """
+
+
+class SaslServer(Protocol):
+    """One authentication of one client.
+
+    After the last token, `is_complete` is True and `authorization_id` is the name of the user.
+    `credential_expires_ms` is the time at which the credential expires, if it does.
+    """
+
+    is_complete: bool
+    authorization_id: str
+    credential_expires_ms: int | None
+
+    def evaluate_response(self, response: bytes, now_ms: int) -> bytes:
+        """Return the next challenge. Raises: SaslAuthenticationError, SaslError."""
+
+
+class PlainSaslServer:
+    """The mechanism PLAIN (RFC 4616). The users are the options `user_NAME` of the login module."""
+
+    def __init__(self, jaas: JaasEntry) -> None:
+        self.is_complete = False
+        self.authorization_id = ""
+        self.credential_expires_ms: int | None = None
+        self._jaas = jaas
+
+    def evaluate_response(self, response: bytes, now_ms: int) -> bytes:
+        """Check the name and the password of a user."""
+        del now_ms
+        tokens = response.decode(errors="replace").split("\0", PLAIN_TOKENS)
+        if len(tokens) != PLAIN_TOKENS:
+            raise SaslAuthenticationError(
+                f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(tokens)}"
+            )
+        requested_id, username, password = tokens
+        if not username:
+            raise SaslAuthenticationError("Authentication failed: username not specified")
+        if not password:
+            raise SaslAuthenticationError("Authentication failed: password not specified")
+        expected = self._jaas.options.get(f"user_{username}")
+        if expected is None or not hmac.compare_digest(password.encode(), expected.encode()):
+            raise SaslAuthenticationError("Authentication failed: Invalid username or password")
+        check_authorization_id(requested_id, username)
+        self.authorization_id = username
+        self.is_complete = True
+        return b""
+
+
+def check_authorization_id(requested: str, username: str) -> None:
+    """Raise SaslAuthenticationError if the client requests another authorization id."""
+    if requested and requested != username:
+        raise SaslAuthenticationError(
+            "Authentication failed: Client requested an authorization id that is different from "
+            "username"
+        )
