@@ -1,7 +1,7 @@
-"""Writes `docs/apis.md`: the API versions of `broker_ref` and of Apache Kafka.
+"""Generate `docs/apis.md`, a table of the API versions of `broker_ref` and Apache Kafka.
 
-`python -m integration.api_table` starts both, sends ApiVersions to each and writes the table.
-Invariant: every number in it comes from a broker's response.
+`python -m integration.api_table` starts both brokers, sends ApiVersions to each and writes the
+table. Invariant: every number in the table comes from a broker's response.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from integration.raw import RawConnection
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "apis.md"
 
 Versions = Mapping[int, tuple[int, int]]
-"""The lowest and highest version by API key."""
+"""The lowest and the highest version of each API, by API key."""
 
 _ABSENT = "-"
 _HEAD = """\
 # APIs and versions
 
-What `broker_ref` advertises beside Apache Kafka, each as its own broker answers ApiVersions.
-Written by `python -m integration.api_table`; a test keeps it true.
+The API versions that `broker_ref` and Apache Kafka report in response to ApiVersions.
+`python -m integration.api_table` writes this page, and a test compares it with both brokers.
 
 | key | API | {kafka} | broker_ref |
 | ---: | --- | --- | --- |
@@ -35,14 +35,14 @@ _ROW = re.compile(r"^\| (\d+) \| \w+ \| (?:(\d+) to (\d+)|-) \| (?:(\d+) to (\d+
 
 
 def advertised(bootstrap_server: str) -> Versions:
-    """Return a broker's response to ApiVersions."""
+    """Send ApiVersions to a broker and return the versions in its response."""
     with RawConnection(bootstrap_server) as connection:
         entries = connection.call("api_versions", 0).api_keys
     return {entry.api_key: (entry.min_version, entry.max_version) for entry in entries}
 
 
 def render(*, kafka: Versions, reference: Versions, kafka_version: str) -> str:
-    """Return the document."""
+    """Return the text of the document."""
     rows = [
         f"| {key} | {_name(key)} | {_range(kafka.get(key))} | {_range(reference.get(key))} |\n"
         for key in sorted(kafka.keys() | reference.keys())
@@ -51,7 +51,7 @@ def render(*, kafka: Versions, reference: Versions, kafka_version: str) -> str:
 
 
 def parse(document: str) -> tuple[Versions, Versions]:
-    """Parse a document: the versions of Apache Kafka and of `broker_ref`."""
+    """Return the versions of Apache Kafka and of `broker_ref` in a document."""
     kafka: dict[int, tuple[int, int]] = {}
     reference: dict[int, tuple[int, int]] = {}
     for found in filter(None, map(_ROW.match, document.splitlines())):
@@ -64,7 +64,7 @@ def parse(document: str) -> tuple[Versions, Versions]:
 
 
 def _name(key: int) -> str:
-    """Return Kafka's name of an API, as in its protocol guide."""
+    """Return the name that Kafka's protocol guide uses for an API."""
     name = api_key_map.get(key)
     return "".join(word.capitalize() for word in name.split("_")) if name else "Unnamed"
 
@@ -74,7 +74,7 @@ def _range(versions: tuple[int, int] | None) -> str:
 
 
 def main() -> int:
-    """Query both brokers and write the document; return 1 if Apache Kafka cannot run here."""
+    """Query both brokers and write the document. Return 1 if Apache Kafka cannot run here."""
     try:
         with open_cluster("kafka") as kafka, open_cluster("reference") as reference:
             text = render(
@@ -83,7 +83,7 @@ def main() -> int:
                 kafka_version=kafka.version,
             )
     except ClusterUnavailableError as error:
-        sys.stderr.write(f"{describe('kafka')} cannot be asked: {error}\n")
+        sys.stderr.write(f"{describe('kafka')} cannot be started: {error}\n")
         return 1
     DOCUMENT.write_text(text)
     return 0

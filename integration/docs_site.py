@@ -1,9 +1,11 @@
-"""Copies the documentation to `build/docs`, from where Zensical builds the site (`make docs`).
+"""Prepare the documentation in `build/docs`, from which Zensical builds the site.
 
-The copy has the layout of the repository, so a relative link works on a code host and on the site.
-A source file or directory that a page links becomes a page of the site, with the code. A block
-whose only line is `$ python -m ... --help` gets the output of that command.
-Invariant: a link to a path that does not exist stays as it is, and the strict build fails on it.
+`make docs` runs it. The copy has the layout of the repository, so that a relative link works on a
+code host and on the site. A source file or directory to which a page links becomes a page of the
+site that contains the code. A block whose only line is `$ python -m ... --help` gets the output of
+the command.
+
+Invariant: a link to a path that does not exist is not changed, and the strict build fails on it.
 """
 
 from __future__ import annotations
@@ -30,14 +32,14 @@ _ASSETS = {".svg", ".png"}
 
 
 def pages() -> list[Path]:
-    """Return the Markdown files of the documentation."""
+    """Return the paths of the Markdown files of the documentation."""
     return sorted(
         [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "broker_ref" / "SKIPPED.md"]
     )
 
 
 class Stage:
-    """The copy, and the source files that its pages link."""
+    """The copy of the documentation, and the source files to which its pages link."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -62,7 +64,7 @@ class Stage:
         target.write_text(text)
 
     def _link_sources(self, page: Path, text: str) -> str:
-        """Return the page with its links to sources leading to their pages."""
+        """Return the text of a page, with its links to sources replaced by links to pages."""
 
         def link(found: re.Match[str]) -> str:
             target = Path(os.path.normpath(page.parent / found[1]))
@@ -89,7 +91,7 @@ class Stage:
         return written.rstrip("/") + "/index.md" if target.is_dir() else written + ".md"
 
     def _directory_page(self, directory: Path) -> str:
-        """Return a table of the modules in a directory, with the first line of each docstring."""
+        """Return a table of a directory's modules with the first line of each module docstring."""
         lines = [f"# `{directory.relative_to(ROOT)}`", "", "| module | |", "| --- | --- |"]
         for module in sorted(directory.glob("*.py")):
             self._sources.add(module)

@@ -1,8 +1,7 @@
-"""Apache Kafka's own command-line tools, run against any cluster.
+"""Apache Kafka's command-line tools, which run against any cluster.
 
-Purpose: run `kafka-topics.sh` and the like as classes of the Maven artifacts of the `kafka`
-backend. Invariant: every tool ends in time, or is killed by its process id. What it must not know:
-the cluster.
+Runs `kafka-topics.sh` and other tools as Java classes from the Maven artifacts of the `kafka`
+backend. Invariant: every tool ends within its timeout or is killed by process id.
 """
 
 from __future__ import annotations
@@ -16,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from integration.clusters.coordinates import apache_kafka, resolve
 from integration.clusters.java import java_command
+from integration.clusters.maven import apache_kafka, resolve
 
 TIMEOUT_S: Final = 90.0
 
 MAIN_CLASSES: Final[Mapping[str, str]] = {
+    "acls": "org.apache.kafka.tools.AclCommand",
     "broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
     "configs": "kafka.admin.ConfigCommand",
     "console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
@@ -40,15 +40,15 @@ MAIN_CLASSES: Final[Mapping[str, str]] = {
     "verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
     "verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
 }
-"""The class of each script in Kafka's `bin`, by its name without `kafka-` and `.sh`.
+"""The Java class of each script in Kafka's `bin`, by the script's name without `kafka-` and `.sh`.
 
-The copier of Kafka's system tests has no script.
+`transactional-message-copier` is a tool of Kafka's system tests and has no script.
 """
 
 _SERVERS: Final[Mapping[str, str]] = {"transactional-message-copier": "--broker-list"}
-"""The option for the bootstrap servers, if it is not `--bootstrap-server`."""
+"""The option for the bootstrap servers, for tools without `--bootstrap-server`."""
 
-# A tool runs for a second or two, so it compiles less and does not log about the class archive.
+# A tool runs for one or two seconds, so it compiles less and does not log about class archives.
 _JVM_OPTIONS: Final = (
     "-Xmx256m",
     "-XX:+UseSerialGC",
@@ -69,7 +69,7 @@ rootLogger.appenderRef.console.ref = console
 
 
 class KafkaToolError(AssertionError):
-    """A tool failed or did not end; the message has its output."""
+    """A tool failed or did not end. The message contains its output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class Output:
 
     @property
     def rows(self) -> list[list[str]]:
-        """The lines of stdout, split at white space."""
+        """The fields of each line of stdout, which are separated by white space."""
         return [line.split() for line in self.lines]
 
     @property
@@ -96,10 +96,16 @@ class Output:
 
 
 class KafkaTools:
-    """The tools for one cluster; a context manager that removes their files at the end."""
+    """Kafka's tools for one cluster, as a context manager that removes their files at the end."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
-        """Raise `ClusterUnavailableError` if Java or the artifacts are missing."""
+    def __init__(self, bootstrap_servers: str, *, command_config: Path | None = None) -> None:
+        """Prepare the tools. `command_config` is a properties file for clients of the cluster.
+
+        Raises `ClusterUnavailableError` if Java or the artifacts are missing.
+        """
+        self._command_config = (
+            [] if command_config is None else ["--command-config", str(command_config)]
+        )
         self._bootstrap_servers = bootstrap_servers
         self._java = java_command()
         self._class_path = os.pathsep.join(str(jar) for jar in resolve(apache_kafka()))
@@ -108,7 +114,7 @@ class KafkaTools:
         self._logging = self.directory / "log4j2.properties"
         self._logging.write_text(_LOGGING)
         self._archive = self.directory / "classes.jsa"
-        # Later tools reuse the class archive, which halves their start time.
+        # All later tools use this class archive, which halves their start time.
         self._archive_option = f"-XX:ArchiveClassesAtExit={self._archive}"
         self.attempt("consumer-groups", "--list")
         self._archive_option = f"-XX:SharedArchiveFile={self._archive}"
@@ -125,13 +131,20 @@ class KafkaTools:
             MAIN_CLASSES[tool],
             _SERVERS.get(tool, "--bootstrap-server"),
             self._bootstrap_servers,
+            *self._command_config,
             *arguments,
         ]
+
+    def java_program(self, program: Path, *arguments: str, jars: Sequence[Path] = ()) -> list[str]:
+        """Return the command line of a Java program in one source file, with Kafka's classes."""
+        class_path = os.pathsep.join([self._class_path, *map(str, jars)])
+        logging = f"-Dlog4j2.configurationFile={self._logging}"
+        return [self._java, *_JVM_OPTIONS, logging, "-cp", class_path, str(program), *arguments]
 
     def run(
         self, tool: str, *arguments: str, stdin: str = "", timeout_s: float = TIMEOUT_S
     ) -> Output:
-        """Run a tool to its end. Raise `KafkaToolError`."""
+        """Run a tool to completion. Raise `KafkaToolError` if it fails or does not end."""
         output, status = self.attempt(tool, *arguments, stdin=stdin, timeout_s=timeout_s)
         if status != 0:
             raise KafkaToolError(_report(tool, arguments, f"status {status}", output))
@@ -140,8 +153,9 @@ class KafkaTools:
     def attempt(
         self, tool: str, *arguments: str, stdin: str = "", timeout_s: float = TIMEOUT_S
     ) -> tuple[Output, int]:
-        """Run a tool that may fail; return output and status. Raise `KafkaToolError` if it does not
-        end.
+        """Run a tool that may fail, and return its output and exit status.
+
+        Raises `KafkaToolError` if the tool does not end within `timeout_s` seconds.
         """
         try:
             done = subprocess.run(
@@ -154,12 +168,12 @@ class KafkaTools:
             )
         except subprocess.TimeoutExpired as expired:
             output = Output(stdout=_text(expired.stdout), stderr=_text(expired.stderr))
-            reason = f"no end within {timeout_s} s"
+            reason = f"the tool did not end within {timeout_s} s"
             raise KafkaToolError(_report(tool, arguments, reason, output)) from None
         return Output(stdout=done.stdout, stderr=done.stderr), done.returncode
 
     def json_file(self, name: str, content: object) -> str:
-        """Write content to a file for a tool's argument; return the path."""
+        """Write `content` as JSON to a file for use as a tool's argument, and return the path."""
         path = self.directory / name
         path.write_text(json.dumps(content))
         return str(path)

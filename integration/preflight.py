@@ -1,8 +1,8 @@
-"""Reports in one line what a machine lacks for `make demo` and `make test`.
+"""Check that the software that `make demo` and `make test` require is installed.
 
-The Makefile runs it with the given interpreter before any package is installed: it uses the
-standard library only, and syntax that Python 3.6 can parse. If something is missing, the exit
-status is 1 and standard error has one line.
+The Makefile runs this module with the selected interpreter before any package is installed.
+Therefore it uses only the standard library and syntax that Python 3.6 can parse. If something is
+missing, the module writes one line to standard error and exits with status 1.
 """
 
 import re
@@ -15,25 +15,28 @@ JAVA_VERSIONS = (17, 21)
 
 
 def python_problem(version: "tuple[int, int]") -> "str | None":
-    """Return the problem with this Python `(major, minor)`, or None."""
+    """Return a message if this Python version `(major, minor)` is not supported, otherwise None."""
     if OLDEST_PYTHON <= version <= NEWEST_PYTHON:
         return None
     return (
         f"pyspark-kafka needs Python 3.11 to 3.13, but this is {version[0]}.{version[1]}: "
-        "install one of them and run 'make PYTHON=python3.11 ...'"
+        "install a supported version and run 'make PYTHON=python3.11 ...'"
     )
 
 
 def java_problem(version_output: "str | None") -> "str | None":
-    """Return the problem with the Java that printed this for `java -version` (None: no Java)."""
+    """Return a message if this Java version is not supported, otherwise None.
+
+    `version_output` is the output of `java -version`, or None if there is no `java`.
+    """
     remedy = "install a JDK or JRE 17 (such as openjdk-17-jre-headless) and put it on PATH"
     if version_output is None:
         return "Spark needs Java 17 or 21 and there is no 'java' on PATH: " + remedy
     match = re.search(r'version "(\d+)', version_output)
     if match is None:
-        return "Spark needs Java 17 or 21 and 'java -version' does not run: " + remedy
+        return "Spark needs Java 17 or 21 but 'java -version' does not run: " + remedy
     if int(match.group(1)) not in JAVA_VERSIONS:
-        return f"Spark needs Java 17 or 21 and 'java' is version {match.group(1)}: {remedy}"
+        return f"Spark needs Java 17 or 21 but 'java' is version {match.group(1)}: {remedy}"
     return None
 
 

@@ -1,9 +1,9 @@
-"""One connection to a Kafka broker, for tests that control every byte.
+"""A connection to a Kafka broker, for tests that control every byte.
 
-Purpose: send a request entity and read its response entity; or send any bytes. `request` builds an
-entity of any API and version from plain values, so that a test can iterate over versions.
-Invariant: one request at a time, without retries or routing. What it must not know: the connector
-and the reference broker; it uses only kio's schemas.
+A test sends a request entity and gets the response entity, or it sends arbitrary bytes. `request`
+builds a request for any API and version from plain values, so that a test can iterate over
+versions. Invariant: a connection sends one request at a time, without retries and without routing.
+Depends neither on the connector nor on the reference broker; it uses only kio's schemas.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kio.static.protocol import Entity, RequestPayload
 TIMEOUT_S = 30.0
 
 Plain = Any
-"""int, str, bytes, bool, None, uuid.UUID, a sequence, or a mapping of field names to Plain."""
+"""An int, str, bytes, bool, None, uuid.UUID, a sequence, or a mapping of field names to Plain."""
 
 
 class ConnectionClosedByBrokerError(Exception):
@@ -37,10 +37,10 @@ class ConnectionClosedByBrokerError(Exception):
 
 
 class RawConnection:
-    """A TCP connection to one broker; a context manager."""
+    """A TCP connection to one broker. Use it as a context manager."""
 
     def __init__(self, address: str, *, timeout_s: float = TIMEOUT_S) -> None:
-        """Connect to `host:port`. Raise `OSError` if nobody listens."""
+        """Connect to `host:port`. Raise `OSError` if the connection fails."""
         host, _, port = address.rpartition(":")
         self.address = address
         self._socket = socket.create_connection((host, int(port)), timeout=timeout_s)
@@ -50,8 +50,8 @@ class RawConnection:
     def send(self, entity: RequestPayload, *, client_id: str | None = "raw") -> Any:
         """Send a request and return its response entity.
 
-        Raise `ConnectionClosedByBrokerError`, `TimeoutError`, or `ValueError` if the bytes are not
-        a response to this request.
+        Raises `ConnectionClosedByBrokerError`, `TimeoutError`, or `ValueError` if the frame is not
+        the response to this request.
         """
         self.send_only(entity, client_id=client_id)
         return self.receive(entity)
@@ -62,15 +62,15 @@ class RawConnection:
         self.send_frame(encode_request(entity, self._correlation_id, client_id))
 
     def receive(self, entity: RequestPayload) -> Any:
-        """Return the response to the last request."""
+        """Receive and return the response to the last request."""
         return decode_response(entity, self.receive_frame(), self._correlation_id)
 
     def call(self, api: str, version: int, /, **fields: Plain) -> Any:
-        """Return `send(request(api, version, **fields))`."""
+        """Build a request with `request`, send it and return its response entity."""
         return self.send(request(api, version, **fields))
 
     def send_frame(self, frame: bytes) -> None:
-        """Send bytes as one frame, with four bytes of length."""
+        """Send bytes as one frame, preceded by its length in four bytes."""
         self.send_bytes(struct.pack(">i", len(frame)) + frame)
 
     def send_bytes(self, data: bytes) -> None:
@@ -78,23 +78,23 @@ class RawConnection:
         self._socket.sendall(data)
 
     def receive_frame(self) -> bytes:
-        """Read one frame, without its length."""
+        """Receive a frame and return it without its length."""
         (length,) = struct.unpack(">i", self._read(4))
         return self._read(length)
 
     def closed_by_broker(self) -> bool:
-        """Wait until the broker closes the connection; return False if it responds instead."""
+        """Wait until the broker closes the connection. Return False if it sends data instead."""
         try:
             return self._socket.recv(1) == b""
         except ConnectionError:
             return True
 
     def half_close(self) -> None:
-        """Close the sending direction."""
+        """Close the sending direction of the connection."""
         self._socket.shutdown(socket.SHUT_WR)
 
     def set_timeout(self, timeout_s: float) -> None:
-        """Set the timeout of reads, after which they raise `TimeoutError`."""
+        """Set the timeout in seconds after which reads raise `TimeoutError`."""
         self._socket.settimeout(timeout_s)
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class RawConnection:
 
 
 def encode_request(entity: RequestPayload, correlation_id: int, client_id: str | None) -> bytes:
-    """Return a frame without its length: the API's request header, then the body."""
+    """Return a request frame without its length: the header and the body."""
     header = _build(
         entity.__header_schema__,
         {
@@ -142,7 +142,7 @@ def encode_request(entity: RequestPayload, correlation_id: int, client_id: str |
 
 
 def decode_response(entity: RequestPayload, frame: bytes, correlation_id: int) -> Any:
-    """Decode the response in `frame` with the schema that belongs to `entity`."""
+    """Decode the response frame to the request `entity`."""
     response_type = load_response_from_request(entity)
     header, size = entity_reader(response_type.__header_schema__)(frame, 0)
     if header.correlation_id != correlation_id:
@@ -151,27 +151,30 @@ def decode_response(entity: RequestPayload, frame: bytes, correlation_id: int) -
         )
     response, body_size = entity_reader(response_type)(frame, size)
     if size + body_size != len(frame):
-        raise ValueError(f"{len(frame) - size - body_size} unexpected bytes after {response!r}")
+        raise ValueError(
+            f"{len(frame) - size - body_size} unexpected bytes at the end of the frame, after "
+            f"{response!r}"
+        )
     return response
 
 
 def api_key(api: str) -> int:
-    """Return an API's key by kio's name, such as `list_offsets`."""
+    """Return the key of the API with this kio name, such as `list_offsets`."""
     return {name: key for key, name in api_key_map.items()}[api]
 
 
 def request(api: str, version: int, /, **fields: Plain) -> RequestPayload:
-    """Return a request of this API and version; omitted fields have the schema's defaults.
+    """Return a request of an API and version. Omitted fields have the defaults of the schema.
 
-    Nested entities are mappings, durations are milliseconds. Raise `TypeError` for a field that the
-    version does not have.
+    Pass nested entities as mappings, and durations in milliseconds. Raises `TypeError` if the
+    version does not have a given field.
     """
     built: RequestPayload = _build(load_request_schema(api_key(api), version), fields)
     return built
 
 
 def response(api: str, version: int, /, **fields: Plain) -> Any:
-    """Return a response, built as by `request`, for tests that act as a broker."""
+    """Return a response, for tests that act as a broker. Pass fields as for `request`."""
     return _build(load_response_schema(api_key(api), version), fields)
 
 
@@ -180,8 +183,8 @@ def _build(entity_type: type[Entity], values: Mapping[str, Plain]) -> Any:
     unknown = values.keys() - known.keys()
     if unknown:
         raise TypeError(
-            f"{entity_type.__name__} v{entity_type.__version__} has no {sorted(unknown)}, "
-            f"it has {sorted(known)}"
+            f"{entity_type.__name__} v{entity_type.__version__} has no fields {sorted(unknown)}; "
+            f"its fields are {sorted(known)}"
         )
     hints = _hints(entity_type)
     built = {}
@@ -212,7 +215,7 @@ def _convert(hint: Any, value: Plain) -> Any:
 
 
 def _implicit_default(hint: Any) -> Any:
-    """Return the default of a field without one in the schema: zero, empty, false or null."""
+    """Return the default of a field whose schema has no default: zero, empty, false or null."""
     if type(None) in typing.get_args(hint):
         return None
     if typing.get_origin(hint) is tuple:

@@ -1,7 +1,7 @@
-"""The directory of reports: `build/reports`, which is not under version control.
+"""The directory of reports, `build/reports`, which is not under version control.
 
-Purpose: one place for what `make bench`, `make chaos` and `make failpoints` measure. Invariant: a
-report is written completely or not at all. What it must not know: what a report contains.
+`make bench`, `make chaos` and `make failpoints` write their measurements there. Invariant: a report
+is written atomically.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ DIRECTORY: Final = Path(__file__).resolve().parents[1] / "build" / "reports"
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file and create its directory."""
+    """Write a file atomically, and create its directory if necessary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f"{path.name}.part")
     scratch.write_text(text)

@@ -1,12 +1,11 @@
-"""JVM options for Spark drivers of tests, which optimize for a fast start.
+"""JVM options that make the Spark drivers of tests start fast.
 
-Purpose: `environment` for code that starts a driver, and `python -m integration.spark_jvm`, which
-creates the class archive. Invariant: a JVM that cannot use the archive starts without it. What it
-must not know: what a driver does.
+`environment` returns the options for code that starts a driver. `python -m integration.spark_jvm`
+creates the class archive. Invariant: a JVM that cannot use the archive starts without it.
 
-A JVM spends most of its first half minute on loading and compiling Spark's classes. So it compiles
-less, and loads classes from an archive (Java's application class-data sharing, JEP 310 and 350).
-Benchmarks do not use this.
+In its first half minute a JVM spends most of its time loading and compiling Spark's classes.
+Therefore it compiles less and loads the classes from an archive (application class-data sharing,
+JEP 310 and JEP 350). Benchmarks do not use these options.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ _CHARACTERS_MAX: Final = 4_000
 
 
 def environment() -> Mapping[str, str]:
-    """Return the variables for Spark's scripts, with the archive if it exists."""
+    """Return the environment variables for Spark's scripts, with the class archive if it exists."""
     shared = (f"-XX:SharedArchiveFile={_archive()}",) if _archive().exists() else ()
     return _variables(shared)
 
 
 def prepare() -> None:
-    """Create the archive for this PySpark unless it exists; print a line if that fails."""
+    """Create the class archive for this PySpark unless it exists. Print a message if this fails."""
     if _archive().exists():
         return
     _CACHE.mkdir(exist_ok=True)
@@ -49,15 +48,15 @@ def prepare() -> None:
             made.replace(_archive())
         else:
             sys.stderr.write(
-                f"{output[-_CHARACTERS_MAX:]}\nSpark's classes could not be archived: its drivers "
-                "will take longer to start\n"
+                f"{output[-_CHARACTERS_MAX:]}\nThe archive of Spark's classes was not created. "
+                "Spark drivers of tests will start more slowly.\n"
             )
 
 
 def _run(*arguments: str, variables: Mapping[str, str]) -> tuple[str, int]:
-    """Run this module as a program; return its output and status.
+    """Run this module as a program and return its output and exit status.
 
-    Its output ends when its JVM has ended, which writes the archive last.
+    The output ends when the JVM has ended. The JVM writes the archive shortly before it ends.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "integration.spark_jvm", *arguments],
@@ -87,7 +86,7 @@ def _variables(more: tuple[str, ...]) -> Mapping[str, str]:
 
 
 def _warm_up(directory: str) -> None:
-    """Load what drivers of tests load: SQL, Python workers, a stream with its checkpoint."""
+    """Load the classes of test drivers: SQL, Python workers and a stream with a checkpoint."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",

@@ -1,1 +1,1 @@
-"""Benchmarks: the connector compared with Spark's own, and broker_ref with Apache Kafka."""
+"""Benchmarks: the connector against Spark's own connector, and broker_ref against Apache Kafka."""

@@ -1,7 +1,6 @@
 """The benchmark cases: a table of sides, rounds and target ratios.
 
-Invariant: names are unique; every compared peer is a side of its case. What it must not know: how
-sides are measured.
+Invariant: names are unique, and every peer of a comparison is a side of its case.
 """
 
 from __future__ import annotations
@@ -10,24 +9,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from integration.benchmarks.connectors import DEFAULT, LIBRDKAFKA, OWN, TUNED_READER
+from integration.benchmarks.connectors import (
+    DEFAULT,
+    DEFAULT_SECURED,
+    LIBRDKAFKA,
+    OWN,
+    OWN_SECURED,
+    TUNED_READER,
+)
 from integration.benchmarks.kernels import (
     Checksum,
     Consuming,
     Copying,
     Decoding,
-    DecodingElsewhere,
     Encoding,
-    EncodingElsewhere,
+    OtherClientDecoding,
+    OtherClientEncoding,
 )
 from integration.benchmarks.measure import CPU_SECONDS, SECONDS
-from integration.benchmarks.reads import BatchRead, Fabricated
+from integration.benchmarks.reads import BatchRead, FabricatedRead
 from integration.benchmarks.sides import Side
 from integration.benchmarks.streams import BATCH_SECONDS, Backlog, MicroBatches
 from integration.benchmarks.synthetic import DROPPING
 from integration.benchmarks.topics import Contents
-from integration.benchmarks.worker_memory import GROWTH, LATE_OVER_MIDDLE, Limit, WorkerMemory
-from integration.benchmarks.writes import BatchWrite, ForgottenWrite
+from integration.benchmarks.worker_memory import GROWTH, LATE_OVER_MIDDLE, FixedLimit, WorkerMemory
+from integration.benchmarks.writes import BatchWrite, DiscardingWrite
 
 SPARKS: Final = "Spark's connector"
 SPARKS_TUNED: Final = "Spark's connector, tuned"
@@ -36,16 +42,18 @@ FABRICATING: Final = "a source that fabricates"
 DROPPING_SINK: Final = "a sink that drops"
 TRIVIAL: Final = "a trivial source and sink"
 AT_LEAST_ONCE: Final = "ours, at least once"
+PLAINTEXT: Final = "ours, without security"
 
 GROWTH_LIMIT_MIB: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A ratio: the peer's quantity divided by ours, or with `at_most` ours divided by the peer's.
+    """The ratio of two measured values, and its target.
 
-    `target` is the minimum, or with `at_most` the maximum; None if there is no target. `suffix`
-    distinguishes quantities other than time within a case.
+    The ratio is the peer's `quantity` divided by ours, or with `at_most` ours divided by the
+    peer's. `target` is the minimum of the ratio, or with `at_most` its maximum; None if there is no
+    target. `suffix` is appended to the case's name if the quantity is not time.
     """
 
     peer: str
@@ -57,9 +65,10 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """`records` per side and round; `quick_records` is None if the case is not in a quick run.
+    """One benchmark: our side, its peers and their comparisons.
 
-    If `takes_records` is false, `--records` does not change them.
+    `records` is the number of records per side and round. `quick_records` is None if a quick run
+    skips the case. If `takes_records` is false, `--records` does not change the number.
     """
 
     name: str
@@ -94,8 +103,10 @@ _KERNELS: Final = (
             "memcpy": Copying(contents=_KERNEL),
             "confluent-kafka, consume()": Consuming(contents=_KERNEL),
             "confluent-kafka, with fields": Consuming(contents=_KERNEL, fields=True),
-            "aiokafka": DecodingElsewhere(contents=_KERNEL, client="aiokafka", share=0.2),
-            "kafka-python": DecodingElsewhere(contents=_KERNEL, client="kafka-python", share=0.05),
+            "aiokafka": OtherClientDecoding(contents=_KERNEL, client="aiokafka", share=0.2),
+            "kafka-python": OtherClientDecoding(
+                contents=_KERNEL, client="kafka-python", share=0.05
+            ),
             "our pure implementation": Decoding(
                 contents=_KERNEL, implementation="pure", share=0.05
             ),
@@ -123,8 +134,8 @@ _KERNELS: Final = (
         title="Encode kernel with CRC, 100-byte values",
         ours=Encoding(value_bytes=100),
         peers={
-            "aiokafka": EncodingElsewhere(value_bytes=100, client="aiokafka", share=0.2),
-            "kafka-python": EncodingElsewhere(value_bytes=100, client="kafka-python", share=0.05),
+            "aiokafka": OtherClientEncoding(value_bytes=100, client="aiokafka", share=0.2),
+            "kafka-python": OtherClientEncoding(value_bytes=100, client="kafka-python", share=0.05),
             "our pure implementation": Encoding(value_bytes=100, implementation="pure", share=0.05),
         },
         comparisons=(
@@ -139,7 +150,7 @@ _KERNELS: Final = (
 
 
 def _read(name: str, title: str, contents: Contents, target: float, records: int) -> Case:
-    """Return the case of a batch read, which differs from others mainly in its topic."""
+    """Return a case that compares batch reads of a topic with these contents."""
     return Case(
         name=name,
         title=title,
@@ -158,7 +169,7 @@ _READS: Final = (
         peers={
             SPARKS: BatchRead(connector=DEFAULT, contents=_SMALL),
             SPARKS_TUNED: BatchRead(connector=TUNED_READER, contents=_SMALL),
-            FABRICATING: Fabricated(contents=_SMALL),
+            FABRICATING: FabricatedRead(contents=_SMALL),
             LIBRDKAFKA_ENGINE: BatchRead(connector=LIBRDKAFKA, contents=_SMALL),
         },
         comparisons=(
@@ -174,11 +185,11 @@ _READS: Final = (
     ),
     Case(
         name="read-value-100",
-        title="Batch read, 100-byte values, column `value` alone",
+        title="Batch read, 100-byte values, only the `value` column",
         ours=BatchRead(connector=OWN, contents=_SMALL, column="value"),
         peers={
             SPARKS: BatchRead(connector=DEFAULT, contents=_SMALL, column="value"),
-            FABRICATING: Fabricated(contents=_SMALL, column="value"),
+            FABRICATING: FabricatedRead(contents=_SMALL, column="value"),
         },
         comparisons=(
             Comparison(peer=SPARKS, target=3.5),
@@ -187,6 +198,21 @@ _READS: Final = (
         ),
         records=4_000_000,
         quick_records=1_000_000,
+    ),
+    Case(
+        name="read-100-secured",
+        title="Batch read over SASL_SSL, 100-byte values, 7 columns",
+        ours=BatchRead(connector=OWN_SECURED, contents=_SMALL),
+        peers={
+            SPARKS: BatchRead(connector=DEFAULT_SECURED, contents=_SMALL),
+            PLAINTEXT: BatchRead(connector=OWN, contents=_SMALL),
+        },
+        comparisons=(
+            Comparison(peer=SPARKS, target=2.0),
+            Comparison(peer=PLAINTEXT, target=0.8),
+            _cpu(SPARKS),
+        ),
+        records=4_000_000,
     ),
     _read("read-1024", "Batch read, 1-KiB values, 7 columns", _LARGE, 2.0, 1_000_000),
     _read("read-100-lz4", "Batch read, 100-byte values, lz4", _SMALL_LZ4, 1.6, 4_000_000),
@@ -213,8 +239,8 @@ _WRITES: Final = (
         ours=BatchWrite(connector=OWN, value_bytes=100),
         peers={
             SPARKS: BatchWrite(connector=DEFAULT, value_bytes=100),
-            DROPPING_SINK: ForgottenWrite(format=DROPPING, value_bytes=100),
-            "Spark's no-op sink": ForgottenWrite(format="noop", value_bytes=100),
+            DROPPING_SINK: DiscardingWrite(format=DROPPING, value_bytes=100),
+            "Spark's no-op sink": DiscardingWrite(format="noop", value_bytes=100),
             LIBRDKAFKA_ENGINE: BatchWrite(connector=LIBRDKAFKA, value_bytes=100),
         },
         comparisons=(
@@ -233,7 +259,7 @@ _WRITES: Final = (
         ours=BatchWrite(connector=OWN, value_bytes=1024),
         peers={
             SPARKS: BatchWrite(connector=DEFAULT, value_bytes=1024),
-            DROPPING_SINK: ForgottenWrite(format=DROPPING, value_bytes=1024),
+            DROPPING_SINK: DiscardingWrite(format=DROPPING, value_bytes=1024),
         },
         comparisons=(
             Comparison(peer=SPARKS, target=1.3),
@@ -241,6 +267,21 @@ _WRITES: Final = (
             _cpu(SPARKS),
         ),
         records=1_000_000,
+    ),
+    Case(
+        name="write-100-secured",
+        title="Batch write over SASL_SSL, 100-byte values",
+        ours=BatchWrite(connector=OWN_SECURED, value_bytes=100),
+        peers={
+            SPARKS: BatchWrite(connector=DEFAULT_SECURED, value_bytes=100),
+            PLAINTEXT: BatchWrite(connector=OWN, value_bytes=100),
+        },
+        comparisons=(
+            Comparison(peer=SPARKS, target=1.5),
+            Comparison(peer=PLAINTEXT),
+            _cpu(SPARKS),
+        ),
+        records=3_000_000,
     ),
     _write_compressed("lz4"),
     _write_compressed("zstd"),
@@ -288,7 +329,7 @@ _STREAMS: Final = (
     ),
     Case(
         name="micro-batch-exactly-once",
-        title="A micro-batch of 10 rows exactly once, Kafka to Kafka",
+        title="A micro-batch of 10 rows, Kafka to Kafka, exactly once",
         ours=MicroBatches(connector=OWN, exactly_once=True),
         peers={
             AT_LEAST_ONCE: MicroBatches(connector=OWN),
@@ -308,11 +349,11 @@ _STREAMS: Final = (
 _MEMORY: Final = (
     Case(
         name="worker-memory",
-        title="Growth of a Python worker that reads one partition of 100-byte values",
+        title="Memory growth of a Python worker that reads a partition of 100-byte values",
         ours=WorkerMemory(connector=OWN, contents=_KERNEL),
         peers={
-            f"{GROWTH_LIMIT_MIB} MiB": Limit(sample={GROWTH: GROWTH_LIMIT_MIB}),
-            "a flat line": Limit(sample={LATE_OVER_MIDDLE: 1.0}),
+            f"{GROWTH_LIMIT_MIB} MiB": FixedLimit(sample={GROWTH: GROWTH_LIMIT_MIB}),
+            "a flat line": FixedLimit(sample={LATE_OVER_MIDDLE: 1.0}),
         },
         comparisons=(
             Comparison(peer=f"{GROWTH_LIMIT_MIB} MiB", target=1.0, quantity=GROWTH, at_most=True),

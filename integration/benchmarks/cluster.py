@@ -1,15 +1,14 @@
-"""Compares the reference cluster with Apache Kafka in one run on this machine.
+"""Compare the reference cluster with Apache Kafka in one run on this machine.
 
     python -m integration.benchmarks.cluster [--records 200000] [--rounds 3] [--only failover]
 
-Purpose: measure records per second that confluent-kafka produces and fetches, the unavailability of
-a partition after its leader is killed, the CPU time of an idle cluster of three, the memory of a
-thousand partitions, and transactions (see `cluster_transactions`). Prints a table and writes
+Measures how many records per second confluent-kafka produces and fetches, how long a partition is
+unavailable after its leader is killed, the CPU time of three idle brokers, the memory that a
+thousand partitions use, and transactions (see `cluster_transactions`). Prints a table and writes
 `build/cluster-benchmark.json`.
 
-Invariant: each round measures both with the same client and settings, so that other load affects
-both; throughput is the best of the rounds, everything else the median. What it must not know: how a
-cluster is built; its processes are descendants of this one.
+Invariant: each round measures both clusters with the same client and settings, so that other load
+affects both. Throughput is the best of the rounds, all other figures are medians.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ OUTPUT: Final = Path(__file__).resolve().parents[2] / "build" / "cluster-benchma
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One number with its measure, backend, number of brokers and unit."""
+    """One measured value with its unit, for one measure and one cluster."""
 
     measure: str
     backend: str
@@ -59,33 +58,33 @@ class Figure:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="The reference cluster beside Apache Kafka.")
-    parser.add_argument("--records", type=int, default=200_000, help="a round writes so many")
+    parser = argparse.ArgumentParser(description="Compare the reference cluster with Apache Kafka.")
+    parser.add_argument("--records", type=int, default=200_000, help="records per round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=sorted(MEASURES), action="append")
-    asked = parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
     figures: list[Figure] = []
-    for name in asked.only or MEASURES:
-        figures += MEASURES[name](asked)
+    for name in parsed.only or MEASURES:
+        figures += MEASURES[name](parsed)
     _print_table(figures)
-    _write_json(figures, asked)
+    _write_json(figures, parsed)
 
 
-def throughput(asked: argparse.Namespace) -> Iterator[Figure]:
-    """Measure records per second with 1 broker and with 3 (and three replicas)."""
+def throughput(parsed: argparse.Namespace) -> Iterator[Figure]:
+    """Measure records per second with one broker, and with three brokers and three replicas."""
     for brokers in (1, 3):
         with ExitStack() as opened:
             pair = _open_all(opened, BACKENDS, brokers=brokers)
             best: dict[tuple[str, str], float] = {}
-            for round_number in range(asked.rounds):
+            for round_number in range(parsed.rounds):
                 for backend, cluster in pair.items():
                     topic = f"throughput-{round_number}"
                     cluster.create_topic(
                         topic, partitions=TOPIC_PARTITIONS, replication_factor=brokers
                     )
                     for measure, rate in (
-                        ("produced", _produce(cluster, topic, asked.records)),
-                        ("fetched", _fetch(cluster, topic, asked.records)),
+                        ("produced", _produce(cluster, topic, parsed.records)),
+                        ("fetched", _fetch(cluster, topic, parsed.records)),
                     ):
                         key = (measure, backend)
                         best[key] = max(best.get(key, 0.0), rate)
@@ -95,12 +94,12 @@ def throughput(asked: argparse.Namespace) -> Iterator[Figure]:
             )
 
 
-def failover(asked: argparse.Namespace) -> Iterator[Figure]:
-    """Measure seconds from the kill of a leader to the next acknowledged record."""
+def failover(parsed: argparse.Namespace) -> Iterator[Figure]:
+    """Measure the seconds from killing a leader to the next acknowledged record."""
     for backend in BACKENDS:
         times = []
         with clusters.open_cluster(backend, brokers=3, is_measured=True) as cluster:
-            for round_number in range(asked.rounds):
+            for round_number in range(parsed.rounds):
                 victim = cluster.broker_ids[round_number % 3]
                 times.append(_fail_over(cluster, f"failover-{round_number}", victim))
                 cluster.start_broker(victim)
@@ -113,11 +112,11 @@ def failover(asked: argparse.Namespace) -> Iterator[Figure]:
         )
 
 
-def idle(asked: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
-    """Measure the CPU use of an idle cluster of three, in percent of a core."""
+def idle(parsed: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
+    """Measure the CPU usage of a cluster of three idle brokers, in percent of one core."""
     for backend in BACKENDS:
         with clusters.open_cluster(backend, brokers=3, is_measured=True):
-            # A fixed time: no condition marks the end of the start-up load.
+            # The time is fixed because no condition marks the end of the start-up load.
             time.sleep(IDLE_SETTLING_S)
             since_s = time.monotonic()
             with CpuMeter() as meter:
@@ -126,8 +125,8 @@ def idle(asked: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
         yield Figure(measure="idle", backend=backend, brokers=3, value=percent, unit="% of a core")
 
 
-def memory(asked: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
-    """Measure resident megabytes before and after the creation of a thousand partitions."""
+def memory(parsed: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
+    """Measure resident megabytes before and after creating a thousand partitions."""
     for backend in BACKENDS:
         with clusters.open_cluster(backend, brokers=1, is_measured=True) as cluster:
             before = _resident_bytes()
@@ -137,13 +136,16 @@ def memory(asked: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
             yield Figure(measure=measure, backend=backend, brokers=1, value=size / 2**20, unit="MB")
 
 
-def transactions(asked: argparse.Namespace) -> Iterator[Figure]:
-    """Measure transactions per second and commit latency with 3 brokers, also in this process."""
+def transactions(parsed: argparse.Namespace) -> Iterator[Figure]:
+    """Measure transactions per second and the latency from commit to consumer, with 3 brokers.
+
+    The reference cluster is measured twice: in processes of its own and in this process.
+    """
     with ExitStack() as opened:
         rates: dict[str, list[float]] = {}
         latencies: dict[str, list[float]] = {}
         opened_clusters = _open_all(opened, (*BACKENDS, IN_THIS_PROCESS), brokers=3)
-        for round_number in range(asked.rounds):
+        for round_number in range(parsed.rounds):
             for backend, cluster in opened_clusters.items():
                 topic = f"transactions-{round_number}"
                 cluster.create_topic(
@@ -169,10 +171,10 @@ def transactions(asked: argparse.Namespace) -> Iterator[Figure]:
             )
 
 
-def coordinator_failover(asked: argparse.Namespace) -> Iterator[Figure]:
-    """Measure seconds without a coordinator for ten thousand transactional ids after its kill."""
+def coordinator_failover(parsed: argparse.Namespace) -> Iterator[Figure]:
+    """Measure how long ten thousand transactional ids lack a coordinator after a kill."""
     found: dict[str, list[cluster_transactions.Failover]] = {backend: [] for backend in BACKENDS}
-    for _ in range(asked.rounds):
+    for _ in range(parsed.rounds):
         for backend, times in found.items():
             with clusters.open_cluster(
                 backend,
@@ -184,7 +186,7 @@ def coordinator_failover(asked: argparse.Namespace) -> Iterator[Figure]:
     for backend, times in found.items():
         for measure, values in (
             ("coordinator failover", [each.total_s for each in times]),
-            ("of which reading ids", [each.loading_s for each in times]),
+            ("coordinator loading", [each.loading_s for each in times]),
         ):
             yield Figure(
                 measure=measure,
@@ -235,7 +237,9 @@ def _produce(cluster: Cluster, topic: str, count: int) -> float:
     left = producer.flush(TIMEOUT_S)
     taken_s = time.perf_counter() - started_s
     if left or failures:
-        raise SystemExit(f"{cluster.version}: {left} records not sent, failures: {failures[:3]}")
+        raise SystemExit(
+            f"{cluster.version}: {left} records were not sent, failures: {failures[:3]}"
+        )
     return count / taken_s
 
 
@@ -269,7 +273,7 @@ def _fetch(cluster: Cluster, topic: str, count: int) -> float:
 
 
 def _fail_over(cluster: Cluster, topic: str, victim: int) -> float:
-    """Kill the leader of a partition and write until a record is acknowledged."""
+    """Kill the leader of a partition and return the seconds until a record is acknowledged."""
     others = [broker_id for broker_id in cluster.broker_ids if broker_id != victim]
     cluster.create_topic(
         topic, assignment=[[victim, *others]], configs={"min.insync.replicas": "2"}
@@ -291,7 +295,9 @@ def _fail_over(cluster: Cluster, topic: str, victim: int) -> float:
 
 def _acknowledged(producer: confluent_kafka.Producer, topic: str) -> None:
     outcome: list[Any] = []
-    producer.produce(topic, RECORD, partition=0, on_delivery=lambda error, _: outcome.append(error))
+    producer.produce(
+        topic, RECORD, partition=0, on_delivery=lambda e, _: outcome.append(e and str(e))
+    )
     if producer.flush(TIMEOUT_S) or outcome != [None]:
         raise SystemExit(f"a record was not acknowledged: {outcome}")
 
@@ -322,14 +328,14 @@ def _shown(value: float | None) -> str:
     return f"{value:,.1f}" if value >= 100 else f"{value:,.2f}"
 
 
-def _write_json(figures: Sequence[Figure], asked: argparse.Namespace) -> None:
+def _write_json(figures: Sequence[Figure], parsed: argparse.Namespace) -> None:
     OUTPUT.parent.mkdir(exist_ok=True)
     content = {
         "machine": {"cores": os.cpu_count(), "system": platform.platform()},
         "python": platform.python_version(),
         "confluent_kafka": confluent_kafka.version(),
-        "records": asked.records,
-        "rounds": asked.rounds,
+        "records": parsed.records,
+        "rounds": parsed.rounds,
         "figures": [
             {name: getattr(figure, name) for name in Figure.__dataclass_fields__}
             for figure in figures

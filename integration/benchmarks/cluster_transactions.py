@@ -1,10 +1,11 @@
-"""Transactions on the reference cluster and on Apache Kafka.
+"""Benchmark of transactions on the reference cluster and on Apache Kafka.
 
-Purpose: measure how many small transactions per second one producer commits, the latency from
-commit to a read_committed consumer, and how long transactional ids have no coordinator after its
-broker is killed. (The controller notices that when the broker's session expires, so the time that
-the next coordinator needs to load them is also reported separately.) Invariant: the same client
-measures both backends. What it must not know: how a cluster is built and how numbers are shown.
+Measures how many small transactions one producer commits per second, the latency from a commit to a
+`read_committed` consumer, and how long transactional ids have no coordinator after the coordinator
+is killed. The controller detects the kill when the broker's session expires, so the time in which
+the next coordinator loads the ids is also reported separately.
+
+Invariant: the same client measures both backends.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from integration.raw import RawConnection
 PARTITIONS: Final = 3
 WARM_UP: Final = 20
 STATE_TOPIC_SETTINGS: Final = {"transaction.state.log.num.partitions": "1"}
-"""The configs for `coordinator_failover`: one broker coordinates all ids."""
+"""The configs for `coordinator_failover`: one broker coordinates all transactional ids."""
 
 _TIMEOUT_S: Final = 120.0
 _PAUSE_S: Final = 0.01
@@ -39,8 +40,10 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failover:
-    """Seconds from the kill until an id is served, and from the election of the
-    next coordinator.
+    """The duration of a coordinator failover.
+
+    `total_s` is the time from the kill until the new coordinator responds, `loading_s` the time
+    from the election of the next coordinator.
     """
 
     total_s: float
@@ -48,7 +51,11 @@ class Failover:
 
 
 def transactions_per_second(cluster: Cluster, topic: str, count: int) -> float:
-    """Run successive transactions of one record to each of `PARTITIONS` partitions."""
+    """Return how many small transactions per second one producer commits.
+
+    The transactions run one after another. Each writes one record to each of `PARTITIONS`
+    partitions.
+    """
     producer = _producer(cluster, topic)
     for _ in range(WARM_UP):
         _transaction(producer, topic)
@@ -59,7 +66,10 @@ def transactions_per_second(cluster: Cluster, topic: str, count: int) -> float:
 
 
 def commit_latency_ms(cluster: Cluster, topic: str, count: int) -> float:
-    """Return the median latency from the commit call to a read_committed consumer."""
+    """Return the median latency in ms from a commit to a `read_committed` consumer.
+
+    It is measured from the call to `commit_transaction` until the consumer receives the record.
+    """
     producer = _producer(cluster, topic)
     consumer = confluent_kafka.Consumer(
         {
@@ -91,18 +101,18 @@ def commit_latency_ms(cluster: Cluster, topic: str, count: int) -> float:
 
 
 def coordinator_failover(cluster: Cluster, ids: int) -> Failover:
-    """Kill the coordinator of the ids, and wait until another one grants an id its next epoch.
+    """Kill the coordinator of the ids, and wait until another broker bumps the epoch of an id.
 
-    The broker stays down: the caller closes the cluster.
+    The killed broker is not restarted, so the caller must close the cluster.
     """
     with RawConnection(cluster.address(cluster.broker_ids[0]), timeout_s=_TIMEOUT_S) as connection:
         coordinator = _eventually(lambda: _coordinator(connection, "t-0"))
     epochs = _initialize_all(cluster, coordinator, ids)
-    asked = next(broker_id for broker_id in cluster.broker_ids if broker_id != coordinator)
+    other = next(broker_id for broker_id in cluster.broker_ids if broker_id != coordinator)
     last = f"t-{ids - 1}"
     killed_s = time.perf_counter()
     cluster.kill_broker(coordinator)
-    with RawConnection(cluster.address(asked), timeout_s=_TIMEOUT_S) as connection:
+    with RawConnection(cluster.address(other), timeout_s=_TIMEOUT_S) as connection:
         found = _eventually(lambda: _other_coordinator(connection, last, coordinator))
     named_s = time.perf_counter()
     with RawConnection(cluster.address(found), timeout_s=_TIMEOUT_S) as connection:
@@ -143,7 +153,7 @@ def _read_until(consumer: confluent_kafka.Consumer, wanted: bytes) -> None:
 
 
 def _initialize_all(cluster: Cluster, coordinator: int, ids: int) -> dict[str, int]:
-    """Initialize a producer id for each id; return the epochs."""
+    """Initialize a producer id for each transactional id and return their producer epochs."""
 
     def some(first: int) -> dict[str, int]:
         with RawConnection(cluster.address(coordinator), timeout_s=_TIMEOUT_S) as connection:
@@ -158,7 +168,7 @@ def _initialize_all(cluster: Cluster, coordinator: int, ids: int) -> dict[str, i
 
 
 def _initialized(connection: RawConnection, transactional_id: str) -> int | None:
-    """Return the granted epoch, or None while the coordinator is busy or not ready."""
+    """Return the producer epoch, or None while the coordinator is busy or not ready."""
     response = connection.call(
         "init_producer_id", 4, transactional_id=transactional_id, transaction_timeout=60_000
     )
@@ -184,4 +194,4 @@ def _eventually(look: Callable[[], Found | None]) -> Found:
         if found is not None:
             return found
         time.sleep(_PAUSE_S)
-    raise SystemExit(f"no new coordinator within {_TIMEOUT_S:g} s")
+    raise SystemExit(f"no coordinator responded within {_TIMEOUT_S:g} s")

@@ -1,6 +1,6 @@
-"""The compared data sources, with their options.
+"""The data sources that are compared, with their options.
 
-Invariant: options are what a user writes, in one place. What it must not know: measurements.
+Invariant: the options are those that a user would set.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ TUNED: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connector:
-    """`engine` None is the measured engine of the run; only ours has the option."""
+    """A data source and its options.
+
+    Only our connector has an `engine`; None means the engine that the run measures. With
+    `is_secured` it connects over SASL_SSL with SCRAM.
+    """
 
     format: str
     options: Mapping[str, str] = field(default_factory=dict)
     engine: str | None = None
-
-    def options_with(self, *, bootstrap_servers: str, engine: str) -> dict[str, str]:
-        """Return the options for Spark; `engine` is that of the run."""
-        options = {"kafka.bootstrap.servers": bootstrap_servers, **self.options}
-        if self.format == OURS:
-            options["engine"] = self.engine or engine
-        return options
+    is_secured: bool = False
 
 
 OWN: Final = Connector(format=OURS)
 LIBRDKAFKA: Final = Connector(format=OURS, engine="librdkafka")
+OWN_SECURED: Final = Connector(format=OURS, is_secured=True)
 DEFAULT: Final = Connector(format=SPARKS_OWN)
+DEFAULT_SECURED: Final = Connector(format=SPARKS_OWN, is_secured=True)
 TUNED_READER: Final = Connector(format=SPARKS_OWN, options=TUNED)

@@ -1,10 +1,10 @@
-"""Decoding and encoding record batches without Spark and (except for one peer) without a
-connection.
+"""Benchmarks of decoding and encoding record batches, without Spark.
 
-Purpose: the implementations of `pyspark_kafka.records`, their upper limits, and other clients'
-equivalents. Invariant: all decoders get the bytes that one broker has stored, split as in fetch
-responses; all encoders get the same values; each reports its number of records. What it must not
-know: the comparisons.
+Measures the implementations of `pyspark_kafka.records`, their upper limits and the equivalents in
+other clients. Only confluent-kafka connects to a broker.
+
+Invariant: all decoders process bytes that one broker has stored, split as in Fetch responses. All
+encoders process the same values. Each side returns the number of records that it processed.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _NO_END: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredBatches(ABC):
-    """A side that processes stored record batches; slow ones process a `share` of them."""
+    """A side that processes stored record batches. Slow sides process only a `share` of them."""
 
     contents: Contents
     share: float = 1.0
 
     @abstractmethod
     def work(self, topic: str, chunks: Sequence[bytes], records: int) -> int:
-        """Process `records` once; return the number of records."""
+        """Process all chunks once and return the number of records in them."""
 
     def run(self, resources: Resources, records: int) -> Sample:
         wanted = max(int(records * self.share), 1)
@@ -69,7 +69,7 @@ class StoredBatches(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding(StoredBatches):
-    """One of our implementations decodes them to Arrow batches with all 7 columns."""
+    """A side that decodes the chunks to Arrow batches of all 7 columns with `implementation`."""
 
     implementation: Implementation = "cython"
 
@@ -95,7 +95,7 @@ class Decoding(StoredBatches):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checksum(StoredBatches):
-    """Only the kernel's CRC of all bytes."""
+    """A side that only calculates the CRC of all bytes with the kernel."""
 
     def work(self, topic: str, chunks: Sequence[bytes], records: int) -> int:  # noqa: ARG002
         crc_of = importlib.import_module(_KERNEL).crc_of
@@ -106,7 +106,7 @@ class Checksum(StoredBatches):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying(StoredBatches):
-    """A copy of all bytes, which is `memcpy`."""
+    """A side that copies all bytes, as `memcpy` does."""
 
     def work(self, topic: str, chunks: Sequence[bytes], records: int) -> int:  # noqa: ARG002
         copy = _scratch()
@@ -116,8 +116,11 @@ class Copying(StoredBatches):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecodingElsewhere(StoredBatches):
-    """Another client's decoder creates an object per record and checks CRCs."""
+class OtherClientDecoding(StoredBatches):
+    """A side that decodes with another client.
+
+    The client checks CRCs and creates an object per record.
+    """
 
     client: Client
 
@@ -136,10 +139,10 @@ class DecodingElsewhere(StoredBatches):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consuming:
-    """confluent-kafka consumes the topic, including the connection.
+    """A side that connects to the broker and consumes the topic with confluent-kafka.
 
-    `fields`: read the seven fields of each message, as code that builds rows must, instead of the
-    error only.
+    With `fields` it reads the seven fields of each message, as a program that builds rows would.
+    Otherwise it reads only the error.
     """
 
     contents: Contents
@@ -156,7 +159,7 @@ class Consuming:
                 "log_level": 2,
                 "group.id": "benchmark",
                 "enable.auto.commit": False,
-                # The default pauses for half a second whenever the queue is full.
+                # With the default, the client pauses for one second each time its queue is full.
                 "fetch.queue.backoff.ms": 5,
             }
         )
@@ -186,14 +189,14 @@ class Consuming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values(ABC):
-    """A side that encodes values to record batches; slow ones process a `share` of them."""
+    """A side that encodes values to record batches. Slow sides encode only a `share` of them."""
 
     value_bytes: int
     share: float = 1.0
 
     @abstractmethod
     def work(self, records: int) -> int:
-        """Encode once; return the number of records in the batches."""
+        """Encode `records` values and return the number of records in the batches."""
 
     def run(self, resources: Resources, records: int) -> Sample:  # noqa: ARG002
         wanted = max(int(records * self.share) // _ENCODED_ROWS, 1) * _ENCODED_ROWS
@@ -203,14 +206,14 @@ class Values(ABC):
         return measure_process(lambda: repeated(lambda: self.work(wanted)))
 
     def pool(self) -> list[bytes]:
-        """Return the values of one Arrow batch as Spark creates them."""
+        """Return values for one Arrow batch of the size that Spark uses."""
         pool = values(self.value_bytes)
         return [pool[i % DISTINCT] for i in range(_ENCODED_ROWS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding(Values):
-    """One of our implementations encodes Arrow batches to record batches."""
+    """A side that encodes Arrow batches to record batches with `implementation`."""
 
     implementation: Implementation = "cython"
 
@@ -233,8 +236,8 @@ class Encoding(Values):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EncodingElsewhere(Values):
-    """Another client's builder gets every record."""
+class OtherClientEncoding(Values):
+    """A side that appends every record to another client's batch builder."""
 
     client: Client
 
@@ -259,9 +262,7 @@ class EncodingElsewhere(Values):
 
 
 def repeated(work: Callable[[], int]) -> int:
-    """Repeat an action until it took long enough to be measured; return the
-    records of all repeats.
-    """
+    """Repeat `work` until it can be measured, and return the total number of records."""
     until_s = time.perf_counter() + _MEASURED_S
     done = work()
     while time.perf_counter() < until_s:
@@ -271,7 +272,7 @@ def repeated(work: Callable[[], int]) -> int:
 
 @lru_cache(maxsize=1)
 def _scratch() -> memoryview:
-    """Return a buffer for a response plus an extra batch."""
+    """Return a buffer for a Fetch response, with room for a batch that exceeds the limit."""
     return memoryview(bytearray(2 * FETCH_BYTES))
 
 

@@ -1,8 +1,7 @@
-"""Measures one run of one side: seconds and CPU seconds per million rows.
+"""Measurement of one run of a side, in seconds and CPU seconds per million rows.
 
-Purpose: measure work, with all descendants of this process or with this process only. Invariant: a
-sample maps quantities to values, and less is better for each. What it must not know: the work and
-the comparisons.
+Measures only this process, or this process and all its descendants. Invariant: a sample maps
+quantities to values, and lower is better for each.
 """
 
 from __future__ import annotations
@@ -25,9 +24,10 @@ _MILLION: Final = 1_000_000
 
 
 def measure_tree(work: Callable[[], int], *, excluded: Collection[int]) -> Sample:
-    """Run `work`, which returns its number of rows; count the CPU of this process and descendants.
+    """Measure `work` with the CPU time of this process and its descendants.
 
-    `excluded` processes are not counted: the brokers.
+    `work` returns its number of rows. The processes in `excluded`, which are the brokers, are not
+    counted.
     """
     with CpuMeter(excluded) as meter:
         cpu_before_s, since_s = time.process_time(), time.perf_counter()
@@ -38,7 +38,7 @@ def measure_tree(work: Callable[[], int], *, excluded: Collection[int]) -> Sampl
 
 
 def measure_process(work: Callable[[], int]) -> Sample:
-    """Measure work that this process does alone, with all its threads."""
+    """Measure `work` with the CPU time of all threads of this process."""
     cpu_before_s, since_s = time.process_time(), time.perf_counter()
     rows = work()
     taken_s = time.perf_counter() - since_s
@@ -47,5 +47,5 @@ def measure_process(work: Callable[[], int]) -> Sample:
 
 def _per_million(rows: int, *, seconds: float, cpu: float) -> Sample:
     if rows <= 0:
-        raise ValueError("the work returned no rows")
+        raise ValueError("the work returned no rows, so no time per row can be calculated")
     return {SECONDS: seconds * _MILLION / rows, CPU_SECONDS: cpu * _MILLION / rows}

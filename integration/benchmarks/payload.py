@@ -1,7 +1,6 @@
 """The values of the records: lines that compress about as well as log lines.
 
-Invariant: the same sizes give the same values on every machine. What it must not know: who uses
-them.
+Invariant: the same sizes give the same values on every machine.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from functools import lru_cache
 from typing import Final
 
 DISTINCT: Final = 1024
-"""More than one record batch of the Java producer holds, so that no batch repeats a value."""
+"""The number of values. A record batch has fewer records, so that no batch repeats a value."""
 
 _SEED: Final = 20_240_501
 _WORDS: Final = (
@@ -37,7 +36,7 @@ _WORDS: Final = (
 
 @lru_cache(maxsize=8)
 def values(value_bytes: int) -> tuple[bytes, ...]:
-    """Return `DISTINCT` ASCII values of exactly this size, without line breaks."""
+    """Return `DISTINCT` ASCII values of exactly `value_bytes` bytes, without line breaks."""
     draw = random.Random(_SEED)  # noqa: S311, nothing is secret here
     return tuple(_line(draw, value_bytes) for _ in range(DISTINCT))
 

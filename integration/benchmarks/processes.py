@@ -1,7 +1,6 @@
-"""The resources of this process and its descendants, from /proc.
+"""The CPU time and resident memory of this process and its descendants, from /proc.
 
-Purpose: CPU seconds and resident memory of a process tree. Invariant: CPU seconds never decrease,
-whichever processes end. What it must not know: the processes' purpose.
+Invariant: CPU seconds never decrease when processes end.
 """
 
 from __future__ import annotations
@@ -12,19 +11,21 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final, Self
 
-_LOOK_EVERY_S: Final = 0.25
+_SAMPLE_INTERVAL_S: Final = 0.25
 _PROC: Final = Path("/proc")
 _CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-# Indexes after the name in /proc/PID/stat, since the name may contain anything: proc(5).
+# Indexes of the fields after the name in /proc/PID/stat, because the name may contain any
+# character: proc(5).
 _PARENT: Final = 1
 _TIMES: Final = slice(11, 13)
 _RESIDENT: Final = 21
 
 
 def descendants(excluded: Collection[int] = (), *, of: int | None = None) -> set[int]:
-    """Return the descendants of this process (or `of`), except excluded ones and
-    their descendants.
+    """Return the process ids of the descendants of this process, or of the process `of`.
+
+    The processes in `excluded` and their descendants are left out.
     """
     root = os.getpid() if of is None else of
     parents = {}
@@ -40,23 +41,26 @@ def descendants(excluded: Collection[int] = (), *, of: int | None = None) -> set
 
 
 def parent(pid: int) -> int | None:
-    """Return the parent process, or None if the process has ended."""
+    """Return the process id of the parent, or None if the process has ended."""
     fields = _stat(pid)
     return None if fields is None else int(fields[_PARENT])
 
 
 class CpuMeter:
-    """Count the user and system CPU seconds of descendants while this context is open.
+    """Context that counts the user and system CPU seconds of descendants while it is open.
 
-    Spark's Python workers are not waited for, so their CPU time is lost when they end, and Spark
-    ends idle ones: this polls them often and keeps the last value of each. `excluded` processes,
-    their descendants and this process are not counted.
+    Spark does not wait for its Python workers, so the operating system discards their CPU time when
+    they end, and Spark ends idle workers. Therefore the meter polls the descendants several times
+    per second and keeps the last value of each. It does not count this process, the processes in
+    `excluded` or their descendants.
     """
 
     def __init__(self, excluded: Collection[int] = ()) -> None:
         self._excluded = frozenset(excluded)
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._look_often, name="cpu-meter", daemon=True)
+        self._thread = threading.Thread(
+            target=self._sample_periodically, name="cpu-meter", daemon=True
+        )
         self._first: dict[int, int] = {}
         self._last: dict[int, int] = {}
 
@@ -72,12 +76,12 @@ class CpuMeter:
 
     @property
     def seconds(self) -> float:
-        """The CPU seconds so far, or in total when the context is closed."""
+        """The CPU seconds up to the last poll, or the total after the context is closed."""
         ticks = sum(last - self._first.get(pid, 0) for pid, last in self._last.items())
         return ticks / _CLOCK_TICKS
 
-    def _look_often(self) -> None:
-        while not self._ended.wait(_LOOK_EVERY_S):
+    def _sample_periodically(self) -> None:
+        while not self._ended.wait(_SAMPLE_INTERVAL_S):
             self._last = self._last | self._ticks()
 
     def _ticks(self) -> dict[int, int]:
@@ -90,13 +94,13 @@ class CpuMeter:
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Return a process's resident memory, or None if it has ended."""
+    """Return the resident memory of a process in bytes, or None if the process has ended."""
     fields = _stat(pid)
     return None if fields is None else int(fields[_RESIDENT]) * _PAGE_BYTES
 
 
 def command_line(pid: int) -> list[str]:
-    """Return a process's arguments, or none if it has ended."""
+    """Return the arguments of a process, or an empty list if the process has ended."""
     try:
         return (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:

@@ -1,7 +1,6 @@
-"""Ratios of samples that were taken in turn.
+"""Ratios of samples from alternating runs.
 
-Purpose: the statistics. Invariant: both values of a ratio are from the same round, so that a slow
-period affects both. What it must not know: cases.
+Invariant: both values of a ratio are from the same round, so that a slow period affects both.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """The median, minimum and maximum of the rounds."""
+    """The median, minimum and maximum of the ratios of all rounds."""
 
     median: float
     minimum: float
@@ -21,11 +20,11 @@ class Ratio:
 
 
 def ratio_of(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
-    """Return the ratios per round. Raise `ValueError` if the numbers of rounds differ."""
+    """Return the ratio over all rounds. Raise `ValueError` if the numbers of rounds differ."""
     if len(numerators) != len(denominators) or not numerators:
         raise ValueError(f"{len(numerators)} and {len(denominators)} rounds cannot be paired")
     if min(denominators) <= 0:
-        raise ValueError("the work was too short to be measured: use more records")
+        raise ValueError("the work was too short to be measured; use more records")
     ratios = [above / below for above, below in zip(numerators, denominators, strict=True)]
     return Ratio(median=statistics.median(ratios), minimum=min(ratios), maximum=max(ratios))
 
@@ -33,8 +32,8 @@ def ratio_of(numerators: Sequence[float], denominators: Sequence[float]) -> Rati
 def order_of_round(sides: Sequence[str], round_number: int) -> list[str]:
     """Return the order of the sides in a round.
 
-    Each round starts with another side, and every other round is reversed, so that no side always
-    follows the same one.
+    Each round starts with another side, and every second round is reversed, so that no side always
+    follows the same other side.
     """
     start = round_number % len(sides)
     order = [*sides[start:], *sides[:start]]

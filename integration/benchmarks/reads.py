@@ -1,8 +1,8 @@
 """Batch reads into Spark's no-op sink.
 
-Purpose: a connector's read of a topic, and the fabricated rows that are its upper limit. Invariant:
-each side returns the same columns of the same number of rows; each connector is checked once before
-it is measured. What it must not know: the comparisons.
+Measures how a connector reads a topic, and as an upper limit a source that fabricates the rows.
+Invariant: each side returns the same columns and the same number of rows, and each connector is
+checked once before it is measured.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from integration.benchmarks.synthetic import FABRICATING
 from integration.benchmarks.topics import Contents
 
 
-def to_nowhere(rows: DataFrame) -> None:
-    """Run a query that needs every column."""
+def discard_rows(rows: DataFrame) -> None:
+    """Run a query that computes every column and discards the rows."""
     rows.write.format("noop").mode("overwrite").save()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRead:
-    """A connector reads a topic to its end; `column` is the only column, None means all 7."""
+    """A side that reads a topic to its end.
+
+    `column` is the only column to read; None means all 7 columns.
+    """
 
     connector: Connector
     contents: Contents
@@ -35,35 +38,33 @@ class BatchRead:
         rows = self.rows(resources, records)
 
         def work() -> int:
-            to_nowhere(rows)
+            discard_rows(rows)
             return records
 
         return resources.measure(work)
 
-    def prove(self, resources: Resources, records: int) -> None:
+    def verify(self, resources: Resources, records: int) -> None:
         found = self.rows(resources, records).count()
         if found != records:
-            raise ValueError(f"only {found} of {records} rows were read")
+            raise ValueError(f"{found} rows were read, expected {records}")
 
     def rows(self, resources: Resources, records: int, **more_options: str) -> DataFrame:
-        """Return the DataFrame."""
+        """Return a DataFrame that reads the topic."""
         topic = resources.topic(self.contents, records)
-        options = self.connector.options_with(
-            bootstrap_servers=resources.cluster.bootstrap_servers, engine=resources.engine
-        )
+        options = resources.options_of(self.connector)
         reader = resources.spark.read.format(self.connector.format).options(**options)
         reader = reader.options(subscribe=topic, **more_options)
         if self.column is None:
             return reader.load()
-        # Spark passes required columns to a Python data source only by its schema.
+        # A Python data source gets the required columns only through a user-specified schema.
         if self.connector.format == OURS:
             return reader.schema(f"{self.column} binary").load()
         return reader.load().select(self.column)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fabricated:
-    """A Python data source fabricates the rows of such a topic."""
+class FabricatedRead:
+    """A side with a Python data source that fabricates the rows of a topic with these contents."""
 
     contents: Contents
     column: str | None = None
@@ -72,15 +73,15 @@ class Fabricated:
         rows = self._rows(resources, records)
 
         def work() -> int:
-            to_nowhere(rows)
+            discard_rows(rows)
             return records
 
         return resources.measure(work)
 
-    def prove(self, resources: Resources, records: int) -> None:
+    def verify(self, resources: Resources, records: int) -> None:
         found = self._rows(resources, records).count()
         if found != records:
-            raise ValueError(f"only {found} of {records} rows were fabricated")
+            raise ValueError(f"{found} rows were fabricated, expected {records}")
 
     def _rows(self, resources: Resources, records: int) -> DataFrame:
         reader = resources.spark.read.format(FABRICATING).options(

@@ -1,8 +1,7 @@
 """The report of a benchmark run, as Markdown and as lines for a terminal.
 
-Purpose: render results as tables. Invariant: a report contains ratios and CPU seconds, and no
-wall-clock times and nothing that identifies a machine. What it must not know: how results are
-measured. docs/benchmarks.md explains the tables.
+Invariant: a report contains ratios and CPU seconds. It contains no wall-clock times and nothing
+that identifies a machine. docs/benchmarks.md explains the tables.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from integration.benchmarks.results import Result
 
 
 def render(results: Sequence[Result], environment: Mapping[str, str]) -> str:
-    """Return the Markdown report; `environment` lists versions and settings by name."""
+    """Return the report as Markdown. `environment` maps names to versions and settings."""
     lines = ["# Benchmark results", "", "docs/benchmarks.md explains the columns and peers.", ""]
     for of_case, group in groupby(results, key=lambda result: result.of_case):
         lines += _section(of_case, list(group))
@@ -53,7 +52,7 @@ def _count(result: Result) -> str:
 def _cells(result: Result) -> list[str]:
     target = "" if result.target is None else _bound(result)
     if result.ratio_median is None:
-        # The JSON file contains the error, which may name a machine.
+        # The JSON file contains the error, which may contain the name of a machine.
         return [result.case, result.peer, _kind(result), target, "failed", "", "", ""]
     median = f"{result.ratio_median:.2f}"
     if result.is_met is not None:

@@ -1,7 +1,7 @@
-"""The resources that cases share: one broker, one Spark session, filled topics, created on demand.
+"""The resources that cases share: one broker, one Spark session and filled topics.
 
-Purpose: create and close them. Invariant: `close` ends everything that was started here, and every
-Spark job has a timeout. What it must not know: cases.
+They are created on demand. Invariant: `close` ends everything that this module started, and every
+Spark job has a timeout.
 """
 
 from __future__ import annotations
@@ -20,19 +20,31 @@ from pyspark.sql import SparkSession
 
 from integration import clusters
 from integration.benchmarks import processes, topics
+from integration.benchmarks.connectors import OURS, Connector
 from integration.benchmarks.measure import Sample, measure_tree
 from integration.benchmarks.session import open_session
 from integration.benchmarks.topics import Contents
 from integration.clusters import Cluster
+from integration.clusters.security import SecuredListener, Security
 
 WORK_TIMEOUT_S: Final = 300.0
 
 _BROKER_SETTINGS: Final = {"log.segment.delete.delay.ms": "1000"}
-"""Topic configs that free disk space of deleted topics at once."""
+"""Topic configs that make the broker free the disk space of deleted topics after one second."""
+
+_SECURED: Final = "SECURED"
+_USER: Final = "bench"
+_SECURITY: Final = Security(
+    users={_USER: "bench-secret"},
+    listeners=(SecuredListener(name=_SECURED, protocol="SASL_SSL", mechanisms=("SCRAM-SHA-512",)),),
+)
 
 
 class Resources:
-    """A context manager. `engine` is the measured value of the option `engine`."""
+    """Context manager that creates shared resources and closes them.
+
+    `engine` is the value of our connector's `engine` option.
+    """
 
     def __init__(self, *, engine: str, say: Callable[[str], None], backend: str = "kafka") -> None:
         self.engine = engine
@@ -50,7 +62,7 @@ class Resources:
         self.close()
 
     def close(self) -> None:
-        """Close everything in reverse order."""
+        """Close all resources in reverse order."""
         self._opened.close()
 
     @cached_property
@@ -61,27 +73,37 @@ class Resources:
 
     @cached_property
     def cluster(self) -> Cluster:
-        """One broker and its controller."""
+        """A cluster of one broker, with a secured listener too, and its controller."""
         self._say(f"starting {clusters.describe(self._backend)}")
         before = processes.descendants()
-        opened = clusters.open_cluster(self._backend, configs=_BROKER_SETTINGS, is_measured=True)
+        opened = clusters.open_cluster(
+            self._backend, configs=_BROKER_SETTINGS, is_measured=True, security=_SECURITY
+        )
         self._opened.enter_context(opened)
         self._brokers = frozenset(processes.descendants() - before)
         return opened
 
+    def options_of(self, connector: Connector) -> dict[str, str]:
+        """Return the options of a connector for Spark, with the addresses of the cluster."""
+        options = {"kafka.bootstrap.servers": self.cluster.bootstrap_servers}
+        if connector.is_secured:
+            options = self.cluster.secured.scram_options(_SECURED, _USER)
+        if connector.format == OURS:
+            options["engine"] = connector.engine or self.engine
+        return {**options, **connector.options}
+
     @cached_property
     def spark(self) -> SparkSession:
-        """The session of all cases, with Spark's own connector and ours."""
-        assert (
-            self.cluster.broker_ids
-        )  # First, since broker processes are excluded by being there before.
+        """The Spark session of all cases, with Spark's own connector and ours."""
+        # The cluster must start before Spark, so that only its processes are excluded.
+        assert self.cluster.broker_ids
         self._say("starting Spark")
         session = open_session(self.directory)
         self._opened.callback(session.stop)
         return session
 
     def topic(self, contents: Contents, records: int) -> str:
-        """Return a topic with these records; the first call fills it."""
+        """Return the name of a topic with these records. The first call creates and fills it."""
         key = (contents, records)
         if key not in self._filled:
             self._say(
@@ -95,7 +117,7 @@ class Resources:
 
     @contextmanager
     def empty_topic(self, partitions: int) -> Iterator[str]:
-        """Create a topic, and delete it at the end."""
+        """Create a topic, and delete it when the context closes."""
         name = self._new_name()
         self.cluster.create_topic(name, partitions=partitions)
         try:
@@ -108,11 +130,11 @@ class Resources:
                 deleted.result(timeout=60)
 
     def new_directory(self) -> Path:
-        """Create an empty directory for a checkpoint."""
+        """Create an empty directory for a checkpoint and return its path."""
         return Path(tempfile.mkdtemp(dir=self.directory))
 
     def measure(self, work: Callable[[], int]) -> Sample:
-        """Run Spark work; cancel its jobs after `WORK_TIMEOUT_S`."""
+        """Measure Spark work and cancel its jobs after `WORK_TIMEOUT_S`."""
         limit = threading.Timer(WORK_TIMEOUT_S, self.spark.sparkContext.cancelAllJobs)
         limit.daemon = True
         limit.start()

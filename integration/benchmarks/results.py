@@ -1,8 +1,8 @@
-"""`build/reports/benchmarks.json`: the results, one object per ratio.
+"""The file `build/reports/benchmarks.json` with the results, one object per ratio.
 
-Purpose: define the file's format, and replace older results of the same cases. Invariant: each pair
-of `case` and `peer` is in the file once; an interrupted run keeps the results of the cases that it
-has completed. What it must not know: how results are measured or rendered.
+Defines the file's format and replaces older results of the same cases. Invariant: the file contains
+each pair of `case` and `peer` once, and an interrupted run keeps the results of its completed
+cases.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ RESULTS: Final = reports.DIRECTORY / "benchmarks.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One ratio. The ratios are None if the comparison failed; `error` is the reason.
+    """The result of one comparison.
 
-    `at_most`: the ratio is ours divided by the peer's, and the target is an upper bound. Otherwise
-    it is the peer's divided by ours, and the target is a lower bound. The CPU seconds are medians
-    per million rows, of driver, workers and JVM; None if the case has no rows to count.
+    If the comparison failed, the ratios are None and `error` is the reason. With `at_most` the
+    ratio is ours divided by the peer's and the target is an upper bound. Otherwise the ratio is the
+    peer's divided by ours and the target is a lower bound. The CPU seconds are medians per million
+    rows, summed over driver, workers and JVM. They are None if the case does not count rows.
     """
 
     case: str
@@ -46,7 +47,7 @@ class Result:
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the median reaches the target; None without a target."""
+        """Whether the median reaches the target, or None if there is no target."""
         if self.target is None:
             return None
         if self.ratio_median is None:
@@ -57,7 +58,10 @@ class Result:
 
 
 def load(path: Path = RESULTS) -> list[Result]:
-    """Return the file's results; none without a file. Raise `ValueError` for another format."""
+    """Return the results in the file, or an empty list if the file does not exist.
+
+    Raises `ValueError` if the file has another format.
+    """
     if not path.exists():
         return []
     known = {field.name for field in fields(Result)}
@@ -70,9 +74,9 @@ def load(path: Path = RESULTS) -> list[Result]:
 
 
 def merge(old: Iterable[Result], new: Sequence[Result], *, order: Sequence[str]) -> list[Result]:
-    """Return the results with those of re-run cases replaced, in the order of the cases.
+    """Return `old` with the results of all cases in `new` replaced, ordered by case.
 
-    `order` names all existing cases; results of other cases are dropped.
+    `order` contains the names of all existing cases. Results of other cases are dropped.
     """
     replaced = {result.of_case for result in new}
     kept = [result for result in old if result.of_case not in replaced]
@@ -81,12 +85,12 @@ def merge(old: Iterable[Result], new: Sequence[Result], *, order: Sequence[str])
 
 
 def incomplete(results: Iterable[Result], *, order: Collection[str]) -> list[str]:
-    """Return the cases that have no results, or whose results contain an error."""
+    """Return the names of cases without results, or with an error in a result."""
     found = {result.of_case for result in results}
     failed = {result.of_case for result in results if result.error is not None}
     return [case for case in order if case not in found or case in failed]
 
 
 def save(results: Sequence[Result], path: Path = RESULTS) -> None:
-    """Write the file, completely or not at all."""
+    """Write the results to the file atomically."""
     reports.write_json(path, [asdict(result) for result in results])

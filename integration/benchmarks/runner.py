@@ -1,8 +1,8 @@
-"""Runs the sides of a case in turn and computes the results.
+"""The runner of a case, which measures its sides in turn and calculates the results.
 
-Purpose: warm up once, then run each side once per round. Invariant: a failing side fails only its
-own comparisons; a comparison uses rounds in which both sides ran. What it must not know: the sides'
-work.
+Each side runs once to warm up and then once per round. Invariant: if a side fails, only its own
+comparisons fail; if our side fails, all comparisons of the case fail. A comparison requires the
+same number of rounds from both sides.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from integration.benchmarks.measure import CPU_SECONDS, Sample
 from integration.benchmarks.ratios import order_of_round, ratio_of
 from integration.benchmarks.resources import Resources
 from integration.benchmarks.results import Result
-from integration.benchmarks.sides import Proven, Side
+from integration.benchmarks.sides import Side, VerifiableSide
 
 OURS: Final = "ours"
 _ERROR_CHARACTERS_MAX: Final = 300
@@ -38,7 +38,7 @@ class Extent:
 
 
 def run_case(case: Case, resources: Resources, extent: Extent, say: Say) -> list[Result]:
-    """Return the results of all comparisons of a case; errors of sides are part of the results."""
+    """Return the results of all comparisons of a case, including errors of its sides."""
     sides: dict[str, Side] = {OURS: case.ours, **case.peers}
     failures: dict[str, str] = {}
     samples: dict[str, list[Sample]] = {name: [] for name in sides}
@@ -49,7 +49,7 @@ def run_case(case: Case, resources: Resources, extent: Extent, say: Say) -> list
                 continue
             try:
                 sample = _run(sides[name], resources, extent.records, is_first=is_warm_up)
-            except Exception as error:  # The other cases continue after any error.
+            except Exception as error:  # After any error, the other sides and cases continue.
                 failures[name] = _in_one_line(error)
                 say(f"  {name}: FAILED: {failures[name]}")
                 say(indent(traceback.format_exc(), "    | "))
@@ -64,8 +64,8 @@ def run_case(case: Case, resources: Resources, extent: Extent, say: Say) -> list
 
 
 def _run(side: Side, resources: Resources, records: int, *, is_first: bool) -> Sample:
-    if is_first and isinstance(side, Proven):
-        side.prove(resources, records)
+    if is_first and isinstance(side, VerifiableSide):
+        side.verify(resources, records)
     return side.run(resources, records)
 
 
@@ -78,7 +78,7 @@ def result_of(
     *,
     engine: str,
 ) -> Result:
-    """Return one comparison's result, or its error."""
+    """Return the result of one comparison, with its ratio or its error."""
     ratio, error = None, None
     for name in (OURS, comparison.peer):
         if name in failures:
@@ -118,7 +118,7 @@ def _median_cpu(samples: Sequence[Sample]) -> float | None:
 
 
 def _in_one_line(error: Exception) -> str:
-    """Return an error as one line; of a Python traceback within it, the last line."""
+    """Return an error as one line: the last line of a Python traceback in it, or its first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     of_python = [line for line in lines if _PYTHON_ERROR.match(line)]
     text = of_python[-1] if of_python else f"{type(error).__name__}: {' '.join(lines[:1])}"

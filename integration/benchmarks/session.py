@@ -1,7 +1,7 @@
-"""The Spark session of the benchmarks: `local[2]`, with both connectors.
+"""The Spark session of the benchmarks, `local[2]`, with both connectors.
 
-Invariant: Spark's settings are its defaults, except those that depend on the machine, reduce its
-output or are in `SETTINGS`, which the report contains. What it must not know: cases.
+Invariant: settings are Spark's defaults, except settings that depend on the machine, settings that
+reduce log output, and `SETTINGS`, which the report contains.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from integration.benchmarks.synthetic import SOURCES
-from integration.clusters.coordinates import SPARK_KAFKA_CONNECTOR, resolve
+from integration.clusters.maven import SPARK_KAFKA_CONNECTOR, resolve
 
 MASTER: Final = "local[2]"
 SETTINGS: Final = {"spark.driver.memory": "2g", "spark.ui.enabled": "false"}
 
 
 def open_session(directory: Path) -> SparkSession:
-    """Start Spark. Raise `ClusterUnavailableError` if the JARs of its connector cannot be
-    downloaded.
+    """Start Spark and return its session.
+
+    Raises `ClusterUnavailableError` if the JARs of Spark's connector cannot be downloaded.
     """
     jars = resolve(SPARK_KAFKA_CONNECTOR)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

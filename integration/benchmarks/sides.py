@@ -9,18 +9,22 @@ from integration.benchmarks.resources import Resources
 
 
 class Side(Protocol):
-    """One of the compared implementations."""
+    """One of the implementations that a case compares."""
 
     def run(self, resources: Resources, records: int) -> Sample:
         """Do the work once and return the sample.
 
-        Raise if the work is incomplete, unless only `Proven.prove` can detect that.
+        Raises an exception if the work is incomplete, unless only `VerifiableSide.verify` can
+        detect this.
         """
 
 
 @runtime_checkable
-class Proven(Protocol):
-    """A side whose runs do not show whether they are complete."""
+class VerifiableSide(Protocol):
+    """A side whose runs cannot detect incomplete work."""
 
-    def prove(self, resources: Resources, records: int) -> None:
-        """Raise if this side would not do the complete work; called once before the first run."""
+    def verify(self, resources: Resources, records: int) -> None:
+        """Raise `ValueError` if the side does not do the complete work.
+
+        The runner calls this once, before the first run.
+        """

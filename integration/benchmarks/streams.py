@@ -1,8 +1,8 @@
-"""Streaming reads: a large backlog, and frequent small micro-batches.
+"""Streaming reads of a large backlog and of frequent small micro-batches.
 
-Purpose: a backlog to Spark's no-op sink with `Trigger.AvailableNow`; micro-batches of a few rows
-from a source to a sink of the same connector. Invariant: every query has its own checkpoint and is
-stopped; a backlog's read is checked for completeness. What it must not know: the comparisons.
+A backlog is read with `Trigger.AvailableNow` into Spark's no-op sink. Micro-batches of a few rows
+are read and written with the same connector. Invariant: every query has its own checkpoint and is
+stopped, and every read is checked for missing rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from integration.benchmarks.synthetic import TRIVIAL
 from integration.benchmarks.topics import BATCH_RECORDS, Contents
 
 BATCH_SECONDS: Final = "seconds a micro-batch"
-"""Return the median of `durationMs.triggerExecution` of a query's micro-batches."""
+"""The median of `durationMs.triggerExecution` of a query's micro-batches, in seconds."""
 
 BATCH_ROWS: Final = 10
 _BATCHES_OF_WARM_UP: Final = 4
@@ -33,16 +33,14 @@ _POLL_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """A connector reads a backlog as a stream that then ends."""
+    """A side that reads a backlog as a stream, which ends when the backlog is read."""
 
     connector: Connector
     contents: Contents
 
     def run(self, resources: Resources, records: int) -> Sample:
         topic = resources.topic(self.contents, records)
-        options = self.connector.options_with(
-            bootstrap_servers=resources.cluster.bootstrap_servers, engine=resources.engine
-        )
+        options = resources.options_of(self.connector)
         reader = resources.spark.readStream.format(self.connector.format).options(**options)
         rows = reader.options(subscribe=topic, startingOffsets="earliest").load()
         checkpoint = str(resources.new_directory())
@@ -58,7 +56,7 @@ class Backlog:
             finally:
                 query.stop()
             if found != records:
-                raise ValueError(f"only {found} of {records} rows were read")
+                raise ValueError(f"{found} rows were read, expected {records}")
             return found
 
         return resources.measure(work)
@@ -66,10 +64,11 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatches:
-    """Successive micro-batches of `BATCH_ROWS` rows, from a connector to itself.
+    """A side that runs successive micro-batches of `BATCH_ROWS` rows with one connector.
 
-    `connector` None is the trivial Python source and sink. `records` is the total number of rows,
-    which determines the number of micro-batches. `exactly_once`: with a `transactionalId`.
+    If `connector` is None, the trivial Python source and sink are used. `records` is the total
+    number of rows and determines the number of micro-batches. `exactly_once` sets the
+    `transactionalId` option.
     """
 
     connector: Connector | None
@@ -95,14 +94,13 @@ class MicroBatches:
 
     @staticmethod
     def _reader(resources: Resources, connector: Connector, batches: int) -> DataStreamReader:
-        # More rows than needed, since the query must not idle before it is stopped.
+        # The topic has more rows than needed, because the query must have work until it is stopped.
         contents = Contents(value_bytes=100, partitions=_PARTITIONS)
-        # In even blocks: Spark distributes a limit by the remaining rows, rounded down.
+        # All partitions have equal size, because Spark divides a limit among partitions in
+        # proportion to the remaining rows and rounds down.
         blocks = 1 + 2 * batches * BATCH_ROWS // (_PARTITIONS * BATCH_RECORDS)
         topic = resources.topic(contents, blocks * _PARTITIONS * BATCH_RECORDS)
-        options = connector.options_with(
-            bootstrap_servers=resources.cluster.bootstrap_servers, engine=resources.engine
-        )
+        options = resources.options_of(connector)
         reader = resources.spark.readStream.format(connector.format).options(**options)
         return reader.options(
             subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=str(BATCH_ROWS)
@@ -112,15 +110,13 @@ class MicroBatches:
     def _writer(
         resources: Resources, connector: Connector, reader: DataStreamReader, topic: str
     ) -> DataStreamWriter:
-        options = connector.options_with(
-            bootstrap_servers=resources.cluster.bootstrap_servers, engine=resources.engine
-        )
+        options = resources.options_of(connector)
         writer = reader.load().select("value").writeStream.format(connector.format)
         return writer.options(**options).option("topic", topic)
 
 
 def _median_seconds(query: StreamingQuery, batches: int) -> float:
-    """Wait for micro-batches, without those of the warm-up."""
+    """Wait for `batches` micro-batches and return their median duration without the warm-up."""
     deadline_s = time.monotonic() + WORK_TIMEOUT_S
     while True:
         failure = query.exception()
@@ -140,6 +136,6 @@ def _median_seconds(query: StreamingQuery, batches: int) -> float:
     rows = [p.numInputRows for p in query.recentProgress if p.batchId < batches]
     if set(rows) != {BATCH_ROWS}:
         raise ValueError(
-            f"micro-batches were to have {BATCH_ROWS} rows and had {sorted(set(rows))}"
+            f"each micro-batch must have {BATCH_ROWS} rows, but the sizes were {sorted(set(rows))}"
         )
     return statistics.median(taken_ms) / 1000

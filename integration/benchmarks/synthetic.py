@@ -1,8 +1,8 @@
-"""Python data sources without work: the upper limits of any Python data source.
+"""Python data sources that do no work, as an upper limit for every Python data source.
 
-Purpose: a source that fabricates rows with our columns, a sink that drops them, and both for
-streams. Invariant: they do the minimum that Spark requires, with the same number of tasks and
-columns. What it must not know: Kafka.
+Contains a source that fabricates rows with our columns, a sink that drops rows, and a streaming
+source and sink. Invariant: they do the minimum that Spark requires, with the same columns and the
+same number of tasks as the compared side.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 @dataclass
 class _Share(InputPartition):  # type: ignore[misc, unused-ignore]
-    """The number of rows of one task."""
+    """The task number and the number of rows of one task."""
 
     number: int
     rows: int
@@ -59,7 +59,7 @@ def _shares(rows: int, partitions: int) -> list[InputPartition]:
 
 
 class FabricatingSource(DataSource):
-    """Options: `rows`, `partitions`, `valueBytes`."""
+    """Batch source that fabricates rows. Options: `rows`, `partitions`, `valueBytes`."""
 
     @classmethod
     def name(cls) -> str:
@@ -83,7 +83,7 @@ class _FabricatingReader(DataSourceReader):
         return _shares(self._rows, self._partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The same Arrow batch is yielded repeatedly, with other offsets."""
+        """Yield the same Arrow batch repeatedly, each time with its own offsets."""
         assert isinstance(partition, _Share)
         whole = _rows(partition.number, _BATCH_ROWS, self._value_bytes)
         template = whole.select(self._columns)
@@ -112,7 +112,7 @@ def _rows(partition: int, count: int, value_bytes: int) -> pa.RecordBatch:
 
 
 class DroppingSink(DataSource):
-    """Drops Arrow batches."""
+    """Batch sink that drops all Arrow batches."""
 
     @classmethod
     def name(cls) -> str:
@@ -134,7 +134,10 @@ def _dropped(iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
 
 
 class TrivialStream(DataSource):
-    """A stream that always has `rows` more rows in `partitions` tasks; its sink drops them."""
+    """Streaming source that adds `rows` rows per micro-batch in `partitions` tasks, and a sink.
+
+    The sink drops the rows.
+    """
 
     @classmethod
     def name(cls) -> str:

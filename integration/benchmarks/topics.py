@@ -1,8 +1,7 @@
-"""Topics to read from, filled once per run, and the record batches that the broker has stored.
+"""Topics that benchmarks read, filled once per run, and the record batches that a broker stores.
 
-Purpose: the same records for every client that a case compares. Invariant: a filled topic has
-exactly the requested records, evenly distributed; otherwise an error is raised. What it must not
-know: the readers.
+All clients that a case compares read the same records. Invariant: a filled topic has exactly the
+requested records, evenly distributed over its partitions; otherwise an error is raised.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from integration.benchmarks.payload import values
 from integration.clusters import Cluster
 
 BATCH_RECORDS: Final = 1_000
-"""The maximum number of records per record batch."""
+"""The maximum number of records in a record batch."""
 
 _QUEUED_RECORDS_MAX: Final = 100_000
 _TIMEOUT_S: Final = 300.0
@@ -31,7 +30,7 @@ _COUNT_AT: Final = 57
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """The content of a topic; records have no key."""
+    """The content of a topic. The records have no keys."""
 
     value_bytes: int
     partitions: int
@@ -39,7 +38,7 @@ class Contents:
 
 
 def fill(cluster: Cluster, topic: str, contents: Contents, records: int) -> None:
-    """Create a topic and write the records. Raise `ValueError` if some are missing."""
+    """Create a topic and write the records. Raise `ValueError` if records are missing."""
     cluster.create_topic(topic, partitions=contents.partitions)
     producer = Producer(
         {
@@ -60,8 +59,8 @@ def fill(cluster: Cluster, topic: str, contents: Contents, records: int) -> None
         block: list[dict[str, Any]] = [{"value": value} for value in islice(pool, size)]
         while block and time.monotonic() < deadline_s:
             producer.produce_batch(topic, block, partition=number % contents.partitions)
-            # Records that the producer rejects (full queue, unknown partition) are marked and
-            # dropped.
+            # Rejected records (full queue, unknown partition) are marked with an error and are
+            # not queued, so they are produced again.
             block = [{"value": row["value"]} for row in block if "_error" in row]
             producer.poll(0.02 if block else 0)
     producer.flush(_TIMEOUT_S)
@@ -71,7 +70,7 @@ def fill(cluster: Cluster, topic: str, contents: Contents, records: int) -> None
 
 
 def record_count(bootstrap_servers: str, topic: str, partitions: int) -> int:
-    """Return the number of offsets of a topic."""
+    """Return the sum of the high watermarks minus the log start offsets of a topic's partitions."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap_servers, "log_level": 2, "group.id": "benchmark"}
     )
@@ -86,9 +85,10 @@ def record_count(bootstrap_servers: str, topic: str, partitions: int) -> int:
 
 
 def stored_chunks(directory: Path, topic: str, *, chunk_bytes: int) -> list[bytes]:
-    """Return complete record batches of partition 0 from the broker's first log segment.
+    """Return complete record batches from the first log segment of partition 0, as chunks.
 
-    Each chunk has at most `chunk_bytes`, as a fetch response has.
+    As in Fetch responses, a chunk has at most `chunk_bytes` bytes unless it consists of a single
+    larger batch.
     """
     segment = (directory / f"{topic}-0" / f"{0:020}.log").read_bytes()
     chunks, start, end = [], 0, 0
@@ -101,7 +101,7 @@ def stored_chunks(directory: Path, topic: str, *, chunk_bytes: int) -> list[byte
 
 
 def record_counts(chunks: Iterable[bytes]) -> int:
-    """Return the number of records according to the batches' headers."""
+    """Return the sum of the record counts in the headers of the record batches."""
     return sum(
         int.from_bytes(chunk[position + _COUNT_AT : position + _COUNT_AT + 4], "big")
         for chunk in chunks
@@ -110,7 +110,7 @@ def record_counts(chunks: Iterable[bytes]) -> int:
 
 
 def _batches(data: bytes | memoryview) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each complete record batch."""
+    """Yield the start and end position of each complete record batch."""
     position = 0
     while position + _BATCH_OVERHEAD_BYTES <= len(data):
         length = data[position + _LENGTH_AT : position + _BATCH_OVERHEAD_BYTES]

@@ -1,9 +1,9 @@
 """The memory of a Python worker that reads a long partition.
 
-Purpose: sample the workers' resident memory during a read, and return its growth and whether it
-still grew at the end. Invariant: the worker is new and has read a few records before, so that
-neither imports count as growth nor memory of an earlier read hides it. What it must not know: how a
-partition is read.
+Samples the resident memory of the workers during a read. Reports how much the memory grew and
+whether it was still growing at the end. Invariant: the worker is new and has already read a few
+records. Therefore imports do not count as growth, and memory that an earlier read left does not
+hide growth.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from integration.benchmarks.processes import (
     parent,
     resident_bytes,
 )
-from integration.benchmarks.reads import BatchRead, to_nowhere
+from integration.benchmarks.reads import BatchRead, discard_rows
 from integration.benchmarks.resources import Resources
 from integration.benchmarks.topics import Contents
 
 GROWTH: Final = "MiB of growth"
-"""The growth of the worker that grew most, from the start of the read to its maximum."""
+"""The largest memory growth of a worker in MiB, from the start of the read to its maximum."""
 
 LATE_OVER_MIDDLE: Final = "late over middle"
-"""The maximum resident memory in the last third of the read, divided by that in the second."""
+"""The maximum resident memory in the last third of the read, relative to the second third."""
 
 _EVERY_S: Final = 0.02
 _END_TIMEOUT_S: Final = 10.0
@@ -43,12 +43,12 @@ _WORKER: Final = ("pyspark.daemon", "pyspark/daemon", "pyspark.worker", "pyspark
 _MEBIBYTE: Final = 1024 * 1024
 
 Trace = Sequence[int]
-"""The resident bytes of one process, in the order of time."""
+"""Samples of one process's resident memory in bytes, in chronological order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerMemory:
-    """Our connector reads one partition."""
+    """A side that reads one partition with our connector."""
 
     connector: Connector
     contents: Contents
@@ -58,18 +58,18 @@ class WorkerMemory:
         _end_workers()
         topic = resources.topic(self.contents, records)
         few = json.dumps({topic: {"0": min(records, _FEW_RECORDS)}})
-        to_nowhere(read.rows(resources, records, endingOffsets=few))
+        discard_rows(read.rows(resources, records, endingOffsets=few))
         with sampled() as traces:
             read.run(resources, records)
         return memory_of(traces)
 
-    def prove(self, resources: Resources, records: int) -> None:
-        BatchRead(connector=self.connector, contents=self.contents).prove(resources, records)
+    def verify(self, resources: Resources, records: int) -> None:
+        BatchRead(connector=self.connector, contents=self.contents).verify(resources, records)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """A peer that is a constant."""
+class FixedLimit:
+    """A peer with constant values."""
 
     sample: Mapping[str, float]
 
@@ -79,7 +79,7 @@ class Limit:
 
 @contextmanager
 def sampled() -> Iterator[dict[int, list[int]]]:
-    """Sample the resident bytes of Python workers, by process, while the context is open."""
+    """Sample the resident bytes of Python workers, by process id, while the context is open."""
     traces: dict[int, list[int]] = {}
     ended = threading.Event()
 
@@ -87,7 +87,7 @@ def sampled() -> Iterator[dict[int, list[int]]]:
         workers: set[int] = set()
         looked_s = 0.0
         while not ended.wait(_EVERY_S):
-            # Finding processes costs more than sampling them.
+            # Searching for processes costs more than sampling them.
             if time.monotonic() - looked_s > 10 * _EVERY_S:
                 workers, looked_s = _workers(), time.monotonic()
             for pid in workers:
@@ -109,21 +109,24 @@ def sampled() -> Iterator[dict[int, list[int]]]:
 
 
 def memory_of(traces: Mapping[int, Trace]) -> Sample:
-    """Return the growth of the worker that grew most. Raise `ValueError` if there is none."""
+    """Return the growth of the worker whose memory grew most.
+
+    Raises `ValueError` if no worker has enough samples.
+    """
     long = [trace for trace in traces.values() if len(trace) >= 9]
     if not long:
-        raise ValueError("no Python worker ran for long enough: use more records")
+        raise ValueError("no Python worker ran long enough to be sampled: use more records")
     trace = max(long, key=lambda sizes: max(sizes) - sizes[0])
     third = len(trace) // 3
     return {
-        # At least one page, to avoid a division by zero.
+        # The minimum is one memory page, which avoids a division by zero.
         GROWTH: max((max(trace) - trace[0]) / _MEBIBYTE, 1 / 256),
         LATE_OVER_MIDDLE: max(trace[2 * third :]) / max(trace[third : 2 * third]),
     }
 
 
 def _workers() -> set[int]:
-    """Return Spark's Python workers: the children of its daemon."""
+    """Return the process ids of Spark's Python workers, which are children of its daemon."""
     named = {
         pid
         for pid in descendants()
@@ -133,7 +136,7 @@ def _workers() -> set[int]:
 
 
 def _end_workers() -> None:
-    """Make Spark start new workers: kill the idle ones."""
+    """Kill idle Python workers, so that Spark starts new ones."""
     ended = _workers()
     for pid in ended:
         with suppress(ProcessLookupError):
@@ -141,5 +144,7 @@ def _end_workers() -> None:
     deadline_s = time.monotonic() + _END_TIMEOUT_S
     while ended & descendants():
         if time.monotonic() > deadline_s:
-            raise TimeoutError(f"Python workers still run {_END_TIMEOUT_S:g} s after SIGKILL")
+            raise TimeoutError(
+                f"Python workers are still running {_END_TIMEOUT_S:g} s after SIGKILL"
+            )
         time.sleep(_EVERY_S)

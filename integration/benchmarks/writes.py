@@ -1,8 +1,7 @@
 """Batch writes of rows that Spark generates.
 
-Purpose: a connector's write of a DataFrame, and sinks that drop it. Invariant: all sides get the
-same DataFrame; the topic is checked for every row of a connector. What it must not know: the
-comparisons.
+Measures how a connector writes a DataFrame, and sinks that drop it. Invariant: all sides get the
+same DataFrame, and a connector's topic is checked for missing rows.
 """
 
 from __future__ import annotations
@@ -20,27 +19,27 @@ from integration.benchmarks.resources import Resources
 from integration.benchmarks.topics import record_count
 
 PARTITIONS: Final = 4
-"""The partitions of the DataFrame and of the topic."""
+"""The number of partitions of the DataFrame and of the topic."""
 
 
-def made_rows(resources: Resources, value_bytes: int, records: int) -> DataFrame:
-    """Return `records` values in a column `value`, with minimal work for each."""
+def generated_rows(resources: Resources, value_bytes: int, records: int) -> DataFrame:
+    """Return a DataFrame of `records` values in the `value` column, with minimal work per row."""
     ids = resources.spark.range(0, records, 1, PARTITIONS)
     lines = b"\n".join(values(value_bytes)).decode()
-    # Spark folds this into a constant.
+    # Spark folds this expression into a constant.
     pool = F.split(F.lit(lines), "\n").cast("array<binary>")
     return ids.select(pool[(F.col("id") % DISTINCT).cast("int")].alias("value"))
 
 
 MARKERS_MAX: Final = PARTITIONS * PARTITIONS
-"""The control records of a job's transactions: one per task and partition."""
+"""The maximum number of control records of a job's transactions, one per task and partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchWrite:
-    """A connector writes the rows to a separate topic, compressed with `codec`.
+    """A side that writes the rows to a new topic with a connector, compressed with `codec`.
 
-    `exactly_once`: with a `transactionalId`, which only ours supports.
+    `exactly_once` sets the `transactionalId` option, which only our connector supports.
     """
 
     connector: Connector
@@ -49,9 +48,9 @@ class BatchWrite:
     exactly_once: bool = False
 
     def run(self, resources: Resources, records: int) -> Sample:
-        rows = made_rows(resources, self.value_bytes, records)
+        rows = generated_rows(resources, self.value_bytes, records)
         servers = resources.cluster.bootstrap_servers
-        options = self.connector.options_with(bootstrap_servers=servers, engine=resources.engine)
+        options = resources.options_of(self.connector)
         if self.codec != "none":
             options["kafka.compression.type"] = self.codec
         with resources.empty_topic(PARTITIONS) as topic:
@@ -68,19 +67,19 @@ class BatchWrite:
             found = record_count(servers, topic, PARTITIONS)
             markers = range(1, MARKERS_MAX + 1) if self.exactly_once else range(1)
             if found - records not in markers:
-                raise ValueError(f"only {found} of {records} rows were written")
+                raise ValueError(f"{found} records were written, expected {records}")
             return sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForgottenWrite:
-    """A sink drops the same rows: Spark's `noop`, or one in Python."""
+class DiscardingWrite:
+    """A side whose sink drops the rows: Spark's `noop` or a sink in Python."""
 
     format: str
     value_bytes: int
 
     def run(self, resources: Resources, records: int) -> Sample:
-        rows = made_rows(resources, self.value_bytes, records)
+        rows = generated_rows(resources, self.value_bytes, records)
 
         def work() -> int:
             rows.write.format(self.format).mode("append").save()

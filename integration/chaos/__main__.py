@@ -1,9 +1,12 @@
-"""`python -m integration.chaos`: run seeds, report each, and write build/reports/chaos-*.{json,md}.
+"""`python -m integration.chaos`: run seeds and report the outcome of each.
 
---seeds 1:6                run the seeds from 1 to 5; --seed 3 runs one
+--seeds 1:6                run seeds 1 to 5; --seed 3 runs only seed 3
 --backend kafka            use Apache Kafka (default: reference-processes)
---seconds 60               inject faults for this long
+--seconds 60               inject faults for this time
 --control                  run Spark's own connector, for comparison
+--secured                  connect over SASL_SSL as a user with the ACLs of the guide
+
+Writes build/reports/chaos-*.{json,md}.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ _BACKENDS = ("reference-processes", "kafka")
 
 
 def report(outcome: Outcome) -> str:
-    """Return a run's result as text, with the timeline if the run failed."""
+    """Return the result of a run as text, with the timeline if the run failed."""
     setup, delivery = outcome.setup, outcome.delivery
     whose = "Spark's connector" if setup.is_control else "pyspark_kafka"
     head = (
@@ -31,25 +34,36 @@ def report(outcome: Outcome) -> str:
         f"{outcome.query_failures} query failures, {outcome.seconds:.0f} s in total"
     )
     if delivery is None:
-        result = f"not completed: {outcome.failure}"
+        result = f"the run did not complete: {outcome.failure}"
     else:
         result = f"{delivery.rows} rows, {delivery.lost} lost, {delivery.duplicates} duplicates"
         result += "".join(f"; {each}" for each in delivery.blocked)
     lines = [head, f"  {result}"]
     if not outcome.is_exactly_once and not setup.is_control:
         lines += [f"  {line}" for line in outcome.timeline]
-        lines.append(f"replay with: make chaos SEED={setup.seed} BACKEND={setup.backend}")
+        secured = " --secured" if setup.is_secured else ""
+        lines.append(
+            "replay with: python -m integration.chaos "
+            f"--seed {setup.seed} --backend {setup.backend}{secured}"
+        )
     return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the seeds; return 1 if one fails, else 0. A control run fails only if it has no end."""
+    """Run the seeds; return 1 if a seed fails, else 0.
+
+    A control run fails only if it does not complete.
+    """
     options = _parser().parse_args(arguments)
     failed = False
     outcomes: list[Outcome] = []
     for seed in options.seeds:
         setup = Setup(
-            seed=seed, backend=options.backend, seconds=options.seconds, is_control=options.control
+            seed=seed,
+            backend=options.backend,
+            seconds=options.seconds,
+            is_control=options.control,
+            is_secured=options.secured,
         )
         outcome = run(setup)
         _print(report(outcome))
@@ -69,17 +83,30 @@ def _parser() -> argparse.ArgumentParser:
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--seed", type=_one, dest="seeds", help="run this seed")
-    what.add_argument("--seeds", type=_range, help="run FIRST to END - 1: FIRST:END")
+    what.add_argument("--seeds", type=_range, help="FIRST:END: run seeds FIRST to END - 1")
     parser.add_argument("--backend", choices=_BACKENDS, default=_BACKENDS[0])
-    parser.add_argument("--seconds", type=_seconds, default=60.0, help="duration of the faults")
-    parser.add_argument("--control", action="store_true", help="run Spark's own connector")
+    parser.add_argument(
+        "--seconds", type=_seconds, default=60.0, help="time during which faults are injected"
+    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--control", action="store_true", help="run Spark's own connector, for comparison"
+    )
+    which.add_argument(
+        "--secured",
+        action="store_true",
+        help="connect over SASL_SSL as a user with the ACLs of the guide",
+    )
     return parser
 
 
 def _report_name(options: argparse.Namespace) -> str:
-    """Return a name per backend, connector and seeds, so that parallel runs write other files."""
-    control = "-control" if options.control else ""
-    return f"chaos-{options.backend}{control}-seeds-{options.seeds[0]}-to-{options.seeds[-1]}"
+    """Return a report name that is unique among parallel runs.
+
+    It contains the backend, the connector and the seeds.
+    """
+    kind = "-control" if options.control else "-secured" if options.secured else ""
+    return f"chaos-{options.backend}{kind}-seeds-{options.seeds[0]}-to-{options.seeds[-1]}"
 
 
 def _seconds(text: str) -> float:
@@ -89,7 +116,7 @@ def _seconds(text: str) -> float:
         seconds = 0.0
     if not 0 < seconds <= _SECONDS_MAX:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a valid duration: give more than 0 and at most "
+            f"{text!r} is not a valid duration: use more than 0 and at most "
             f"{_SECONDS_MAX:g} seconds"
         )
     return seconds
@@ -100,7 +127,7 @@ def _one(text: str) -> range:
         return range(int(text), int(text) + 1)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a seed: give an integer, such as 17"
+            f"{text!r} is not a seed: use an integer, for example 17"
         ) from None
 
 
@@ -112,7 +139,7 @@ def _range(text: str) -> range:
         seeds = range(0)
     if not colon or not seeds:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a range of seeds: give FIRST:END, such as 1:6 for 1 to 5"
+            f"{text!r} is not a range of seeds: use FIRST:END, for example 1:6 for 1 to 5"
         )
     return seeds
 

@@ -1,7 +1,7 @@
-"""Starts the query's driver, follows its output, kills it and restarts it.
+"""Starts the query's Spark driver, follows its output, kills it and restarts it.
 
-Purpose: `Driver`. Invariant: it ends only its own child processes and their descendants, by their
-ids; after `close` none of them runs. What it must not know: schedules, Kafka.
+Invariant: this module ends only its own child processes and their descendants, by process id. After
+`close`, none of them is running.
 """
 
 from __future__ import annotations
@@ -29,11 +29,17 @@ Say = Callable[[str], None]
 
 
 class DriverTimeoutError(AssertionError):
-    """The query did not start or finish in time; the message has the end of its log."""
+    """The query did not start or finish before a deadline.
+
+    The message contains the end of the driver's log.
+    """
 
 
 class Driver:
-    """A context manager. `log` receives events, one line at a time, from a thread."""
+    """A context manager for the Spark driver.
+
+    A thread passes events to `say`, one line at a time.
+    """
 
     def __init__(self, job: Job, say: Say) -> None:
         self._job = job
@@ -57,23 +63,26 @@ class Driver:
 
     @property
     def failures(self) -> int:
-        """The number of query failures that the driver survived."""
+        """The number of query failures after which the same driver continued."""
         return self._failures
 
     def is_running(self) -> bool:
-        """Whether this driver has reported a micro-batch."""
+        """Return whether the current driver process has reported a micro-batch."""
         return self._is_running
 
     def await_running(self, timeout_s: float) -> None:
-        """Wait until this driver has reported a micro-batch. Raise `DriverTimeoutError`."""
+        """Wait until the current driver process has reported a micro-batch.
+
+        Raises `DriverTimeoutError`.
+        """
         with self._progress:
             if not self._progress.wait_for(self.is_running, timeout_s):
                 raise DriverTimeoutError(
-                    f"no micro-batch within {timeout_s:g} s:\n{self.log_end()}"
+                    f"no micro-batch completed within {timeout_s:g} s:\n{self.log_tail()}"
                 )
 
     def kill(self) -> None:
-        """Kill the driver with its JVM and all Python processes."""
+        """Kill the driver, its JVM and all its Python processes."""
         with self._progress:
             self._is_running = False
         with self._lock:
@@ -82,7 +91,7 @@ class Driver:
                     os.killpg(self._process.pid, signal.SIGKILL)
 
     def workers(self) -> list[int]:
-        """Return Spark's Python processes: first the daemon, then the workers that it forked."""
+        """Return the process ids of Spark's Python daemon and of the workers that it forked."""
         with self._lock:
             process = self._process
         if process is None:
@@ -94,16 +103,16 @@ class Driver:
         )
 
     def finish(self, timeout_s: float) -> None:
-        """Let the query process the whole source and end. Raise `DriverTimeoutError`."""
+        """Let the query process the whole source and end. Raises `DriverTimeoutError`."""
         self._job.stop.touch()
         if not self._done.wait(timeout_s):
             raise DriverTimeoutError(
                 f"the query did not process the whole source within {timeout_s:g} "
-                f"s:\n{self.log_end()}"
+                f"s:\n{self.log_tail()}"
             )
 
-    def log_end(self) -> str:
-        """Return the last lines that drivers have written to stderr."""
+    def log_tail(self) -> str:
+        """Return the last lines that driver processes have written to stderr."""
         return self._log.read_text(errors="replace")[-_LOG_CHARACTERS_MAX:]
 
     def close(self) -> None:
@@ -117,7 +126,7 @@ class Driver:
             self._run_driver()
             if self._done.is_set() or self._closed.is_set():
                 return
-            self._say(f"the driver ended after {time.monotonic() - begun_s:.0f} s; restarting")
+            self._say(f"the driver ended after {time.monotonic() - begun_s:.0f} s and is restarted")
 
     def _run_driver(self) -> None:
         with self._log.open("ab") as log, self._lock:
@@ -147,7 +156,7 @@ class Driver:
         with self._progress:
             self._is_running = False
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # remaining processes of the group
+            os.killpg(process.pid, signal.SIGKILL)  # kills remaining processes of the group
         if status == 0:
             self._done.set()
 

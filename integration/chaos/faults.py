@@ -1,7 +1,6 @@
 """Injects the faults of a schedule into a cluster behind proxies and into a driver.
 
-Purpose: `Chaos.run`. Invariant: each fault is repaired after its duration, and all faults at the
-end. What it must not know: which faults coincide.
+Invariant: each fault is repaired after its duration, and at the end all faults are repaired.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from integration.clusters import Cluster
 from integration.faults.links import ProxiedLinks
 from integration.faults.rules import of_api
 
-_APIS_TO_LOSE: Final = of_api(
+_APIS_TO_DROP: Final = of_api(
     "produce",
     "init_producer_id",
     "end_txn",
@@ -37,7 +36,7 @@ _DELAY_S: Final = 0.3
 class Chaos:
     """Injects faults into a cluster with proxied links and into the driver of a query.
 
-    `fault_count` is the number of injected faults, without those that found no target.
+    `fault_count` is the number of injected faults. Faults that found no target are not counted.
     """
 
     def __init__(self, cluster: Cluster, links: ProxiedLinks, driver: Driver, say: Say) -> None:
@@ -54,9 +53,9 @@ class Chaos:
         return len(self._injected)
 
     def run(self, schedule: Schedule) -> None:
-        """Inject cluster and query faults in parallel; repair all at the end.
+        """Inject faults into the cluster and the query in parallel; repair all faults at the end.
 
-        Each fault waits until the query runs.
+        Each fault waits until the query is running.
         """
         try:
             with ThreadPoolExecutor(2) as executor:
@@ -94,7 +93,7 @@ class Chaos:
     def _kill_workers(self, fault: Fault) -> None:
         workers = self._driver.workers()
         if not workers:
-            self._say("no Python worker to kill")
+            self._say("there is no Python worker to kill")
             return
         self._injected.append(fault)
         if fault.kind is FaultKind.KILL_WORKERS:
@@ -129,23 +128,27 @@ class Chaos:
         self._paused.discard(broker_id)
 
     def _cut_link(self, broker_id: int, seconds: float) -> None:
-        proxy = self._links.brokers[broker_id]
-        proxy.cut()
+        proxies = self._links.of_broker(broker_id)
+        for proxy in proxies:
+            proxy.cut()
         time.sleep(seconds)
-        proxy.uncut()
-        proxy.drop_connections()
+        for proxy in proxies:
+            proxy.uncut()
+            proxy.drop_connections()
 
     def _delay_link(self, broker_id: int, seconds: float) -> None:
-        proxy = self._links.brokers[broker_id]
-        proxy.delay(_DELAY_S)
+        for proxy in self._links.of_broker(broker_id):
+            proxy.delay(_DELAY_S)
         time.sleep(seconds)
-        proxy.delay(0)
+        for proxy in self._links.of_broker(broker_id):
+            proxy.delay(0)
 
     def _drop_connections(self, broker_id: int, _seconds: float) -> None:
-        self._links.brokers[broker_id].drop_connections()
+        for proxy in self._links.of_broker(broker_id):
+            proxy.drop_connections()
 
-    def _lose_answers(self, broker_id: int, _seconds: float) -> None:
-        self._links.brokers[broker_id].lose_answers(_APIS_TO_LOSE, times=_LOST_RESPONSES)
+    def _drop_responses(self, broker_id: int, _seconds: float) -> None:
+        self._links.brokers[broker_id].drop_responses(_APIS_TO_DROP, times=_LOST_RESPONSES)
 
     _INJECTORS: Final[dict[FaultKind, Callable[[Chaos, int, float], None]]] = {
         FaultKind.KILL_BROKER: _kill_broker,
@@ -154,7 +157,7 @@ class Chaos:
         FaultKind.CUT_LINK: _cut_link,
         FaultKind.DELAY_LINK: _delay_link,
         FaultKind.DROP_CONNECTIONS: _drop_connections,
-        FaultKind.LOSE_RESPONSES: _lose_answers,
+        FaultKind.LOSE_RESPONSES: _drop_responses,
     }
 
 

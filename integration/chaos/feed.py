@@ -1,8 +1,8 @@
-"""The load: writes numbered records to the source topic until `stop`.
+"""The load: writes numbered records to the source topic until `stop` is called.
 
-Invariant: it slows down while the query does not run, so that the query keeps up; all records are
-acknowledged when the feed ends. Duplicates in the source do not matter, since the oracle identifies
-records by partition and offset. What it must not know: the query.
+Invariant: the feed slows down while the query is not running, so that the query can keep up. When
+the feed ends, all records have been acknowledged. Duplicates in the source do not matter, because
+the oracle identifies records by partition and offset.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _TICK_S: Final = 0.05
 
 
 class Feed:
-    """A thread that writes `records_per_second` while `is_read()`, else a few, until `stop`."""
+    """A thread that writes records to the source topic.
+
+    It writes `records_per_second` while `is_read()` returns true, and fewer otherwise.
+    """
 
     def __init__(
         self,
@@ -55,7 +58,10 @@ class Feed:
         return self._confirmed
 
     def stop(self) -> None:
-        """Stop, and wait for all acknowledgements. Raise `AssertionError` if any is missing."""
+        """Stop the thread and wait for all acknowledgements.
+
+        Raises `AssertionError` if an acknowledgement is missing.
+        """
         self._stopped.set()
         self._thread.join()
         left = self._producer.flush(_FLUSH_TIMEOUT_S)

@@ -1,11 +1,10 @@
-"""The query, in its own driver: `python -m integration.chaos.job JSON`.
+"""The query, in its own Spark driver: `python -m integration.chaos.job JSON`.
 
-Purpose: copy one topic to another, as a user's job would. Invariant: each written row contains its
-source position (`partition:offset`), which identifies lost and duplicate rows. What it must not
-know: faults.
+Copies one topic to another, like a user's job. Invariant: each written row contains the position of
+its source record (`partition:offset`), so that lost and duplicate rows can be identified.
 
-The job restarts a failed query from its checkpoint. When the file `stop` exists, it processes the
-whole source and exits with status 0. It prints a line per micro-batch and per failure.
+The job restarts a failed query from its checkpoint. When the `stop` file exists, the job processes
+the rest of the source and exits with status 0. It prints one line per micro-batch and per failure.
 """
 
 from __future__ import annotations
@@ -24,14 +23,17 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL_S: Final = 0.1
 _PAUSE_S: Final = 0.5
-"""Between a failure and the next start."""
+"""The pause between a failure and the next startup."""
 
 _CHARACTERS_MAX: Final = 400
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The settings of a driver. `format` is that of source and sink; `jars` are extra JARs."""
+    """The settings of a driver.
+
+    `format` is the format of source and sink; `jars` are additional JARs.
+    """
 
     bootstrap_servers: str
     source: str
@@ -48,7 +50,7 @@ class Job:
 
     @property
     def stop(self) -> Path:
-        """The file that requests the end."""
+        """The file that requests the end of the job."""
         return Path(self.directory, "stop")
 
     def to_json(self) -> str:
@@ -56,7 +58,7 @@ class Job:
 
 
 def open_session(job: Job) -> SparkSession:
-    """Open a session with two cores and four attempts per task."""
+    """Create a Spark session with two cores and four attempts per task."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
@@ -101,7 +103,7 @@ def start(spark: SparkSession, job: Job) -> StreamingQuery:
 
 
 def run(spark: SparkSession, job: Job) -> bool:
-    """Run the query; return True if it stopped on request, False if it failed."""
+    """Run the query; return true if it stopped on request, and false if it failed."""
     last_batch = -1
     try:
         query = start(spark, job)
@@ -136,7 +138,7 @@ def print_line(text: str) -> None:
 
 
 def _summary(error: Exception) -> str:
-    """Return the most informative line of an error of Spark."""
+    """Return the most informative line of an error from Spark."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("pyspark_kafka.errors.")]
     return (ours or lines or [type(error).__name__])[-1 if ours else 0][:_CHARACTERS_MAX]

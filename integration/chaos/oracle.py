@@ -1,6 +1,6 @@
-"""The oracle of chaos runs: compares the target, read with read_committed, with the source.
+"""The oracle for chaos runs. It compares the target topic (`read_committed`) with the source.
 
-Invariant: it reads through another client than the one under test. What it must not know: faults.
+Invariant: the oracle does not use the client under test.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _POLL_S: Final = 0.1
 class Delivery:
     """The number of rows in the source, and of lost and duplicate rows in the target.
 
-    `blocked` names partitions with an open transaction, which readers cannot read to the end.
+    `blocked` names partitions with an open transaction, which consumers cannot read to the end.
     """
 
     rows: int
@@ -38,8 +38,8 @@ class Delivery:
 def check_delivery(bootstrap_servers: str, source: str, target: str, *, fed: int) -> Delivery:
     """Read both topics to their ends and compare them.
 
-    `fed` is the number of acknowledged records of the source. Raise `AssertionError` if it is 0 or
-    if brokers have lost any of them.
+    `fed` is the number of acknowledged records of the source. Raises `AssertionError` if it is 0,
+    or if brokers have lost acknowledged records.
     """
     blocked = _await_closed(bootstrap_servers, target)
     wanted = {
@@ -50,7 +50,7 @@ def check_delivery(bootstrap_servers: str, source: str, target: str, *, fed: int
         for offset in range(end)
     }
     assert 0 < fed <= len(wanted), (
-        f"{fed} records were acknowledged, but the source has {len(wanted)}"
+        f"{fed} records were acknowledged, but the source contains {len(wanted)}"
     )
     found = _values(bootstrap_servers, target)
     return Delivery(
@@ -62,7 +62,7 @@ def check_delivery(bootstrap_servers: str, source: str, target: str, *, fed: int
 
 
 def _await_closed(bootstrap_servers: str, topic: str) -> list[str]:
-    """Wait until all partitions can be read to their ends; return those that cannot."""
+    """Wait until all partitions can be read to their ends; return the partitions that cannot."""
     deadline_s = time.monotonic() + _BLOCKED_AFTER_S
     while True:
         ends = _ends(bootstrap_servers, topic, IsolationLevel.READ_UNCOMMITTED)
@@ -71,7 +71,7 @@ def _await_closed(bootstrap_servers: str, topic: str) -> list[str]:
             return []
         if time.monotonic() > deadline_s:
             return [
-                f"{topic}-{partition}: the high watermark is {end}, the last stable offset {last}"
+                f"{topic}-{partition}: high watermark {end}, but last stable offset {last}"
                 for partition, (end, last) in enumerate(zip(ends, stable, strict=True))
                 if end != last
             ]
@@ -79,13 +79,15 @@ def _await_closed(bootstrap_servers: str, topic: str) -> list[str]:
 
 
 def _ends(bootstrap_servers: str, topic: str, isolation_level: IsolationLevel) -> list[int]:
-    """Return high watermarks, or last stable offsets."""
+    """Return the high watermarks or the last stable offsets."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
     partitions = admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    asked = {TopicPartition(topic, partition): latest for partition in partitions}
-    answers = admin.list_offsets(asked, isolation_level=isolation_level, request_timeout=_TIMEOUT_S)
-    found = {where.partition: answer.result(_TIMEOUT_S).offset for where, answer in answers.items()}
+    queries = {TopicPartition(topic, partition): latest for partition in partitions}
+    futures = admin.list_offsets(
+        queries, isolation_level=isolation_level, request_timeout=_TIMEOUT_S
+    )
+    found = {where.partition: future.result(_TIMEOUT_S).offset for where, future in futures.items()}
     return [found[partition] for partition in sorted(found)]
 
 
@@ -109,7 +111,8 @@ def _values(bootstrap_servers: str, topic: str) -> Counter[bytes]:
         deadline_s = time.monotonic() + _TIMEOUT_S
         while unfinished:
             assert time.monotonic() < deadline_s, (
-                f"{topic}: no end of partitions {unfinished} after {_TIMEOUT_S:g} s"
+                f"{topic}: the ends of partitions {unfinished} were not reached within "
+                f"{_TIMEOUT_S:g} s"
             )
             for message in consumer.consume(10_000, timeout=0.5):
                 error, value = message.error(), message.value()

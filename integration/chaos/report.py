@@ -1,7 +1,6 @@
-"""The report of chaos runs: one table row per seed, as Markdown.
+"""The report of chaos runs as Markdown, with one table row per seed.
 
-Purpose: render outcomes. Invariant: each seed has a row, also if its run failed. What it must not
-know: how seeds are run.
+Invariant: every seed has a row, even if its run failed.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _COLUMNS: Final = (
 
 
 def rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Return one object per outcome; counts are None if the run did not complete."""
+    """Return one dictionary per outcome. Counts are None if the run did not complete."""
     found = []
     for outcome in outcomes:
         setup, delivery = outcome.setup, outcome.delivery

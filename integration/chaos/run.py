@@ -1,7 +1,7 @@
-"""Runs one seed: cluster, load, query and faults, and then the oracle.
+"""Runs one seed: starts the cluster, the load and the query, injects faults, and calls the oracle.
 
-Purpose: `run`. Invariant: faults start when the query runs; before the check all faults are
-repaired and the query has processed the whole source. What it must not know: the kinds of faults.
+Invariant: faults start after the query has started. Before the check, all faults are repaired and
+the query has processed the whole source.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,8 +21,8 @@ from integration.chaos.feed import Feed
 from integration.chaos.job import Job
 from integration.chaos.oracle import Delivery, check_delivery
 from integration.chaos.schedule import schedule_of
-from integration.clusters import Cluster, open_cluster
-from integration.clusters.coordinates import SPARK_KAFKA_CONNECTOR, resolve
+from integration.clusters import Cluster, open_cluster, restricted_user
+from integration.clusters.maven import SPARK_KAFKA_CONNECTOR, resolve
 from integration.faults.links import ProxiedLinks
 
 BROKERS: Final = 3
@@ -31,7 +31,7 @@ RECORDS_PER_SECOND: Final = 400
 START_TIMEOUT_S: Final = 400.0
 FINISH_TIMEOUT_S: Final = 400.0
 SETTINGS: Final = {
-    # The controller fences a dead broker soon.
+    # A short timeout, so that the controller quickly fences a killed broker.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
     "replica.lag.time.max.ms": "3000",
@@ -39,23 +39,31 @@ SETTINGS: Final = {
 }
 _TOPIC_CONFIGS: Final = {"min.insync.replicas": "2"}
 _CLIENT_OPTIONS: Final = {
-    # A cut link delays a request by seconds instead of half a minute.
+    # A cut link should delay a request by a few seconds instead of half a minute.
     "kafka.request.timeout.ms": "5000",
 }
+_PREFIXES: Final = restricted_user.Prefixes(
+    sources="source", outputs="target", commit_topics="__spark_commits", sink_ids="chaos"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """The settings of a run. `is_control`: run Spark's own connector."""
+    """The settings of a run.
+
+    With `is_control`, it uses Spark's own connector. With `is_secured`, the query connects over
+    SASL_SSL as a user that has only the ACLs of the guide.
+    """
 
     seed: int
     backend: str
     seconds: float
     is_control: bool = False
+    is_secured: bool = False
 
 
 class Timeline:
-    """A log of events with their times."""
+    """A log of events with their times since the start."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -63,14 +71,14 @@ class Timeline:
         self._lock = threading.Lock()
 
     def say(self, text: str) -> None:
-        """Add a line; thread-safe."""
+        """Add a line. This method is thread-safe."""
         with self._lock:
             self.lines.append(f"{time.monotonic() - self._begun_s:7.2f} s  {text}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The outcome of a seed. `failure` is the reason if there is no `delivery`."""
+    """The outcome of a seed. If `delivery` is None, `failure` contains the reason."""
 
     setup: Setup
     delivery: Delivery | None
@@ -87,7 +95,7 @@ class Outcome:
 
 
 def run(setup: Setup) -> Outcome:
-    """Run a seed to its end. Raise only if the cluster does not start."""
+    """Run a seed to its end. Raises an error only if the cluster does not start."""
     timeline = Timeline()
     begun_s = time.monotonic()
     schedule = schedule_of(setup.seed, seconds=setup.seconds, brokers=BROKERS)
@@ -95,7 +103,13 @@ def run(setup: Setup) -> Outcome:
     with (
         tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as directory,
         ProxiedLinks() as links,
-        open_cluster(setup.backend, brokers=BROKERS, configs=SETTINGS, links=links) as cluster,
+        open_cluster(
+            setup.backend,
+            brokers=BROKERS,
+            configs={**SETTINGS, **(restricted_user.CONFIGS if setup.is_secured else {})},
+            links=links,
+            security=restricted_user.SECURITY if setup.is_secured else None,
+        ) as cluster,
     ):
         job = _job(setup, cluster, Path(directory))
         with Driver(job, timeline.say) as driver:
@@ -103,7 +117,7 @@ def run(setup: Setup) -> Outcome:
             try:
                 with _load(job, driver, timeline) as feed:
                     driver.await_running(START_TIMEOUT_S)
-                    timeline.say("the query runs; faults start")
+                    timeline.say("the query is running; fault injection starts")
                     chaos.run(schedule)
                 driver.finish(FINISH_TIMEOUT_S)
                 timeline.say("the query has processed the whole source")
@@ -129,7 +143,7 @@ def run(setup: Setup) -> Outcome:
 
 @contextmanager
 def _load(job: Job, driver: Driver, timeline: Timeline) -> Iterator[Feed]:
-    """Feed the source; at the end wait until all records are acknowledged."""
+    """Write records to the source. At the end, wait until all records are acknowledged."""
     feed = Feed(
         job.bootstrap_servers,
         job.source,
@@ -159,12 +173,16 @@ def _job(setup: Setup, cluster: Cluster, directory: Path) -> Job:
             options=_CLIENT_OPTIONS,
             jars=jars,
         )
+    connection: Mapping[str, str] = {}
+    if setup.is_secured:
+        restricted_user.allow(cluster, _PREFIXES)
+        connection = restricted_user.options(cluster)
     return Job(
         bootstrap_servers=cluster.bootstrap_servers,
         source="source",
         target="target",
         directory=str(directory),
         format="pyspark_kafka",
-        options=_CLIENT_OPTIONS,
+        options={**_CLIENT_OPTIONS, **connection},
         sink_options={"transactionalId": "chaos"},
     )

@@ -1,8 +1,7 @@
-"""A seed's schedule: the faults with their times and durations.
+"""The schedule of a seed: its faults with their times and durations.
 
-Purpose: `schedule_of`. Invariant: the same seed and settings give the same schedule; the cluster
-has one fault at a time and recovers before the next. What it must not know: how faults are
-injected.
+Invariant: the same seed and settings give the same schedule. The cluster has one fault at a time,
+and each fault is repaired before the next.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from typing import Final
 
 
 class FaultKind(Enum):
-    """The kind of a fault, as the timeline shows it."""
+    """The kinds of faults, with their texts in the timeline."""
 
     KILL_BROKER = "kill -9 of broker"
     PAUSE_BROKER = "SIGSTOP of broker"
     RESTART_BROKER = "restart of broker"
-    CUT_LINK = "no packet to or from broker"
-    DELAY_LINK = "slow packets to and from broker"
+    CUT_LINK = "no packets to or from broker"
+    DELAY_LINK = "delayed packets to and from broker"
     DROP_CONNECTIONS = "closed connections to broker"
     LOSE_RESPONSES = "lost responses of broker"
     KILL_WORKER = "kill -9 of a Python worker"
@@ -41,11 +40,11 @@ OF_QUERY: Final = (
     *(FaultKind.KILL_WORKERS, FaultKind.DROP_CONNECTIONS) * 2,
     FaultKind.KILL_DRIVER,
 )
-"""Repeated entries are drawn more often."""
+"""Kinds that are repeated here are drawn more often."""
 
 FIRST_OF_CLUSTER: Final = (FaultKind.KILL_BROKER, FaultKind.PAUSE_BROKER)
 FIRST_OF_QUERY: Final = (FaultKind.KILL_WORKER, FaultKind.KILL_DRIVER, FaultKind.LOSE_RESPONSES)
-"""Every schedule that is long enough contains each of these, in any order."""
+"""Every schedule that is long enough contains each of these kinds, in random order."""
 
 _LASTING: Final = frozenset({*OF_CLUSTER} - {FaultKind.RESTART_BROKER})
 _WITHOUT_BROKER: Final = frozenset(
@@ -55,9 +54,9 @@ _WITHOUT_BROKER: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A fault `pause_s` after the previous one, for `seconds` (0 if it has no duration).
+    """A fault that starts `pause_s` after the previous one ends and lasts `seconds` (may be 0).
 
-    `share` is a number from 0 to 1 that selects one of the targets, such as a worker.
+    `share` is a number from 0 to 1 that selects a target, for example one of the workers.
     """
 
     pause_s: float
@@ -74,7 +73,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Successive faults of the cluster, and in parallel successive faults of the query."""
+    """Two parallel sequences of faults, one for the cluster and one for the query."""
 
     of_cluster: tuple[Fault, ...]
     of_query: tuple[Fault, ...]
@@ -84,7 +83,7 @@ class Schedule:
 
 
 def schedule_of(seed: int, *, seconds: float, brokers: int) -> Schedule:
-    """Return the faults of a seed; each of the two tracks lasts about `seconds`."""
+    """Return the faults of a seed. Each of the two sequences lasts about `seconds`."""
     random = Random(seed)  # noqa: S311
 
     def track(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from integration.clusters.base import (
     Cluster,
@@ -12,8 +13,11 @@ from integration.clusters.base import (
     Links,
     UnsupportedByBackendError,
 )
-from integration.clusters.coordinates import KAFKA_VERSION, apache_kafka, resolve
 from integration.clusters.java import java_command
+from integration.clusters.maven import KAFKA_VERSION, apache_kafka, resolve
+
+if TYPE_CHECKING:
+    from integration.clusters.security import Security
 
 __all__ = [
     "BACKENDS",
@@ -40,59 +44,65 @@ def open_cluster(
     features: Mapping[str, int] | None = None,
     links: Links | None = None,
     is_measured: bool = False,
+    security: Security | None = None,
 ) -> Cluster:
-    """Start a cluster of brokers 1 to n; close it, or use it as a context manager.
+    """Start a cluster of brokers 1 to n and return it.
 
-    `configs` are broker configs, `racks` the racks of brokers by id, `features` the finalized
-    feature versions that differ from the backend's defaults, such as `{"transaction.version": 1}`,
-    and `links` the advertised addresses of nodes (for example proxies). `is_measured` is for
-    benchmarks: Kafka's JVMs then run as in production, while they otherwise optimize for a fast
-    start. Raise `ClusterUnavailableError` if this machine lacks what the backend needs,
-    `ClusterStartError` if the cluster does not start, `UnsupportedByBackendError` for links if
-    nodes are not processes, `ValueError` for an unknown backend.
+    The caller closes the cluster or uses it as a context manager.
+
+    `configs` are broker configs, and `racks` the racks of brokers by broker id. `features` are
+    finalized feature versions that differ from the backend's defaults, such as
+    `{"transaction.version": 1}`. `links` chooses the advertised addresses of nodes, for example
+    addresses of proxies. With `is_measured`, for benchmarks, Kafka's JVMs run with default options.
+    Otherwise they are optimized for a fast start. `security` adds secured listeners.
+
+    Raises `ClusterUnavailableError` if this machine lacks a requirement of the backend,
+    `ClusterStartError` if the cluster does not start, `UnsupportedByBackendError` if the backend
+    does not support `links` or `security`, and `ValueError` for an unknown backend.
     """
-    # Imported on demand: a backend that is not installed must not break the others.
+    options: dict[str, Any] = {
+        "brokers": brokers,
+        "configs": configs,
+        "racks": racks,
+        "features": features,
+    }
+    # Backends are imported on demand, so that a backend that is not installed does not break
+    # others.
     if backend == "reference":
         from integration.clusters.reference import ReferenceCluster  # noqa: PLC0415
 
         if links is not None:
             raise UnsupportedByBackendError(
-                "the backend reference does not support links: use reference-processes"
+                "the reference backend does not support links; use reference-processes"
             )
-        return ReferenceCluster(brokers=brokers, configs=configs, racks=racks, features=features)
+        return ReferenceCluster(**options, security=security)
     if backend == "reference-processes":
         from integration.clusters.reference_processes import (  # noqa: PLC0415
             ReferenceProcessesCluster,
         )
 
-        return ReferenceProcessesCluster(
-            brokers=brokers, configs=configs, racks=racks, features=features, links=links
-        )
+        return ReferenceProcessesCluster(**options, links=links, security=security)
     if backend == "kafka":
         from integration.clusters.kafka import KafkaCluster  # noqa: PLC0415
-        from integration.clusters.kafka_jvm import lives_long  # noqa: PLC0415
+        from integration.clusters.kafka_jvm import default_jvm_options  # noqa: PLC0415
 
-        return KafkaCluster(
-            brokers=brokers,
-            configs=configs,
-            racks=racks,
-            features=features,
-            links=links,
-            jvm_options=lives_long if is_measured else None,
-        )
+        jvm_options = default_jvm_options if is_measured else None
+        return KafkaCluster(**options, links=links, jvm_options=jvm_options, security=security)
     if backend == "testcontainers":
         from integration.clusters.containers import TestcontainersCluster  # noqa: PLC0415
 
-        return TestcontainersCluster(
-            brokers=brokers, configs=configs, racks=racks, features=features, links=links
-        )
-    raise ValueError(f"unknown cluster backend {backend!r}: choose from {', '.join(BACKENDS)}")
+        if security is not None:
+            raise UnsupportedByBackendError(
+                "the testcontainers backend has no secured listeners; use kafka"
+            )
+        return TestcontainersCluster(**options, links=links)
+    raise ValueError(f"unknown cluster backend {backend!r}; choose from {', '.join(BACKENDS)}")
 
 
 def prepare(backend: str) -> None:
-    """Fetch and prepare what the backend needs, which may take minutes the first time.
+    """Download and prepare what a backend requires, which may take minutes the first time.
 
-    Raise `ClusterUnavailableError` if this machine lacks it.
+    Raises `ClusterUnavailableError` if this machine lacks a requirement.
     """
     if backend == "kafka":
         from integration.clusters.kafka import class_archives  # noqa: PLC0415
@@ -107,7 +117,7 @@ def prepare(backend: str) -> None:
 
 
 def describe(backend: str) -> str:
-    """Return backend and version in one line, without a start."""
+    """Return the name and version of a backend in one line, without starting it."""
     is_kafka = backend in ("kafka", "testcontainers")
     version = f"Apache Kafka {KAFKA_VERSION}" if is_kafka else "broker_ref"
     return f"{backend} ({version})"

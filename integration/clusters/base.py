@@ -1,10 +1,10 @@
-"""One protocol for every Kafka that tests, benchmarks and the demo run against.
+"""The interface of all Kafka clusters that tests, benchmarks and the demo use.
 
-Backends: `reference` (broker_ref in this process), `reference-processes` (one OS process per
-node), `kafka` (Apache Kafka from its Maven artifacts) and `testcontainers` (Apache Kafka's
-image). All have brokers 1 to n and one controller beside them, so that any broker may die. A
-backend is a context manager; it uses loopback, free ports and a directory of its own, and stops
-what it started by process id.
+The backends are `reference` (broker_ref in this process), `reference-processes` (broker_ref, one OS
+process per node), `kafka` (Apache Kafka from its Maven artifacts) and `testcontainers` (Apache
+Kafka's Docker image). All have brokers 1 to n and a separate controller, so any broker can be
+killed. A backend is a context manager. It uses the loopback interface, free ports and its own
+directory, and stops only the processes that it started, by process id.
 """
 
 from __future__ import annotations
@@ -12,70 +12,98 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
+
+if TYPE_CHECKING:
+    from integration.clusters.security import SecuredListeners, Security
 
 
 class ClusterUnavailableError(Exception):
-    """This machine lacks what the backend needs; the message says what and how to get it."""
+    """This machine lacks a requirement of the backend. The message says how to install it."""
 
 
 class ClusterStartError(Exception):
-    """The cluster did not start; the message has the end of its logs."""
+    """The cluster did not start. The message contains the end of its logs."""
 
 
 class UnsupportedByBackendError(NotImplementedError):
-    """This backend does not support the operation; the message names one that does."""
+    """The backend does not support the operation. The message names a backend that does."""
 
 
 class Links(Protocol):
-    """Chooses the advertised addresses of nodes, so that a proxy can be in front of each.
+    """Interface that chooses the advertised addresses of nodes, for example those of proxies.
 
-    Called before a node starts, with the address that it will listen on.
+    The cluster calls its methods before a node starts, with the address on which the node will
+    listen.
     """
 
     def to_broker(self, broker_id: int, address: str) -> str:
-        """Return the advertised address of this broker."""
+        """Return the address that this broker advertises to clients and other brokers."""
+
+    def to_secured(self, broker_id: int, listener: str, address: str) -> str:
+        """Return the address that this broker advertises for a secured listener."""
 
     def to_controller(self, broker_id: int, address: str) -> str:
-        """Return the controller's address for this broker."""
+        """Return the address at which this broker connects to the controller."""
 
 
 class DirectLinks:
-    """Advertises the address that each node listens on."""
+    """Links that advertise the address on which each node listens."""
 
     def to_broker(self, broker_id: int, address: str) -> str:  # noqa: ARG002
-        """Return `address`."""
+        """Return `address` unchanged."""
+        return address
+
+    def to_secured(self, broker_id: int, listener: str, address: str) -> str:  # noqa: ARG002
+        """Return `address` unchanged."""
         return address
 
     def to_controller(self, broker_id: int, address: str) -> str:  # noqa: ARG002
-        """Return `address`."""
+        """Return `address` unchanged."""
         return address
 
 
+def secured_listeners(security: Security | None, directory: Path) -> SecuredListeners | None:
+    """Return the secured listeners of a cluster that uses `directory`, or None."""
+    if security is None:
+        return None
+    # `cryptography` is not installed with the package.
+    from integration.clusters.security import SecuredListeners  # noqa: PLC0415
+
+    return SecuredListeners(security, directory)
+
+
 class Cluster(Protocol):
-    """A cluster. An unknown broker id, or a node in the wrong state, raises `ValueError`."""
+    """A cluster of Kafka brokers and a controller.
+
+    The methods raise `ValueError` for an unknown broker id and for a node in the wrong state.
+    """
 
     @property
     def backend(self) -> str:
-        """The backend's name, one of `integration.clusters.BACKENDS`."""
+        """The name of the backend, one of `integration.clusters.BACKENDS`."""
 
     @property
     def version(self) -> str:
-        """The version, such as `Apache Kafka 4.3.0`."""
+        """The name and version of the broker, such as `Apache Kafka 4.3.0`."""
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
-        """1 to n, whether they run or not."""
+        """The ids of all brokers, 1 to n, running or stopped."""
 
     @property
     def bootstrap_servers(self) -> str:
-        """`127.0.0.1:PORT[,...]` of all brokers, in the order of their ids."""
+        """The addresses `127.0.0.1:PORT[,...]` of all brokers, ordered by broker id."""
+
+    @property
+    def secured(self) -> SecuredListeners:
+        """The secured listeners of a cluster that was opened with `security`."""
 
     def address(self, broker_id: int) -> str:
-        """Return the advertised `host:port` of a broker."""
+        """Return the `host:port` that a broker advertises."""
 
     def data_directory(self, broker_id: int) -> Path:
-        """Return the broker's log directory, which has one directory per partition."""
+        """Return the log directory of a broker, which contains one directory per partition."""
 
     def create_topic(
         self,
@@ -86,43 +114,43 @@ class Cluster(Protocol):
         assignment: Sequence[Sequence[int]] | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a topic and wait until the leaders of its partitions serve them.
+        """Create a topic and wait until its partition leaders serve requests.
 
-        `assignment` lists the replicas of each partition, preferred leader first, instead of
-        `partitions` and `replication_factor`. Without either the brokers' default applies, which is
-        1.
+        `assignment` lists the replicas of each partition, with the preferred leader first. It
+        replaces `partitions` and `replication_factor`. If neither `assignment` nor
+        `replication_factor` is given, the brokers' default replication factor applies, which is 1.
         """
 
     def stop_broker(self, broker_id: int) -> None:
-        """Shut a broker down cleanly (SIGTERM): it hands over its leaderships and flushes."""
+        """Shut down a broker cleanly (SIGTERM): it moves its leaderships and flushes its logs."""
 
     def kill_broker(self, broker_id: int) -> None:
         """Kill a broker (SIGKILL)."""
 
     def start_broker(self, broker_id: int) -> None:
-        """Restart a broker on the same port and directory.
+        """Restart a broker with the same port and directory.
 
-        Return when it serves and every other running broker knows it, which requires the controller
-        and, after a kill, may take a session timeout.
+        Returns when the broker serves requests and is in the metadata of all other running brokers.
+        This requires the controller and, after a kill, may take as long as the session timeout.
         """
 
     def pause_broker(self, broker_id: int) -> None:
-        """Pause a broker (SIGSTOP): connections stay open and nothing responds."""
+        """Pause a broker (SIGSTOP). Its connections stay open, but it does not respond."""
 
     def resume_broker(self, broker_id: int) -> None:
-        """Resume a broker (SIGCONT)."""
+        """Resume a paused broker (SIGCONT)."""
 
     def stop_controller(self) -> None:
-        """Shut the controller down cleanly."""
+        """Shut down the controller cleanly."""
 
     def kill_controller(self) -> None:
-        """Kill the controller."""
+        """Kill the controller (SIGKILL)."""
 
     def start_controller(self) -> None:
-        """Restart the controller on the same port and directory; brokers reconnect to it."""
+        """Restart the controller with the same port and directory. Brokers reconnect to it."""
 
     def logs(self) -> str:
-        """Return the last output of the nodes, for the report of a failed test."""
+        """Return the end of all nodes' logs, for the report of a failed test."""
 
     def close(self) -> None: ...
 

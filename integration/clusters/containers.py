@@ -1,9 +1,10 @@
-"""The backend `testcontainers`: Apache Kafka's own Docker image.
+"""The `testcontainers` backend, which runs Apache Kafka's Docker image.
 
-Purpose: the same cluster as `kafka` on machines with Docker and without Java. Brokers and
-controller communicate on their own Docker network; clients connect to ports on loopback. Invariant:
-`close` removes containers and network, and testcontainers' reaper does if this process is killed.
-What it must not know: Docker's API outside `DockerContainers`, so that tests can replace it.
+Provides the same cluster as the `kafka` backend on machines that have Docker but no Java. Brokers
+and controller communicate over a Docker network, and clients connect to ports on the loopback
+interface. Invariant: `close` removes the containers and the network. If this process is killed,
+testcontainers' reaper removes them. Only `DockerContainers` depends on Docker's API, so tests can
+replace it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, Protocol
 from integration.clusters import features as features_of
 from integration.clusters import kafka
 from integration.clusters.base import ClusterUnavailableError, Links, UnsupportedByBackendError
-from integration.clusters.coordinates import KAFKA_VERSION
+from integration.clusters.maven import KAFKA_VERSION
 from integration.clusters.node_cluster import CONTROLLER_ID, NodeCluster, Nodes, Plan
 
 CLIENT_PORT, BROKER_PORT, CONTROLLER_PORT = 9092, 19092, 9093
@@ -30,7 +31,7 @@ LOG_TAIL_CHARACTERS = 16 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
-    """The settings of a container; `ports` maps container ports to loopback ports."""
+    """The settings of a container. `ports` maps container ports to loopback ports."""
 
     image: str
     hostname: str
@@ -39,12 +40,12 @@ class ContainerSpec:
 
 
 class Container(Protocol):
-    """One container, with Docker's terms."""
+    """A container, with Docker's names for its operations."""
 
     def start(self) -> None: ...
 
     def signal(self, name: str) -> None:
-        """Send a signal such as SIGTERM, and return at once."""
+        """Send a signal such as SIGTERM and return immediately."""
 
     def stop(self, timeout_s: int) -> None: ...
 
@@ -53,7 +54,7 @@ class Container(Protocol):
     def unpause(self) -> None: ...
 
     def status(self) -> str:
-        """`running`, `paused`, `exited`, ..."""
+        """Return the status in Docker's terms, such as `running`, `paused` or `exited`."""
 
     def logs(self) -> str: ...
 
@@ -61,7 +62,7 @@ class Container(Protocol):
 
 
 class Containers(Protocol):
-    """Creates containers on one network."""
+    """Factory of containers on one network."""
 
     def create(self, spec: ContainerSpec) -> Container: ...
 
@@ -70,7 +71,7 @@ class Containers(Protocol):
 
 
 class ContainerNode:
-    """A container as a `Node`."""
+    """A node that runs in a container."""
 
     def __init__(self, name: str, container: Container) -> None:
         self._name = name
@@ -90,20 +91,20 @@ class ContainerNode:
         return self._is_started and not self._is_paused
 
     def failure(self) -> str | None:
-        """The reason why it will never be ready, or None."""
+        """Return why the node cannot become ready, or None."""
         self._require_started()
         status = self._container.status()
         return f"its container is {status}" if status in ("exited", "dead") else None
 
     def start(self) -> None:
-        """Start it and return at once. Raise `ValueError` if it runs."""
+        """Start the node and return immediately. Raise `ValueError` if it is running."""
         if self._is_started:
             raise ValueError(f"{self._name} is already running")
         self._was_started = self._is_started = True
         self._container.start()
 
     def terminate(self) -> None:
-        """Send SIGTERM; `stop` or `kill` must follow."""
+        """Send SIGTERM. The caller must call `stop` or `kill` afterwards."""
         self._require_started()
         if self._is_paused:
             self.resume()
@@ -111,7 +112,7 @@ class ContainerNode:
             self._container.signal("SIGTERM")
 
     def stop(self) -> None:
-        """Stop it cleanly, or with SIGKILL after a timeout."""
+        """Stop the node cleanly, or with SIGKILL after a timeout."""
         self._require_started()
         if self._is_paused:
             self.resume()
@@ -119,35 +120,36 @@ class ContainerNode:
         self._is_started = False
 
     def kill(self) -> None:
-        """Send SIGKILL and wait for the end."""
+        """Send SIGKILL and wait until the container has stopped."""
         self._require_started()
         if self._is_paused:
-            # Docker cannot kill a paused container, and to resume it first would not be a kill.
-            raise UnsupportedByBackendError(f"{self._name} is paused: resume it before you kill it")
+            # Docker cannot kill a paused container. Resuming it first would let it run before the
+            # kill.
+            raise UnsupportedByBackendError(f"{self._name} is paused; resume it before you kill it")
         if self.failure() is None:
             self._container.signal("SIGKILL")
         self._container.stop(STOP_TIMEOUT_S)
         self._is_started = False
 
     def pause(self) -> None:
-        """Pause all its processes, with Docker's freezer."""
+        """Pause all processes of the container with Docker's cgroup freezer."""
         self._require_started()
         self._container.pause()
         self._is_paused = True
 
     def resume(self) -> None:
-        """Resume it. Raise `ValueError` if it is not paused."""
+        """Resume the node. Raise `ValueError` if it is not paused."""
         self._require_started()
         if not self._is_paused:
             raise ValueError(f"{self._name} is not paused")
         self._container.unpause()
         self._is_paused = False
 
-    def log_end(self) -> str:
+    def log_tail(self) -> str:
         return self._container.logs()[-LOG_TAIL_CHARACTERS:] if self._was_started else ""
 
     def close(self) -> None:
-        """Stop and remove it."""
+        """Stop and remove the container."""
         if self._is_started:
             self.stop()
         if self._was_started:
@@ -159,13 +161,14 @@ class ContainerNode:
 
 
 class TestcontainersCluster(NodeCluster):
-    """A `Cluster` of Apache Kafka containers; starts in its constructor.
+    """A cluster of Apache Kafka containers. The constructor starts it.
 
-    Raise `ClusterUnavailableError` if Docker or the package is missing, `ClusterStartError` with
-    the end of its logs if a node does not start. Only links to brokers are used.
+    Raises `ClusterUnavailableError` if Docker or the `testcontainers` package is missing. Raises
+    `ClusterStartError` with the end of the logs if a node does not start. Links to the controller
+    are ignored.
     """
 
-    __test__ = False  # pytest would collect the package's name as tests.
+    __test__ = False  # The class name begins with "Test", so pytest would collect it.
 
     def __init__(
         self,
@@ -198,11 +201,11 @@ class TestcontainersCluster(NodeCluster):
         return f"Apache Kafka {self._version}"
 
     def data_directory(self, broker_id: int) -> Path:
-        """Raise: the image's user owns the directory, inside the container."""
+        """Raise `UnsupportedByBackendError`, because the directory is inside the container."""
         self._check_id(broker_id)
         raise UnsupportedByBackendError(
-            f"the logs of broker {broker_id} are inside its container: read those of the backend "
-            "kafka"
+            f"the logs of broker {broker_id} are inside its container; use the kafka backend "
+            "to read logs"
         )
 
     def close(self) -> None:
@@ -210,7 +213,10 @@ class TestcontainersCluster(NodeCluster):
         self._containers.close()
 
     def _finalize(self, versions: Mapping[str, int]) -> None:
-        """Raise: the image formats its directories with its default features."""
+        """Update the features through a broker.
+
+        The image formats its directories with default features.
+        """
         try:
             features_of.finalize([self.address(i) for i in self.broker_ids], versions)
         except BaseException:
@@ -274,18 +280,22 @@ class TestcontainersCluster(NodeCluster):
 
 
 def environment_name(config: str) -> str:
-    """Return the environment variable of a config: `log.dirs` as `KAFKA_LOG_DIRS` (KIP-975)."""
+    """Return the image's environment variable for a config (KIP-975).
+
+    The variable for `log.dirs` is `KAFKA_LOG_DIRS`.
+    """
     return "KAFKA_" + config.replace("_", "__").replace("-", "___").replace(".", "_").upper()
 
 
 def require_docker() -> None:
-    """Raise `ClusterUnavailableError` if the package or a running Docker is missing."""
+    """Raise `ClusterUnavailableError` if the package is missing or Docker does not respond."""
     try:
         import docker  # noqa: PLC0415
         import testcontainers.core.container  # noqa: F401, PLC0415
     except ImportError as missing:
         raise ClusterUnavailableError(
-            f"The backend testcontainers needs the package testcontainers ({missing}): install it."
+            f"The testcontainers backend requires the testcontainers package ({missing}). "
+            "Install it."
         ) from None
     reason = None
     try:
@@ -298,18 +308,17 @@ def require_docker() -> None:
         reason = str(error)
     if reason is not None:
         with warnings.catch_warnings():
-            # The package does not close its socket if nobody listens.
+            # The Docker client does not close its socket if the connection is refused.
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
         raise ClusterUnavailableError(
-            f"The backend testcontainers needs Docker, which does not respond ({reason}): "
-            "start Docker, "
-            "or set DOCKER_HOST to its address."
+            f"The testcontainers backend requires Docker, which does not respond ({reason}). "
+            "Start Docker, or set DOCKER_HOST to its address."
         )
 
 
 class DockerContainers:
-    """Containers of the Docker in this machine's environment."""
+    """Containers of the Docker daemon that this process's environment selects."""
 
     def __init__(self) -> None:
         require_docker()
@@ -327,7 +336,7 @@ class DockerContainers:
             .with_network_aliases(spec.hostname)
         )
         for port, host_port in spec.ports.items():
-            # docker-py binds loopback only if it gets a pair of host and port.
+            # docker-py binds to the loopback interface only if it gets a pair of host and port.
             bound: Any = container.ports
             bound[port] = ("127.0.0.1", host_port)
         return _DockerContainer(container)

@@ -1,7 +1,7 @@
-"""The finalized features of a running cluster, and their update (KIP-584).
+"""Read and update the finalized features of a running cluster (KIP-584).
 
-Purpose: for backends that cannot start with the requested features, and for tests that change them.
-Invariant: when `finalize` returns, all given brokers know the versions.
+Used by backends that cannot start with the requested features and by tests that change features.
+Invariant: when `finalize` returns, all given brokers have the versions in their metadata.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ TIMEOUT_S = 30.0
 
 
 class FeatureUpdateError(Exception):
-    """The cluster rejected a feature update, or a broker did not learn of it in time."""
+    """The cluster rejected a feature update, or a broker did not apply it in time."""
 
 
 def finalized(address: str) -> dict[str, int]:
-    """Return the finalized feature versions that the broker at `host:port` knows."""
+    """Return the finalized feature versions that a broker (`host:port`) has in its metadata."""
     with RawConnection(address) as connection:
         versions = connection.call(
             "api_versions", 4, client_software_name="integration", client_software_version="1"
@@ -32,12 +32,13 @@ def finalized(address: str) -> dict[str, int]:
 
 
 def finalize(addresses: Iterable[str], features: Mapping[str, int]) -> None:
-    """Finalize feature versions and wait until all brokers know them.
+    """Finalize feature versions and wait until all brokers have applied them.
 
-    Raise `FeatureUpdateError`.
+    Raises `FeatureUpdateError` if the cluster rejects the update or a broker does not apply it in
+    time.
     """
-    asked, *others = addresses
-    before = finalized(asked)
+    first, *others = addresses
+    before = finalized(first)
     updates = [
         {
             "feature": name,
@@ -46,13 +47,16 @@ def finalize(addresses: Iterable[str], features: Mapping[str, int]) -> None:
         }
         for name, version in features.items()
     ]
-    with RawConnection(asked) as connection:
+    with RawConnection(first) as connection:
         response = connection.call("update_features", 1, feature_updates=updates)
     if response.error_code != ErrorCode.none:
         raise FeatureUpdateError(f"{response.error_code.name}: {response.error_message}")
     deadline_s = time.monotonic() + TIMEOUT_S
-    for address in (asked, *others):
+    for address in (first, *others):
         while any(finalized(address).get(name, 0) != features[name] for name in features):
             if time.monotonic() > deadline_s:
-                raise FeatureUpdateError(f"the broker at {address} still has {finalized(address)}")
+                raise FeatureUpdateError(
+                    f"the broker at {address} did not apply the update in time; its features are "
+                    f"{finalized(address)}"
+                )
             time.sleep(POLL_INTERVAL_S)

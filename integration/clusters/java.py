@@ -1,4 +1,4 @@
-"""Finds Java and checks its version."""
+"""Find a suitable Java installation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ JAVA_VERSION_MIN = 17
 
 
 def java_command() -> str:
-    """Return the path of a suitable `java`. Raise `ClusterUnavailableError` with the remedy."""
+    """Return the path of a suitable `java`.
+
+    Raises `ClusterUnavailableError`, which says how to install Java, if there is none.
+    """
     home = os.environ.get("JAVA_HOME")
     if home and (Path(home) / "bin" / "java").exists():
         java: str | None = str(Path(home) / "bin" / "java")
@@ -23,20 +26,21 @@ def java_command() -> str:
         java = shutil.which("java")
     if java is None:
         raise ClusterUnavailableError(
-            f"Apache Kafka needs Java, and none was found: install a JDK or JRE of version "
+            f"Apache Kafka requires Java, which was not found. Install a JDK or JRE of version "
             f"{JAVA_VERSION_MIN} or newer."
         )
     version = java_version(java)
     if version is not None and version < JAVA_VERSION_MIN:
         raise ClusterUnavailableError(
-            f"Apache Kafka needs Java {JAVA_VERSION_MIN} or newer, and {java} is Java {version}: "
-            f"install Java {JAVA_VERSION_MIN} or point JAVA_HOME at one."
+            f"Apache Kafka requires Java {JAVA_VERSION_MIN} or newer, but {java} is Java "
+            f"{version}. "
+            f"Install Java {JAVA_VERSION_MIN}, or set JAVA_HOME to its directory."
         )
     return java
 
 
 def java_version(java: str) -> int | None:
-    """Return the feature release (8, 11, 17, ...), or None for an unknown output."""
+    """Return the feature release (8, 11, 17, ...), or None if the output has an unknown format."""
     done = subprocess.run(
         [java, "-version"], capture_output=True, text=True, timeout=60, check=False
     )

@@ -1,10 +1,10 @@
-"""The backend `kafka`: Apache Kafka itself (KRaft), one JVM per broker and one for the controller.
+"""The `kafka` backend, which runs Apache Kafka (KRaft) with one JVM per node.
 
-Purpose: the cluster whose behaviour is the reference. The controller is a separate node (isolated
-mode), so that any node can be killed. Invariant: it listens on loopback only, keeps all files in
-one temporary directory, and ends only its own processes, by their ids. Configs are Kafka's
-defaults, except those that few nodes or a small machine require; its JVMs optimize for a fast start
-unless they are measured.
+The behavior of this cluster is the reference for the other backends. The controller is a separate
+node (isolated mode), so that any node can be killed. Invariant: the cluster listens only on the
+loopback interface, keeps all files in one temporary directory, and ends only its own processes, by
+process id. Configs are Kafka's defaults, except those that a small cluster or a small machine
+requires. The JVMs are optimized for a fast start unless they are measured.
 """
 
 from __future__ import annotations
@@ -16,11 +16,16 @@ import tempfile
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from integration.clusters.base import ClusterStartError, Links
-from integration.clusters.coordinates import CACHE, KAFKA_VERSION, apache_kafka, locked, resolve
 from integration.clusters.java import java_command, java_version
-from integration.clusters.kafka_jvm import JvmOptions, archives_classes, starts_soon
+from integration.clusters.kafka_jvm import (
+    JvmOptions,
+    class_archiving_jvm_options,
+    fast_start_jvm_options,
+)
+from integration.clusters.maven import CACHE, KAFKA_VERSION, apache_kafka, locked, resolve
 from integration.clusters.node_cluster import (
     CONTROLLER_ID,
     START_TIMEOUT_S,
@@ -30,13 +35,16 @@ from integration.clusters.node_cluster import (
 )
 from integration.clusters.node_process import NodeProcess
 
+if TYPE_CHECKING:
+    from integration.clusters.security import Security
+
 _SETTINGS_OF_A_SMALL_MACHINE = {
     "offsets.topic.num.partitions": "5",
     "transaction.state.log.num.partitions": "5",
     "share.coordinator.state.topic.num.partitions": "5",
     "group.initial.rebalance.delay.ms": "0",
     "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
-    # Tests read records with old timestamps, so retention is off.
+    # Tests read records with old timestamps, so retention must not run during a test.
     "log.initial.task.delay.ms": str(6 * 60 * 60 * 1000),
 }
 
@@ -52,7 +60,7 @@ rootLogger.appenderRef.console.ref = console
 
 
 def settings(brokers: int) -> dict[str, str]:
-    """Return the configs that a test cluster of this size needs."""
+    """Return the configs that a test cluster with this number of brokers requires."""
     replicas = str(min(3, brokers))
     in_sync = str(min(2, brokers))
     return {
@@ -66,11 +74,12 @@ def settings(brokers: int) -> dict[str, str]:
 
 
 class KafkaCluster(NodeCluster):
-    """A `Cluster` of Apache Kafka; starts in its constructor.
+    """A cluster of Apache Kafka processes. The constructor starts it.
 
-    `jvm_options` are the JVM options by role (default: for a fast start). Raise
-    `ClusterUnavailableError` if Java or the artifacts are missing, `ClusterStartError` with the end
-    of its logs if a node does not start.
+    `jvm_options` returns the JVM options for a role. By default they make the JVM start fast.
+    `security` adds secured listeners.
+    Raises `ClusterUnavailableError` if Java or the artifacts are missing. Raises
+    `ClusterStartError` with the end of the logs if a node does not start.
     """
 
     def __init__(
@@ -84,6 +93,7 @@ class KafkaCluster(NodeCluster):
         links: Links | None = None,
         heap_megabytes: int = 512,
         jvm_options: JvmOptions | None = None,
+        security: Security | None = None,
     ) -> None:
         self._version = version
         self._settings = {**settings(brokers), **(configs or {})}
@@ -91,10 +101,10 @@ class KafkaCluster(NodeCluster):
         self._features = dict(features or {})
         self._java = java_command()
         self._class_path = os.pathsep.join(str(jar) for jar in resolve(apache_kafka(version)))
-        self._jvm_options = jvm_options or starts_soon(class_archives(version))
+        self._jvm_options = jvm_options or fast_start_jvm_options(class_archives(version))
         self._heap_megabytes = heap_megabytes
         self._cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        super().__init__(brokers=brokers, links=links, prefix="kafka-")
+        super().__init__(brokers=brokers, links=links, prefix="kafka-", security=security)
 
     @property
     def backend(self) -> str:
@@ -105,12 +115,12 @@ class KafkaCluster(NodeCluster):
         return f"Apache Kafka {self._version}"
 
     def data_directory(self, broker_id: int) -> Path:
-        """Return the only directory of the broker's `log.dirs`."""
+        """Return the directory in the broker's `log.dirs`."""
         self._check_id(broker_id)
         return self._directory / f"broker-{broker_id}"
 
     def _make_nodes(self, plan: Plan) -> Nodes:
-        """Write each node's properties, and format its directory if it is new."""
+        """Write the properties of each node, and format the controller's directory if it is new."""
         self._log4j.write_text(_LOGGING)
         controller = self._write_controller(plan)
         if not (self._directory / "controller" / "meta.properties").exists():
@@ -135,7 +145,7 @@ class KafkaCluster(NodeCluster):
         )
 
     def _write_broker(self, broker_id: int, plan: Plan) -> Path:
-        controller = plan.controller_as_seen_by[broker_id]
+        controller = plan.controller_addresses[broker_id]
         properties = {
             "process.roles": "broker",
             "node.id": str(broker_id),
@@ -144,10 +154,17 @@ class KafkaCluster(NodeCluster):
             "advertised.listeners": f"PLAINTEXT://{plan.advertised[broker_id]}",
             "inter.broker.listener.name": "PLAINTEXT",
         }
+        if self._secured is not None:
+            properties |= self._secured.broker_configs(
+                broker_id,
+                plan.listeners[broker_id],
+                advertised=plan.advertised[broker_id],
+                links=self._links,
+            )
         if broker_id in self._racks:
             properties["broker.rack"] = self._racks[broker_id]
         name = f"broker-{broker_id}"
-        # Write what formatting a broker writes; a JVM for each would take seconds.
+        # Write the file that formatting creates, because a JVM per broker would take seconds.
         (self._directory / name).mkdir(exist_ok=True)
         (self._directory / name / "meta.properties").write_text(
             f"version=1\ncluster.id={self._cluster_id}\nnode.id={broker_id}\n"
@@ -166,10 +183,12 @@ class KafkaCluster(NodeCluster):
         return path
 
     def _format(self, properties: Path) -> None:
-        """Format the controller's directory with the features of this version."""
+        """Format the controller's directory with the requested features."""
         arguments = ["format", f"--cluster-id={self._cluster_id}", "--config", str(properties)]
         for name, version in self._features.items():
             arguments += ["--feature", f"{name}={version}"]
+        for credential in self._secured.scram_arguments() if self._secured is not None else ():
+            arguments += ["--add-scram", credential]
         done = subprocess.run(
             self._command("kafka.tools.StorageTool", *self._jvm_options("controller"), *arguments),
             capture_output=True,
@@ -180,7 +199,8 @@ class KafkaCluster(NodeCluster):
         )
         if done.returncode != 0:
             raise ClusterStartError(
-                f"{self.version} could not format its directory:\n{done.stdout}{done.stderr}"
+                f"{self.version} could not format the controller's directory:\n"
+                f"{done.stdout}{done.stderr}"
             )
 
     def _node(self, name: str, role: str, properties: Path) -> NodeProcess:
@@ -189,8 +209,10 @@ class KafkaCluster(NodeCluster):
         return NodeProcess(name, command, directory=self._directory)
 
     def _command(self, main_class: str, *rest: str) -> list[str]:
-        """Start a class; `rest` is JVM options, which begin with `-X`, then the program's
-        arguments.
+        """Return the command that runs a Java class.
+
+        Words of `rest` that begin with `-X` are JVM options. The other words are arguments of the
+        program.
         """
         options = [word for word in rest if word.startswith("-X")]
         arguments = [word for word in rest if not word.startswith("-X")]
@@ -211,17 +233,15 @@ class KafkaCluster(NodeCluster):
 
 
 def class_archives(version: str = KAFKA_VERSION) -> Path:
-    """Return the directory of the class archives for this Java and Kafka; create
-    them if missing.
-    """
+    """Return the directory of class archives for this Java and Kafka, and create it if missing."""
     name = apache_kafka(version).name
-    # Next to the JARs, since archives of other JARs are rejected.
+    # The archives are next to the JARs, because Java rejects archives of other JARs.
     directory = CACHE / name / f"classes-java-{java_version(java_command())}"
     with locked(CACHE / f"{name}.lock"):
         if not directory.exists():
             with tempfile.TemporaryDirectory(dir=directory.parent) as scratch:
                 made = Path(scratch, "made")
                 made.mkdir()
-                KafkaCluster(version=version, jvm_options=archives_classes(made)).close()
+                KafkaCluster(version=version, jvm_options=class_archiving_jvm_options(made)).close()
                 made.rename(directory)
     return directory

@@ -1,11 +1,11 @@
-"""JVM options of Kafka's nodes: Kafka's own, or options for a fast start.
+"""JVM options of Kafka's nodes: the JVM's defaults, or options for a fast start.
 
-Purpose: the JVM options by role, `controller` or `broker`. Invariant: a JVM that cannot use the
-class archive starts without it. What it must not know: how a node is started.
+The options depend on the role of the node, `controller` or `broker`. Invariant: a JVM that cannot
+use the class archive starts without it.
 
-A broker that runs for one test spends most of its time on loading and compiling Kafka's classes. So
-it compiles less and loads classes from an archive (Java's application class-data sharing, JEP 310
-and 350). Benchmarks use Kafka's own options.
+A broker that runs for one test spends most of its time loading and compiling Kafka's classes.
+Therefore it compiles less and loads the classes from an archive (application class-data sharing,
+JEP 310 and JEP 350). Benchmarks use the JVM's defaults.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ JvmOptions = Callable[[str], Sequence[str]]
 _QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
-def lives_long(role: str) -> Sequence[str]:  # noqa: ARG001
-    """Return the options of Kafka's scripts."""
+def default_jvm_options(role: str) -> Sequence[str]:  # noqa: ARG001
+    """Return no options, so that the JVM's defaults apply."""
     return ()
 
 
-def starts_soon(archives: Path) -> JvmOptions:
-    """Return options with the class archive of the role, if the directory has one."""
+def fast_start_jvm_options(archives: Path) -> JvmOptions:
+    """Return options for a fast start, with the class archive of the role if it exists."""
 
     def options(role: str) -> Sequence[str]:
         archive = _archive(archives, role)
@@ -34,8 +34,8 @@ def starts_soon(archives: Path) -> JvmOptions:
     return options
 
 
-def archives_classes(into: Path) -> JvmOptions:
-    """Return options that write a class archive to this directory when the JVM stops."""
+def class_archiving_jvm_options(into: Path) -> JvmOptions:
+    """Return options that make the JVM write a class archive to this directory when it stops."""
     return lambda role: (*_QUICK, f"-XX:ArchiveClassesAtExit={_archive(into, role)}")
 
 

@@ -1,9 +1,8 @@
-"""A cluster whose nodes are processes or containers: the base of all backends but `reference`.
+"""The base of all backends except `reference`: a cluster of processes or containers.
 
-Purpose: start brokers 1 to n and a controller together, and wait until each broker serves and knows
-all others. Invariant: all files are in one temporary directory, all ports on loopback; a node keeps
-its port until `close`. What it must not know: how a node is started and configured; a backend
-implements that in `_make_nodes`.
+Starts brokers 1 to n and a controller together, and waits until each broker serves requests and has
+all brokers in its metadata. Invariant: all files are in one temporary directory, all ports are on
+the loopback interface, and a node keeps its port until `close`.
 """
 
 from __future__ import annotations
@@ -15,11 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from integration.clusters import topics
-from integration.clusters.base import ClusterStartError, DirectLinks, Links
+from integration.clusters.base import ClusterStartError, DirectLinks, Links, secured_listeners
 from integration.clusters.ports import free_ports
+
+if TYPE_CHECKING:
+    from integration.clusters.security import SecuredListeners, Security
 
 HOST = "127.0.0.1"
 CONTROLLER_ID = 3000
@@ -29,82 +31,91 @@ START_ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The listen addresses and the advertised addresses of the nodes."""
+    """The listen and advertised addresses of the nodes."""
 
     controller: str
     listeners: Mapping[int, str]
     advertised: Mapping[int, str]
-    controller_as_seen_by: Mapping[int, str]
+    controller_addresses: Mapping[int, str]
 
 
 class Node(Protocol):
-    """A controller or a broker, which can be restarted. Raise `ValueError` in the wrong state."""
+    """A controller or a broker that can be restarted.
+
+    The methods raise `ValueError` if the node is in the wrong state.
+    """
 
     @property
     def name(self) -> str:
-        """The name for messages, such as `broker 1`."""
+        """The name of the node in messages, such as `broker 1`."""
 
     @property
     def is_started(self) -> bool:
-        """Whether it was started and not stopped or killed; it may have exited by itself."""
+        """Whether the node was started and not stopped or killed. It may have exited by itself."""
 
     @property
     def is_active(self) -> bool:
-        """Whether it was started and not paused; it may have exited by itself."""
+        """Whether the node was started and is not paused. It may have exited by itself."""
 
     def failure(self) -> str | None:
-        """The reason why it will never be ready, or None."""
+        """Return why the node cannot become ready, or None."""
 
     def start(self) -> None:
-        """Start it and return at once."""
+        """Start the node and return immediately."""
 
     def terminate(self) -> None:
-        """Request a clean stop and return at once; `stop` or `kill` must follow."""
+        """Request a clean stop and return immediately.
+
+        The caller must call `stop` or `kill` afterwards.
+        """
 
     def stop(self) -> None:
-        """Stop it cleanly, or by force after a timeout."""
+        """Stop the node cleanly, or by force after a timeout."""
 
     def kill(self) -> None:
-        """Kill it and wait for the end."""
+        """Kill the node and wait until it has ended."""
 
     def pause(self) -> None:
-        """Pause it."""
+        """Pause the node."""
 
     def resume(self) -> None:
-        """Resume it."""
+        """Resume the node."""
 
-    def log_end(self) -> str:
-        """Return its last output."""
+    def log_tail(self) -> str:
+        """Return the end of the node's log."""
 
     def close(self) -> None:
-        """Stop it and remove its remains."""
+        """Stop the node and remove its resources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """All nodes of a cluster, before their start."""
+    """All nodes of a cluster, before they are started."""
 
     controller: Node
     brokers: Mapping[int, Node]
 
     def all(self) -> list[Node]:
-        """The controller, then the brokers."""
+        """Return the controller, followed by the brokers."""
         return [self.controller, *self.brokers.values()]
 
 
 class NodeCluster(ABC):
-    """A `Cluster` of nodes; starts in its constructor.
+    """A cluster of nodes. The constructor starts it.
 
-    Raise `ClusterStartError` with the end of its logs if a node does not start.
+    Raises `ClusterStartError` with the end of the logs if a node does not start.
     """
 
-    def __init__(self, *, brokers: int, links: Links | None, prefix: str) -> None:
+    def __init__(
+        self, *, brokers: int, links: Links | None, prefix: str, security: Security | None = None
+    ) -> None:
         if brokers < 1:
-            raise ValueError(f"a cluster has at least one broker, not {brokers}")
+            raise ValueError(f"a cluster requires at least one broker, got {brokers}")
         self._broker_ids = tuple(range(1, brokers + 1))
         self._links = links or DirectLinks()
         self._temporary = tempfile.TemporaryDirectory(prefix=prefix)
         self._directory = Path(self._temporary.name)
+        self._secured = secured_listeners(security, self._directory)
         self._nodes: Nodes | None = None
         try:
             self._first_start()
@@ -122,9 +133,9 @@ class NodeCluster(ABC):
 
     @abstractmethod
     def _make_nodes(self, plan: Plan) -> Nodes:
-        """Write the nodes' configuration and create them.
+        """Write the nodes' configuration and create the nodes.
 
-        Called again with other ports if another process took one of these.
+        If another process took a port, this method is called again with other ports.
         """
 
     @abstractmethod
@@ -137,6 +148,11 @@ class NodeCluster(ABC):
     @property
     def bootstrap_servers(self) -> str:
         return ",".join(self._plan.advertised[broker_id] for broker_id in self._broker_ids)
+
+    @property
+    def secured(self) -> SecuredListeners:
+        assert self._secured is not None, "the cluster has no secured listeners"
+        return self._secured
 
     def address(self, broker_id: int) -> str:
         self._check_id(broker_id)
@@ -151,7 +167,7 @@ class NodeCluster(ABC):
         assignment: Sequence[Sequence[int]] | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a topic and wait until the leaders of its partitions serve them."""
+        """Create a topic and wait until its partition leaders serve requests."""
         topics.create_topic(
             self._any_listener(),
             name,
@@ -162,7 +178,7 @@ class NodeCluster(ABC):
         )
 
     def stop_broker(self, broker_id: int) -> None:
-        """Send SIGTERM, or SIGKILL after a timeout."""
+        """Send SIGTERM and, after a timeout, SIGKILL."""
         self._broker(broker_id).stop()
 
     def kill_broker(self, broker_id: int) -> None:
@@ -170,7 +186,7 @@ class NodeCluster(ABC):
         self._broker(broker_id).kill()
 
     def start_broker(self, broker_id: int) -> None:
-        """Restart it; return when it serves and every other running broker knows it."""
+        """Restart a broker and wait until all running brokers have it in their metadata."""
         self._broker(broker_id).start()
         self._await_ready()
 
@@ -183,24 +199,27 @@ class NodeCluster(ABC):
         self._broker(broker_id).resume()
 
     def stop_controller(self) -> None:
-        """Send SIGTERM, or SIGKILL after a timeout."""
-        self._made.controller.stop()
+        """Send SIGTERM and, after a timeout, SIGKILL."""
+        self._created_nodes.controller.stop()
 
     def kill_controller(self) -> None:
         """Send SIGKILL."""
-        self._made.controller.kill()
+        self._created_nodes.controller.kill()
 
     def start_controller(self) -> None:
-        """Restart it; brokers reconnect to it."""
-        self._made.controller.start()
+        """Restart the controller. Brokers reconnect to it."""
+        self._created_nodes.controller.start()
 
     def logs(self) -> str:
-        """Return the last output of each node."""
+        """Return the end of each node's log."""
         nodes = [] if self._nodes is None else self._nodes.all()
-        return "".join(f"--- {node.name} ---\n{end}" for node in nodes if (end := node.log_end()))
+        return "".join(f"--- {node.name} ---\n{end}" for node in nodes if (end := node.log_tail()))
 
     def close(self) -> None:
-        """End all nodes: first all brokers together, since they hand over to the controller."""
+        """Stop all brokers together and then the controller.
+
+        A clean shutdown of a broker requires the controller.
+        """
         if self._nodes is not None:
             for broker in self._nodes.brokers.values():
                 if broker.is_started:
@@ -221,7 +240,7 @@ class NodeCluster(ABC):
         self.close()
 
     def _first_start(self) -> None:
-        """Start all nodes together; retry with new ports if another process took one."""
+        """Start all nodes together. If another process took a port, retry with new ports."""
         for attempt in range(1, START_ATTEMPTS + 1):
             self._plan = self._planned()
             self._nodes = self._make_nodes(self._plan)
@@ -247,14 +266,14 @@ class NodeCluster(ABC):
             controller=controller,
             listeners=listeners,
             advertised={i: self._links.to_broker(i, listeners[i]) for i in self._broker_ids},
-            controller_as_seen_by={
+            controller_addresses={
                 i: self._links.to_controller(i, controller) for i in self._broker_ids
             },
         )
 
     def _await_ready(self) -> None:
-        """Wait until each running broker serves and knows all running ones."""
-        running = {i: node for i, node in self._made.brokers.items() if node.is_active}
+        """Wait until each running broker has all running brokers in its metadata."""
+        running = {i: node for i, node in self._created_nodes.brokers.items() if node.is_active}
         deadline_s = time.monotonic() + START_TIMEOUT_S
         for broker_id in running:
             try:
@@ -266,33 +285,33 @@ class NodeCluster(ABC):
                 )
             except TimeoutError as error:
                 raise ClusterStartError(
-                    f"{self.version}: broker {broker_id}: {error}. The logs end:\n{self.logs()}"
+                    f"{self.version}: broker {broker_id}: {error}. End of the logs:\n{self.logs()}"
                 ) from None
 
     def _failure(self, brokers: Iterable[Node]) -> str | None:
-        """Return the reason why a start can no longer succeed, or None."""
-        controller = self._made.controller
+        """Return why the brokers cannot become ready, or None."""
+        controller = self._created_nodes.controller
         for node in [*brokers, *([controller] if controller.is_started else [])]:
             if reason := node.failure():
                 return f"{node.name}: {reason}"
         return None
 
     def _any_listener(self) -> str:
-        for broker_id, node in self._made.brokers.items():
+        for broker_id, node in self._created_nodes.brokers.items():
             if node.is_active:
                 return self._plan.listeners[broker_id]
         raise ValueError("no broker is running: start one first")
 
     @property
-    def _made(self) -> Nodes:
-        assert self._nodes is not None, "the constructor makes them"
+    def _created_nodes(self) -> Nodes:
+        assert self._nodes is not None, "the constructor creates the nodes"
         return self._nodes
 
     def _broker(self, broker_id: int) -> Node:
         self._check_id(broker_id)
-        return self._made.brokers[broker_id]
+        return self._created_nodes.brokers[broker_id]
 
     def _check_id(self, broker_id: int) -> None:
         if broker_id not in self._broker_ids:
             known = ", ".join(map(str, self._broker_ids))
-            raise ValueError(f"there is no broker {broker_id} in this cluster; it has {known}")
+            raise ValueError(f"the cluster has no broker {broker_id}; its brokers are {known}")

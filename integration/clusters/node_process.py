@@ -1,8 +1,8 @@
-"""One node of a cluster as a child process, which can be restarted.
+"""A node of a cluster as a child process that can be restarted.
 
-Purpose: start, stop, kill, pause and resume it by process id, with its output in a file. Invariant:
-after `close` nothing runs; if this process is killed, a watchdog ends the child. What it must not
-know: what the node is and when it is ready.
+Starts, stops, kills, pauses and resumes the process by process id, and writes its output to a file.
+Invariant: the process does not run after `close`; if this process is killed, a watchdog kills the
+child.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ LOG_TAIL_BYTES = 16 * 1024
 
 
 class NodeProcess:
-    """`name` is for messages; `command` runs in `directory`, which gets `NAME.log`."""
+    """A node as a child process.
+
+    `name` is used in messages. `command` runs in `directory`, in which the log file `NAME.log` is
+    created.
+    """
 
     def __init__(self, name: str, command: Sequence[str], *, directory: Path) -> None:
         self._name = name
@@ -35,26 +39,26 @@ class NodeProcess:
 
     @property
     def name(self) -> str:
-        """The name, such as `broker 1`."""
+        """The name of the node in messages, such as `broker 1`."""
         return self._name
 
     @property
     def is_started(self) -> bool:
-        """Whether it was started and not stopped or killed; it may have exited by itself."""
+        """Whether the node was started and not stopped or killed. It may have exited by itself."""
         return self._process is not None
 
     @property
     def is_active(self) -> bool:
-        """Whether it was started and not paused; it may have exited by itself."""
+        """Whether the node was started and is not paused. It may have exited by itself."""
         return self._process is not None and not self._is_paused
 
     def failure(self) -> str | None:
-        """The reason why it will never be ready, or None."""
+        """Return why the node cannot become ready, or None."""
         code = self._started().poll()
-        return None if code is None else f"it exited with {code}"
+        return None if code is None else f"the process exited with {code}"
 
     def start(self) -> None:
-        """Start it and return at once. Raise `ValueError` if it runs."""
+        """Start the node and return immediately. Raise `ValueError` if it is running."""
         if self._process is not None:
             raise ValueError(f"{self._name} is already running")
         with self._log.open("ab") as log:
@@ -64,27 +68,27 @@ class NodeProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self._directory,
-                # A keyboard interrupt is for the test run, which then stops the node.
+                # A keyboard interrupt must reach only the test run, which then stops the node.
                 start_new_session=True,
             )
         self._watchdog = Watchdog(self._process.pid)
 
     def terminate(self) -> None:
-        """Send SIGTERM and return at once; `kill` or `stop` must follow."""
+        """Send SIGTERM and return immediately. The caller must call `stop` or `kill` afterwards."""
         process = self._started()
         process.send_signal(signal.SIGTERM)
         if self._is_paused:
             self.resume()
 
     def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Stop it cleanly, or with SIGKILL after a timeout."""
+        """Stop the node cleanly, or with SIGKILL after a timeout."""
         self.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._started().wait(timeout_s)
         self.kill()
 
     def kill(self) -> None:
-        """Send SIGKILL and wait for the end."""
+        """Send SIGKILL and wait until the process has ended."""
         process = self._started()
         if self._watchdog is not None:
             self._watchdog.close()
@@ -97,12 +101,12 @@ class NodeProcess:
         """Send SIGSTOP and wait until all threads are stopped."""
         process = self._started()
         process.send_signal(signal.SIGSTOP)
-        # The signal takes effect some milliseconds after it was sent.
+        # The signal takes effect some milliseconds after it is sent.
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         self._is_paused = True
 
     def resume(self) -> None:
-        """Send SIGCONT. Raise `ValueError` if it is not paused."""
+        """Send SIGCONT. Raise `ValueError` if the node is not paused."""
         process = self._started()
         if not self._is_paused:
             raise ValueError(f"{self._name} is not paused")
@@ -110,12 +114,12 @@ class NodeProcess:
         self._is_paused = False
 
     def close(self) -> None:
-        """End it if it runs."""
+        """Stop the node if it is running."""
         if self._process is not None:
             self.stop()
 
-    def log_end(self) -> str:
-        """Return its last output."""
+    def log_tail(self) -> str:
+        """Return the end of the node's log."""
         try:
             with self._log.open("rb") as log:
                 log.seek(max(0, self._log.stat().st_size - LOG_TAIL_BYTES))

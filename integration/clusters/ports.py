@@ -1,8 +1,8 @@
-"""Free TCP ports on loopback.
+"""Free TCP ports on the loopback interface.
 
-Ports are below the operating system's ephemeral range, so that a stopped broker finds its port
-still free. Another process may take a port before it is bound; the caller then retries with new
-ports.
+The ports are below the operating system's ephemeral port range, so that the port of a stopped
+broker stays free. Another process may take a port before the caller binds it. The caller then
+retries with new ports.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ATTEMPTS = 200
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different free ports. Raise `OSError` if there are none."""
+    """Return `count` different free ports. Raise `OSError` if not enough ports are found."""
     chosen: set[int] = set()
     for _ in range(ATTEMPTS):
         port = random.randint(LOWEST, HIGHEST)  # noqa: S311
@@ -25,7 +25,7 @@ def free_ports(count: int) -> list[int]:
             if len(chosen) == count:
                 return sorted(chosen)
     raise OSError(
-        f"fewer than {count} free ports from {LOWEST} to {HIGHEST} after {ATTEMPTS} attempts"
+        f"found fewer than {count} free ports between {LOWEST} and {HIGHEST} in {ATTEMPTS} attempts"
     )
 
 

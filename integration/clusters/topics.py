@@ -1,4 +1,4 @@
-"""Requests that every backend sends to its brokers: readiness, creation and growth of topics."""
+"""Requests that all backends send to brokers: readiness checks and topic creation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ TOPIC_TIMEOUT_S = 60.0
 
 
 class TopicCreationError(Exception):
-    """The cluster rejected a topic or its partitions; names topic, error code and message."""
+    """The cluster rejected a topic or its partitions.
+
+    The message contains the topic and, if there is one, the error code with its message.
+    """
 
 
 def await_brokers(
@@ -26,8 +29,9 @@ def await_brokers(
 ) -> None:
     """Wait until the broker at `address` lists all `broker_ids` as unfenced.
 
-    `deadline_s` is a `time.monotonic()`. `give_up` is called between attempts and may return a
-    reason to stop. Raise `TimeoutError` in both cases.
+    `deadline_s` is a value of `time.monotonic()`. `give_up` is called before each attempt and may
+    return a reason to stop. Raises `TimeoutError` after the deadline or if `give_up` returns a
+    reason.
     """
     while True:
         reason = give_up()
@@ -35,14 +39,16 @@ def await_brokers(
         if reason is None and known >= set(broker_ids):
             return
         if reason is None and time.monotonic() > deadline_s:
-            reason = f"it knows of brokers {sorted(known)} and not of all of {sorted(broker_ids)}"
+            reason = (
+                f"its metadata contains brokers {sorted(known)} instead of {sorted(broker_ids)}"
+            )
         if reason is not None:
             raise TimeoutError(f"{address} is not ready: {reason}")
         time.sleep(POLL_INTERVAL_S)
 
 
 def _brokers_known(address: str) -> set[int]:
-    """Return the unfenced brokers of a Metadata response, or none without a response."""
+    """Return the unfenced brokers in a Metadata response, or an empty set without a response."""
     try:
         with RawConnection(address, timeout_s=5) as connection:
             versions = connection.call("api_versions", 0)
@@ -54,7 +60,7 @@ def _brokers_known(address: str) -> set[int]:
 
 
 def is_listening(address: str) -> bool:
-    """Whether a broker accepts connections at `host:port`."""
+    """Return whether a broker accepts connections at `host:port`."""
     try:
         RawConnection(address, timeout_s=5).close()
     except OSError:
@@ -71,9 +77,11 @@ def create_topic(
     assignment: Sequence[Sequence[int]] | None = None,
     configs: Mapping[str, str] | None = None,
 ) -> None:
-    """Create a topic and wait until each partition has a leader. Raise `TopicCreationError`.
+    """Create a topic and wait until its partition leaders serve requests.
 
-    `assignment` lists the replicas of each partition, instead of the two counts.
+    `assignment` lists the replicas of each partition. It replaces `partitions` and
+    `replication_factor`. Raises `TopicCreationError` if the cluster rejects the topic or a leader
+    is missing after the timeout.
     """
     by_hand = assignment is not None
     with RawConnection(bootstrap_server) as connection:
@@ -101,7 +109,10 @@ def create_topic(
 
 
 def grow_topic(bootstrap_server: str, name: str, *, partitions: int) -> None:
-    """Grow a topic to `partitions` and wait for leaders. Raise `TopicCreationError`."""
+    """Increase the number of partitions of a topic to `partitions` and wait for their leaders.
+
+    Raises `TopicCreationError` as `create_topic` does.
+    """
     with RawConnection(bootstrap_server) as connection:
         response = connection.call(
             "create_partitions",
@@ -116,19 +127,21 @@ def grow_topic(bootstrap_server: str, name: str, *, partitions: int) -> None:
 
 
 def _await_served(connection: RawConnection, name: str, partitions: int) -> None:
-    """Wait until every broker knows the result, since the controller responds earlier."""
+    """Wait until all brokers have applied the change. The controller responds before they have."""
     deadline_s = time.monotonic() + TOPIC_TIMEOUT_S
     while not _is_served(connection, name, partitions):
         if time.monotonic() > deadline_s:
-            raise TopicCreationError(f"{name}: some partitions have no leader after the timeout")
+            raise TopicCreationError(
+                f"{name}: after the timeout, at least one partition has no leader that serves it"
+            )
         time.sleep(POLL_INTERVAL_S)
 
 
 def _is_served(connection: RawConnection, name: str, partitions: int) -> bool:
-    """Whether every broker names every leader, and each leader serves.
+    """Return whether all brokers return the same leaders, and each leader serves its partitions.
 
-    A broker publishes a topic's metadata shortly before it serves the partitions, and brokers learn
-    of it at different times: a consumer that fetches too early gets an error.
+    A broker returns a topic in metadata shortly before it serves the partitions, and brokers apply
+    metadata at different times. A consumer that fetches too early gets an error.
     """
     leaders = _leaders(connection, name)
     if len(leaders) != partitions or any(leader < 0 for leader in leaders):
@@ -136,13 +149,15 @@ def _is_served(connection: RawConnection, name: str, partitions: int) -> bool:
     brokers = connection.call("metadata", 9, topics=[]).brokers
     addresses = {b.node_id: f"{b.host}:{b.port}" for b in brokers}
     return all(leader in addresses for leader in leaders) and all(
-        _answers(address, name, leaders, [p for p, led in enumerate(leaders) if led == node_id])
+        _serves_partitions(
+            address, name, leaders, [p for p, led in enumerate(leaders) if led == node_id]
+        )
         for node_id, address in addresses.items()
     )
 
 
 def _leaders(connection: RawConnection, name: str) -> list[int]:
-    """Return the leaders of a topic's partitions in order, as one broker knows them."""
+    """Return the leaders of a topic's partitions in partition order, from a broker's metadata."""
     metadata = connection.call(
         "metadata", 9, topics=[{"name": name}], allow_auto_topic_creation=False
     )
@@ -151,20 +166,20 @@ def _leaders(connection: RawConnection, name: str) -> list[int]:
     return [partition.leader_id for partition in ordered]
 
 
-def _answers(address: str, name: str, leaders: list[int], partitions: list[int]) -> bool:
-    """Whether a broker knows these leaders and serves the partitions that it leads."""
-    asked = [{"partition_index": p, "timestamp": -1} for p in partitions]
+def _serves_partitions(address: str, name: str, leaders: list[int], partitions: list[int]) -> bool:
+    """Return whether a broker has these leaders in its metadata and serves its own partitions."""
+    queries = [{"partition_index": p, "timestamp": -1} for p in partitions]
     try:
         with RawConnection(address) as broker:
             if _leaders(broker, name) != leaders:
                 return False
-            if not asked:
+            if not queries:
                 return True
             offsets = broker.call(
-                "list_offsets", 4, replica_id=-1, topics=[{"name": name, "partitions": asked}]
+                "list_offsets", 4, replica_id=-1, topics=[{"name": name, "partitions": queries}]
             )
     except (OSError, ConnectionClosedByBrokerError):
-        # The leader is gone and not replaced yet.
+        # The leader has ended, and no other leader is elected yet.
         return False
     (topic,) = offsets.topics
     return all(partition.error_code == ErrorCode.none for partition in topic.partitions)

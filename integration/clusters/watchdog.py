@@ -1,9 +1,10 @@
-"""Ends a child process when this process is gone.
+"""The watchdog that kills a child process when this process has ended.
 
-Purpose: a killed test run cannot stop its brokers, and a JVM outlives its parent. A shell waits on
-a pipe that closes with this process and then kills the child by its id. Invariant: it acts only if
-this process ends without `close`, which directly follows the child's end, so that the id is still
-the child's.
+A test run that is killed cannot stop its brokers, and a JVM keeps running after its parent has
+ended. Therefore a shell waits until a pipe is closed, which the operating system does when this
+process ends, and then kills the child by process id. Invariant: the watchdog acts only if this
+process ends without calling `close`. The caller calls `close` when it ends the child, so the
+watchdog never kills another process that reuses the process id.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import subprocess
 
 
 class Watchdog:
-    """Watches one child of this process until `close`."""
+    """Watchdog of one child of this process, until `close`."""
 
     def __init__(self, process_id: int) -> None:
         self._shell = subprocess.Popen(
@@ -25,7 +26,7 @@ class Watchdog:
         )
 
     def close(self) -> None:
-        """Stop watching; the child continues."""
+        """Stop the watchdog without killing the child."""
         self._shell.kill()
         self._shell.wait()
         assert self._shell.stdin is not None

@@ -1,20 +1,21 @@
-"""The failpoint matrix: kill every process of the exactly-once sink at every failpoint.
+"""The failpoint matrix: kills every process of the exactly-once sink at every failpoint.
 
-    hook           records the failpoints of a process and injects faults there
-    server         forks processes that have imported everything
-    processes      starts such processes and waits for their outcomes
-    messages       the protocol between the two
-    sink_calls     what the processes run: plan, write, commit, abort
+    hook           records the failpoints of a process and injects faults at failpoints
+    server         a process that has imported all modules and forks child processes
+    processes      starts these processes and waits for their outcomes
+    messages       the messages between the harness and the processes
+    sink_calls     the functions that the processes run: plan, write, commit, abort
     driver         simulates Spark's driver: batches, tasks, retries and restarts
     scenarios      the situations in which failpoints are reached
-    lanes          the topics that cases use, one case at a time
-    oracle         compares what a reader sees with what was written
+    session        the resources that all cases share
+    lanes          topics that cases reuse, one case at a time
+    oracle         compares the rows that a consumer reads with the rows that were written
     trial          runs one scenario to its end
     step_requests  declares the requests of each step
     matrix         records scenarios, derives cases and runs them
     report         the tables of a run
-    killing        kills Spark's own Python processes at failpoints
+    killing        kills the Python processes of a Spark application at failpoints
 
-The harness runs without Spark, so a case takes about a second. The processes and their SIGKILL are
-real.
+The harness runs without Spark, so a case takes about one second. It uses real processes and
+SIGKILL.
 """

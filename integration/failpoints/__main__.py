@@ -1,10 +1,11 @@
 """`python -m integration.failpoints`: kill the sink's processes at every failpoint.
 
 --backend kafka        use Apache Kafka (default: reference-processes)
---sample 50 --seed 7   run 50 cases, drawn with this seed
---only "commit.decide" run the cases whose name contains this
---stalls               stop and resume processes instead of killing them; --all does both
---old-transactions     use transaction.version 1, and the scenarios that depend on it
+--sample 50 --seed 7   run a random sample of 50 cases with this seed
+--only "commit.decide" run only cases whose name contains this text
+--stalls               stall and resume processes instead of killing them; --all does both
+--old-transactions     use transaction.version 1, with the scenarios that depend on it
+--secured              connect the sink over SASL_SSL as a user with the ACLs of the guide
 
 Writes build/reports/failpoints-*.{json,md}.
 """
@@ -17,6 +18,7 @@ import time
 from collections.abc import Sequence
 
 from integration import clusters, reports
+from integration.clusters import restricted_user
 from integration.failpoints import matrix, report
 from integration.failpoints.lanes import SETTINGS
 from integration.failpoints.matrix import AnyCase, Recording, Result
@@ -32,19 +34,25 @@ _BACKENDS = ("reference-processes", "kafka")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the cases; return 1 if one fails or a declared failpoint is not reached, else 0."""
+    """Run the cases; return 1 if a case fails or a declared failpoint is not reached, else 0."""
     parser = _parser()
     options = parser.parse_args(arguments)
     begun_s = time.monotonic()
     features = {"transaction.version": 1} if options.old_transactions else {}
+    secured = options.secured
     with (
-        clusters.open_cluster(options.backend, configs=SETTINGS, features=features) as cluster,
-        open_session(cluster, name="matrix") as session,
+        clusters.open_cluster(
+            options.backend,
+            configs={**SETTINGS, **(restricted_user.CONFIGS if secured else {})},
+            features=features,
+            security=restricted_user.SECURITY if secured else None,
+        ) as cluster,
+        open_session(cluster, name="matrix", is_secured=secured) as session,
     ):
         recordings = matrix.record(session, _scenarios(options))
         chosen = _chosen(options, recordings)
         if not chosen:
-            parser.error(f"--only {options.only!r}: no case has a name that contains this")
+            parser.error(f"--only {options.only!r}: no case name contains this text")
         _print(f"{len(chosen)} cases on {cluster.version}")
         results = _run(session, chosen, parallel=options.parallel)
         version = cluster.version
@@ -58,7 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     for line in uncovered:
         _print(line)
-    path = reports.DIRECTORY / f"failpoints-{options.backend}"
+    path = (
+        reports.DIRECTORY / f"failpoints-{options.backend}{'-secured' if options.secured else ''}"
+    )
     if options.old_transactions:
         version, path = (
             f"{version}, transaction.version 1",
@@ -77,27 +87,32 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--backend", choices=_BACKENDS, default=_BACKENDS[0])
-    parser.add_argument("--sample", type=_count, help="number of cases (default: all)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
-    parser.add_argument("--only", default="", help="run the cases whose name contains this")
+    parser.add_argument("--sample", type=_count, help="number of cases to run (default: all)")
+    parser.add_argument("--seed", type=int, default=0, help="seed that selects the sample")
+    parser.add_argument("--only", default="", help="run only cases whose name contains this text")
     parser.add_argument(
-        "--stalls", action="store_true", help="stop and resume processes instead of killing them"
+        "--stalls", action="store_true", help="stall and resume processes instead of killing them"
     )
-    parser.add_argument("--all", action="store_true", help="run kills and stalls")
+    parser.add_argument("--all", action="store_true", help="run both kills and stalls")
     parser.add_argument("--old-transactions", action="store_true", help="use transaction.version 1")
+    parser.add_argument(
+        "--secured",
+        action="store_true",
+        help="connect the sink over SASL_SSL as a user with the ACLs of the guide",
+    )
     parser.add_argument(
         "--at-once",
         dest="parallel",
         type=_count,
         default=matrix.PARALLEL,
-        help="cases that run in parallel",
+        help="number of cases to run in parallel",
     )
     return parser
 
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of cases: give 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of cases: use 1 or more")
     return int(text)
 
 

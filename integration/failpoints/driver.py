@@ -1,9 +1,8 @@
-"""Simulates Spark's driver: successive micro-batches or batch jobs, with tasks and restarts.
+"""Simulates Spark's driver: successive micro-batches or batch jobs, tasks, and restarts.
 
-Purpose: run `sink_calls` in Spark's fault, with Spark's ids, and handle failures as Spark does:
-retry a task or fail its batch, abort a batch whose tasks or commit failed, restart a failed query
-from its checkpoint. Invariant: a driver run learns of earlier runs only from the checkpoint. What
-it must not know: the sink's protocol.
+Runs `sink_calls` in Spark's order and with Spark's ids. It handles failures as Spark does: it
+retries a task or fails its batch, aborts a batch whose tasks or commit failed, and restarts a
+failed query from its checkpoint. Invariant: driver runs share only the checkpoint.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Rows = Sequence[tuple[bytes, int]]
 
 
 class ProcessKind(Enum):
-    """What a process of Spark does."""
+    """The kind of work that a Spark process does."""
 
     PLANNING = "planning"
     TASK = "task"
@@ -42,9 +41,7 @@ class ProcessKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessKey:
-    """Identifies one process: its driver run, batch and kind; for tasks also
-    partition and attempt.
-    """
+    """Identifies a process by driver run, batch and kind; for a task also partition and attempt."""
 
     driver_run: int
     batch: int
@@ -61,8 +58,8 @@ class ProcessKey:
 class Injection:
     """A fault for one process.
 
-    `kills_driver`: Spark's driver dies with the process, and so do all processes of the driver.
-    `meanwhile` is called while the process is stalled; then the process continues.
+    With `kills_driver`, Spark's driver and all its processes are killed together with the process.
+    `meanwhile` is called while the process is stalled; after that the process continues.
     """
 
     process_key: ProcessKey
@@ -80,7 +77,7 @@ class Stall:
         self.was_killed = False
 
     def hold(self, process: Process) -> None:
-        """Stop the process until it is released; kill it if that takes too long."""
+        """Stop the process until it is released; kill it after a timeout."""
         process.stop()
         self._reached.set()
         if not self._released.wait(STALL_TIMEOUT_S):
@@ -90,7 +87,10 @@ class Stall:
         process.wake()
 
     def await_reached(self, thread: threading.Thread, *, timeout_s: float = 60.0) -> bool:
-        """Wait for the failpoint; return False if the thread that runs the process ends first."""
+        """Wait until the failpoint is reached.
+
+        Returns False if the thread that runs the process ends before that, or after a timeout.
+        """
         deadline_s = time.monotonic() + timeout_s
         while not self._reached.wait(_POLL_S):
             if not thread.is_alive() or time.monotonic() > deadline_s:
@@ -104,9 +104,9 @@ class Stall:
 
 @dataclass(kw_only=True)
 class Checkpoint:
-    """The checkpoint that driver runs share: the number of completed batches, and a directory.
+    """The checkpoint that driver runs share: a directory and the number of completed batches.
 
-    `source` is the topic that the offsets of the batches belong to.
+    `source` is the topic whose offsets the checkpoint contains.
     """
 
     directory: Path
@@ -124,7 +124,7 @@ class Checkpoint:
         (offsets / str(batch)).write_text(text)
 
     def ends(self, batch: int) -> Mapping[int, int]:
-        """Return the end offsets of a micro-batch in the source, by partition."""
+        """Return the end offsets of a micro-batch in the source topic, by partition."""
         return {partition: 10 * (batch + 1) + partition for partition in range(TOPIC_PARTITIONS)}
 
     def end(self, batch: int) -> None:
@@ -136,8 +136,9 @@ class Checkpoint:
 class Workload:
     """The batches to write, and the tasks that fail without an injected fault.
 
-    `failing` are tasks (driver run, batch, partition) whose rows fail in the middle; `attempts_max`
-    is `spark.task.maxFailures`; `options_of` are the extra options of a batch (driver run, batch).
+    `failing` contains tasks (driver run, batch, partition) that fail after some of their rows.
+    `attempts_max` is `spark.task.maxFailures`. `options_of` contains additional options of a batch,
+    by driver run and batch.
     """
 
     sink: Sink
@@ -147,7 +148,7 @@ class Workload:
     options_of: Mapping[tuple[int, int], Mapping[str, str]] = field(default_factory=dict)
 
     def rows(self, batch: int, partition: int) -> Rows:
-        """Return the rows of a task; the last task of the last batch has none."""
+        """Return the rows of a task. The last task of the last batch has no rows."""
         if batch == self.batches - 1 and partition == TASKS - 1:
             return []
         return [
@@ -156,12 +157,12 @@ class Workload:
         ]
 
     def all_rows(self) -> list[tuple[bytes, int]]:
-        """Return the rows of all batches, which must be in the topic once."""
+        """Return the rows of all batches. The topic must contain each row once."""
         tasks = itertools.product(range(self.batches), range(TASKS))
         return [row for batch, partition in tasks for row in self.rows(batch, partition)]
 
     def sink_of(self, driver_run: int, batch: int) -> Sink:
-        """Return the sink of a batch; a batch job has the option `batchId`."""
+        """Return the sink of a batch. A batch job has the `batchId` option."""
         options = {**self.sink.options, **self.options_of.get((driver_run, batch), {})}
         if not self.sink.is_streaming:
             options["batchId"] = str(batch)
@@ -177,7 +178,7 @@ class DriverOutcome(Enum):
 
 
 class _ProcessFailedError(Exception):
-    """A process died or raised an error."""
+    """A process was killed or raised an error."""
 
 
 class _DriverDiedError(Exception):
@@ -186,11 +187,11 @@ class _DriverDiedError(Exception):
 
 @dataclass(kw_only=True)
 class DriverRun:
-    """One run of the driver, from start to end. `reached` are the failpoints of its processes.
+    """One run of the driver, from its start to its end.
 
-    `lost_transactional_ids` are those that the sink reported as lost after their decision.
-
-    `abandons_stalled_tasks`: a stalled task counts as lost, and Spark starts the next attempt.
+    `reached` contains the failpoints that its processes hit. `lost_transactional_ids` contains
+    transactions that were decided and then reported as lost. With `abandons_stalled_tasks`,
+    a stalled task counts as lost, and Spark starts the next attempt.
     """
 
     server: ForkServer
@@ -209,11 +210,12 @@ class DriverRun:
 
     def __post_init__(self) -> None:
         self._run_id = str(uuid.uuid4())
-        self._task_attempt_ids = itertools.count(self.number)  # slots differ between runs
+        # Each run starts with a different slot.
+        self._task_attempt_ids = itertools.count(self.number)
         self._running: set[Process] = set()
 
     def run(self) -> DriverOutcome:
-        """Run batches from the checkpoint on, until all are completed or the run fails."""
+        """Run batches from the checkpoint until all batches are completed or the run fails."""
         until = self.workload.batches if self.until is None else self.until
         try:
             for batch in range(self.checkpoint.done, until):
@@ -248,7 +250,7 @@ class DriverRun:
         return self._value(process_key, self._outcome(process_key, process))
 
     def _tasks(self, batch: int, planned: bytes, messages: list[bytes | None]) -> None:
-        """Run all tasks in parallel; fill in the messages of those that succeed."""
+        """Run all tasks in parallel, and store the messages of tasks that succeed in `messages`."""
         running = {
             partition: self._start_task(batch, planned, partition, attempt=0)
             for partition in range(TASKS)
@@ -315,7 +317,7 @@ class DriverRun:
         return [each for each in self.injections if each.process_key == process_key]
 
     def _task_outcome(self, process_key: ProcessKey, process: Process) -> Outcome:
-        """Return the outcome of a task; do not wait for a stalled task that counts as lost."""
+        """Return the outcome of a task. Does not wait for a stalled task that counts as lost."""
         if (
             not self.abandons_stalled_tasks
             or self.stall is None
@@ -325,7 +327,7 @@ class DriverRun:
         thread = threading.Thread(target=self._outcome, args=(process_key, process), daemon=True)
         thread.start()
         if not self.stall.await_reached(thread):
-            raise ProcessTimeoutError(f"{process_key} never reached its failpoint")
+            raise ProcessTimeoutError(f"{process_key} did not reach its failpoint")
         self.zombies.append(thread)
         return Died()
 

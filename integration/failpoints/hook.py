@@ -1,8 +1,8 @@
 """The failpoint hook: records each failpoint and injects faults.
 
-Purpose: `reached`, the function that `PYSPARK_KAFKA_FAILPOINTS` names. Invariant: a fault is
-injected once, when its failpoint is first reached, and the harness is notified before. What it must
-not know: what the process does.
+The `PYSPARK_KAFKA_FAILPOINTS` environment variable names the module's `reached` function.
+Invariant: a fault is injected once, when its failpoint is first reached, after the harness was
+notified.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAME: Final = f"{__name__}:reached"
 
 
 class Action(Enum):
-    """What happens to the process at the failpoint."""
+    """The action that a fault performs on the process."""
 
     KILL = "killed"
     STALL = "stalled"
@@ -27,12 +27,12 @@ class Action(Enum):
 
 
 class InjectedError(OSError):
-    """The error that `Action.FAIL` raises, like that of a broken connection."""
+    """The error that `Action.FAIL` raises. It resembles the error of a broken connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedFault:
-    """An action, and the failpoint that triggers it when it is first reached."""
+    """A failpoint, and the action to perform when the failpoint is first reached."""
 
     failpoint: str
     action: Action
@@ -40,10 +40,10 @@ class InjectedFault:
 
 @dataclass(kw_only=True)
 class Recorder:
-    """Records the failpoints of this process, in order, and injects faults.
+    """Records the failpoints of this process in order, and injects faults.
 
-    `notify` reports a fault to the harness before it is injected. `wait` returns when a stalled
-    process may continue.
+    `notify` reports a fault to the harness before the fault is injected. `wait` blocks a stalled
+    process and returns when the process should continue.
     """
 
     faults: tuple[InjectedFault, ...]
@@ -79,6 +79,6 @@ def install(recorder: Recorder) -> None:
 
 
 def reached(failpoint: str) -> None:
-    """Record a failpoint; the sink calls this."""
+    """Record a failpoint. The sink calls this function."""
     if _recorder is not None:
         _recorder.reach(failpoint)

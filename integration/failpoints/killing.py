@@ -1,7 +1,7 @@
-"""A failpoint hook for Spark's own Python processes: kill one process per failpoint.
+"""A failpoint hook that kills one Python process of a Spark application per failpoint.
 
-Purpose: `kill_once`, for `PYSPARK_KAFKA_FAILPOINTS` of a whole Spark application. Invariant:
-exactly one process is killed at each named failpoint. What it must not know: the application.
+`kill_once` is the value of `PYSPARK_KAFKA_FAILPOINTS` for a whole Spark application. Invariant: at
+each configured failpoint, exactly one process is killed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ _DIRECTORY: Final = "PYSPARK_KAFKA_TESTS_KILLED"
 
 
 def environment(failpoints: Collection[str], directory: Path) -> Mapping[str, str]:
-    """Return environment variables; the hook creates a file per reached failpoint
-    in `directory`.
+    """Return the environment variables for a Spark application.
+
+    The hook creates a file in `directory` for each configured failpoint that is reached.
     """
     return {
         steps.VARIABLE: f"{__name__}:{kill_once.__name__}",
@@ -30,7 +31,7 @@ def environment(failpoints: Collection[str], directory: Path) -> Mapping[str, st
 
 
 def kill_once(failpoint: str) -> None:
-    """Kill this process if it is the first at a named failpoint."""
+    """Kill this process if it is the first process to reach a configured failpoint."""
     if failpoint not in os.environ[_FAILPOINTS].split(","):
         return
     try:

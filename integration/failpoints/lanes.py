@@ -1,7 +1,7 @@
-"""Lanes: topics, a consumer and a connection that cases reuse, one case at a time.
+"""Lanes: topics, a consumer and a connection that cases reuse.
 
-Purpose: save each case the time to create its own. Invariant: one case at a time uses a lane, and
-after a failed case the lane gets new topics. What it must not know: cases.
+Reuse saves the time it takes to create them for each case. Invariant: only one case at a time uses
+a lane, and after a failed case the lane gets new topics.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import confluent_kafka
 from kio.schema.errors import ErrorCode
 
 from integration.clusters import Cluster
+from integration.clusters.restricted_user import Prefixes
 from integration.failpoints.driver import TOPIC_PARTITIONS
 from integration.raw import ConnectionClosedByBrokerError, RawConnection
 
@@ -37,17 +38,25 @@ SETTINGS: Final[Mapping[str, str]] = {
     "transaction.two.phase.commit.enable": "true",
     "unstable.api.versions.enable": "true",
 }
-"""The configs of a cluster of one broker."""
+"""The configs of a cluster with one broker."""
+PREFIXES: Final = Prefixes(
+    outputs="output.", commit_topics="commits.", sink_ids="sink-", groups="group-"
+)
+"""The prefixes of all names, with which ACLs can restrict the sink."""
 
 
 class NotSettledError(AssertionError):
-    """A transaction or topic did not reach its final state in time."""
+    """A transaction or topic did not reach its final state before a deadline."""
 
 
 class Lane:
-    """Topics of successive cases, and requests to inspect them."""
+    """The topics of successive cases, and requests to inspect them.
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    `connection` contains the options with which the sink connects.
+    """
+
+    def __init__(self, cluster: Cluster, name: str, connection: Mapping[str, str]) -> None:
+        self.connection = connection
         self._cluster = cluster
         self._name = name
         self._numbers = itertools.count(1)
@@ -57,29 +66,25 @@ class Lane:
         self.topic = ""
         self.commit_topic = ""
 
-    @property
-    def bootstrap_servers(self) -> str:
-        return self._cluster.bootstrap_servers
-
     def prepare(self, *, fresh_commit_topic: bool) -> Sequence[int]:
-        """Provide topics for a case; return the start offsets of its output, by partition."""
+        """Create topics for a case if needed; return the start offsets of the output topic."""
         if not self.topic:
-            self.topic = f"{self._name}.output.{next(self._numbers)}"
+            self.topic = f"{PREFIXES.outputs}{self._name}.{next(self._numbers)}"
             self._cluster.create_topic(self.topic, partitions=TOPIC_PARTITIONS)
         if fresh_commit_topic or self._cases % CASES_PER_COMMIT_TOPIC == 0:
-            self.commit_topic = f"{self._name}.commits.{next(self._numbers)}"
+            self.commit_topic = f"{PREFIXES.commit_topics}{self._name}.{next(self._numbers)}"
         self._cases += 1
         return self.ends(self.topic, TOPIC_PARTITIONS, _READ_UNCOMMITTED)
 
     def abandon(self) -> None:
-        """Abandon the topics, since open transactions of a failed case would block the next."""
+        """Stop using the topics: transactions left open by a failed case would block the next."""
         self.topic = ""
         self._cases = 0
         self._reconnect()
 
     def ends(self, topic: str, partitions: int, isolation_level: int) -> list[int]:
-        """Return high watermarks, or last stable offsets with read_committed."""
-        answer = self._call(
+        """Return the high watermarks, or the last stable offsets for read_committed."""
+        response = self._call(
             "list_offsets",
             4,
             replica_id=-1,
@@ -93,26 +98,26 @@ class Lane:
                 }
             ],
         )
-        (found,) = answer.topics
+        (found,) = response.topics
         for partition in found.partitions:
             assert partition.error_code == ErrorCode.none, partition
         return [p.offset for p in sorted(found.partitions, key=lambda p: p.partition_index)]
 
     def transactions(self, prefix: str) -> dict[str, str]:
-        """Return the states of the transactional ids with this prefix."""
-        answer = self._call("list_transactions", 0, state_filters=[], producer_id_filters=[])
-        assert answer.error_code == ErrorCode.none, answer
+        """Return the states of all transactional ids that start with `prefix`."""
+        response = self._call("list_transactions", 0, state_filters=[], producer_id_filters=[])
+        assert response.error_code == ErrorCode.none, response
         return {
             each.transactional_id: each.transaction_state
-            for each in answer.transaction_states
+            for each in response.transaction_states
             if each.transactional_id.startswith(prefix)
         }
 
     def fence(self, transactional_id: str) -> None:
-        """Fence the producer of a transactional id, which aborts its transaction."""
+        """Fence the producer of a transactional id. This aborts its open transaction."""
         deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
         while True:
-            answer = self._call(
+            response = self._call(
                 "init_producer_id",
                 3,
                 transactional_id=transactional_id,
@@ -120,38 +125,39 @@ class Lane:
                 producer_id=-1,
                 producer_epoch=-1,
             )
-            if answer.error_code == ErrorCode.none:
+            if response.error_code == ErrorCode.none:
                 return
             if time.monotonic() > deadline_s:
                 raise NotSettledError(
-                    f"{transactional_id} cannot be fenced: {answer.error_code.name}"
+                    f"fencing {transactional_id} failed: {response.error_code.name}"
                 )
             time.sleep(_POLL_S)
 
     def await_timeout(self, prefix: str) -> None:
-        """Wait until the brokers have aborted the open transactions with this prefix."""
+        """Wait until the brokers have aborted all transactions whose ids start with `prefix`."""
         deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
         while not _CLOSED.issuperset(self.transactions(prefix).values()):
             if time.monotonic() > deadline_s:
-                raise NotSettledError(f"transactions under {prefix} do not time out")
+                raise NotSettledError(f"transactions with the prefix {prefix} did not time out")
             time.sleep(_POLL_S)
 
     def committed(self, group_id: str) -> dict[int, int]:
-        """Return a group's committed offsets in the lane's topic, by partition."""
-        answer = self._call(
+        """Return the committed offsets of a group in the lane's topic, by partition."""
+        response = self._call(
             "offset_fetch",
             7,
             group_id=group_id,
             topics=[{"name": self.topic, "partition_indexes": list(range(TOPIC_PARTITIONS))}],
             require_stable=True,
         )
-        (topic,) = answer.topics
+        (topic,) = response.topics
         return {p.partition_index: p.committed_offset for p in topic.partitions}
 
     def await_closed(self, sink_id: str) -> None:
-        """Wait until no transaction of the sink is open and readers can read to the end.
+        """Wait until no transaction of the sink is open and consumers can read to the end.
 
-        Brokers write markers after they have answered EndTxn. Raise `NotSettledError` on timeout.
+        Brokers write markers after they have responded to EndTxn. Raises `NotSettledError` after a
+        timeout.
         """
         deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
         while True:
@@ -172,11 +178,14 @@ class Lane:
             stable = self.ends(topic, partitions, _READ_COMMITTED)
             ends = self.ends(topic, partitions, _READ_UNCOMMITTED)
             if stable != ends:
-                found.append(f"{topic} ends at {ends} and can be read up to {stable}")
+                found.append(f"{topic} ends at {ends}, but can be read only up to {stable}")
         return found
 
     def read(self, starts: Sequence[int]) -> list[tuple[bytes, int]]:
-        """Return the values and partitions that a read_committed reader sees from `starts` on."""
+        """Return the values and partitions that a read_committed consumer reads.
+
+        The consumer starts at the offsets in `starts`.
+        """
         consumer = self._reader()
         consumer.assign(
             [
@@ -192,8 +201,8 @@ class Lane:
             if message is None:
                 if time.monotonic() > deadline_s:
                     raise NotSettledError(
-                        f"{self.topic}: no end of partitions {unfinished} after "
-                        f"{SETTLE_TIMEOUT_S:g} s"
+                        f"{self.topic}: the ends of partitions {unfinished} were not reached "
+                        f"within {SETTLE_TIMEOUT_S:g} s"
                     )
                 continue
             error, value, partition = message.error(), message.value(), message.partition()
@@ -204,7 +213,7 @@ class Lane:
             elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                 unfinished.discard(partition)
             else:
-                raise NotSettledError(f"{self.topic} cannot be read: {error}")
+                raise NotSettledError(f"reading {self.topic} failed: {error}")
         consumer.unassign()
         return rows
 
@@ -212,7 +221,7 @@ class Lane:
         if self._consumer is None:
             self._consumer = confluent_kafka.Consumer(
                 {
-                    "bootstrap.servers": self.bootstrap_servers,
+                    "bootstrap.servers": self._cluster.bootstrap_servers,
                     "group.id": self._name,
                     "enable.auto.commit": False,
                     "enable.partition.eof": True,
@@ -242,10 +251,11 @@ class Lane:
 
 
 class Lanes:
-    """The lanes of a cluster, created on demand; a context manager."""
+    """A context manager for the lanes of a cluster, which are created on demand."""
 
-    def __init__(self, cluster: Cluster, *, name: str) -> None:
+    def __init__(self, cluster: Cluster, connection: Mapping[str, str], *, name: str) -> None:
         self._cluster = cluster
+        self._connection = connection
         self._name = name
         self._idle: queue.SimpleQueue[Lane] = queue.SimpleQueue()
         self._made: list[Lane] = []
@@ -253,7 +263,7 @@ class Lanes:
 
     @contextmanager
     def lane(self) -> Iterator[Lane]:
-        """Reserve a lane."""
+        """Reserve a lane for one case."""
         lane = self._take()
         try:
             yield lane
@@ -267,7 +277,7 @@ class Lanes:
         with self._lock:
             if not self._idle.empty():
                 return self._idle.get()
-            lane = Lane(self._cluster, f"{self._name}.{len(self._made)}")
+            lane = Lane(self._cluster, f"{self._name}.{len(self._made)}", self._connection)
             self._made.append(lane)
             return lane
 

@@ -1,7 +1,6 @@
-"""The matrix: records scenarios, derives cases from the recordings and runs them.
+"""The matrix: records scenarios, derives cases from the recordings and runs the cases.
 
-Purpose: `record`, `cases`, `stalls`, `run`. Invariant: the failpoint of a case was reached in a
-recorded run of its scenario. What it must not know: what failpoints mean.
+Invariant: the failpoint of each case was reached in a recorded run of its scenario.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _ACTIONS: Final = {FailureMode.FAILS: Action.FAIL}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """The failpoints that were reached in a run of a scenario with its preconditions only."""
+    """The failpoints that a run of a scenario reached, with only its preconditions injected."""
 
     scenario: Scenario
     reached: dict[ProcessKey, tuple[str, ...]]
@@ -35,7 +34,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A process of a scenario fails at a failpoint."""
+    """A case in which a process of a scenario fails at a failpoint."""
 
     scenario: Scenario
     process_key: ProcessKey
@@ -46,7 +45,10 @@ class Case:
         return f"{self.scenario.name}: {self.process_key} {self.mode.value} at {self.failpoint}"
 
     def run(self, session: Session) -> list[str]:
-        """Return the timeline. Raise what `Trial.run` raises, with the timeline in a note."""
+        """Run the case and return the timeline.
+
+        Raises the errors of `Trial.run`, with the timeline in a note.
+        """
         fault = InjectedFault(failpoint=self.failpoint, action=_ACTIONS.get(self.mode, Action.KILL))
         injection = Injection(
             process_key=self.process_key,
@@ -68,9 +70,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallCase:
-    """A process of a scenario stalls at a failpoint and wakes after its successor has continued.
+    """A case in which a process stalls at a failpoint and wakes after its successor has continued.
 
-    `lost_task`, `during_next_batch`: see `Trial.run_with_zombie`.
+    For `lost_task` and `during_next_batch`, see `Trial.run_with_zombie`.
     """
 
     scenario: Scenario
@@ -84,11 +86,11 @@ class StallCase:
         when = "during its next batch" if self.during_next_batch else "afterwards"
         return (
             f"{self.scenario.name}: {self.process_key} stalls at {self.failpoint}, {successor}, "
-            f"it wakes {when}"
+            f"the stalled process wakes {when}"
         )
 
     def run(self, session: Session) -> list[str]:
-        """See `Case.run`."""
+        """Run the case and return the timeline. See `Case.run`."""
         fault = InjectedFault(failpoint=self.failpoint, action=Action.STALL)
         with session.lanes.lane() as lane:
             trial = Trial(
@@ -119,7 +121,7 @@ class Result:
 
 @contextmanager
 def _timeline_in_errors(trial: Trial) -> Iterator[None]:
-    """Add the timeline to an error."""
+    """Add the timeline to an error as a note."""
     try:
         yield
     except Exception as error:
@@ -128,7 +130,7 @@ def _timeline_in_errors(trial: Trial) -> Iterator[None]:
 
 
 def record(session: Session, scenarios: Sequence[Scenario] = SCENARIOS) -> list[Recording]:
-    """Run each scenario, which must pass, and record the failpoints that it reaches."""
+    """Run each scenario and record the failpoints that it reaches. Every scenario must pass."""
 
     def run(scenario: Scenario) -> Recording:
         with session.lanes.lane() as lane:
@@ -142,10 +144,10 @@ def record(session: Session, scenarios: Sequence[Scenario] = SCENARIOS) -> list[
 
 
 def cases(recordings: Iterable[Recording]) -> list[Case]:
-    """Derive the kills: every failpoint, and every target between each pair of requests.
+    """Derive the cases with kills, which cover every failpoint and every gap between two requests.
 
-    Between two requests a process changes nothing outside itself. One of the failpoints between
-    them is therefore killed in all modes; each of the others is killed once, in any scenario.
+    A process changes nothing outside itself between two requests. Therefore only one failpoint in
+    each gap is used with all modes. Every other failpoint is used once, in one scenario.
     """
     found: list[Case] = []
     known: set[str] = set()
@@ -171,9 +173,10 @@ def cases(recordings: Iterable[Recording]) -> list[Case]:
 
 
 def stalls(recordings: Iterable[Recording], *, during_next_batch: bool) -> list[StallCase]:
-    """Derive the stalls: every target of the first driver run between each pair of requests.
+    """Derive the cases with stalls: one per gap between two requests in each target.
 
-    A zombie of a later run would repeat another scenario.
+    Only targets in the first driver run are used. A stall in a later run would repeat another
+    scenario.
     """
     found = [
         StallCase(
@@ -197,7 +200,7 @@ def stalls(recordings: Iterable[Recording], *, during_next_batch: bool) -> list[
 
 
 def _target_failpoints(recording: Recording, target: Target) -> tuple[ProcessKey, list[str]]:
-    """Return a target's process and its failpoints after those of the preconditions."""
+    """Return a target's process, and its failpoints after the failpoints of the preconditions."""
     process_key = ProcessKey(
         driver_run=target.driver_run,
         batch=target.batch,
@@ -206,7 +209,7 @@ def _target_failpoints(recording: Recording, target: Target) -> tuple[ProcessKey
     )
     reached = recording.reached.get(process_key)
     if reached is None:
-        raise LookupError(f"scenario {recording.scenario.name} has no {process_key}")
+        raise LookupError(f"scenario {recording.scenario.name} did not run {process_key}")
     begin = 0
     if process_key.driver_run == 0 and process_key.batch == BATCH:
         preconditions = [p for p in recording.scenario.preconditions if p.kind is process_key.kind]
@@ -219,7 +222,10 @@ def _target_failpoints(recording: Recording, target: Target) -> tuple[ProcessKey
 
 
 def _groups(failpoints: Sequence[str]) -> list[list[str]]:
-    """Group failpoints that have no request between them; each failpoint is in the first group."""
+    """Group failpoints that have no request between them.
+
+    A repeated failpoint belongs to only one group.
+    """
     groups: list[list[str]] = [[]]
     known: set[str] = set()
     for before, failpoint in zip(["", *failpoints], failpoints, strict=False):
@@ -232,7 +238,7 @@ def _groups(failpoints: Sequence[str]) -> list[list[str]]:
 
 
 def coverage_errors(recordings: Iterable[Recording]) -> list[str]:
-    """Return the differences between reached and declared steps and requests, as lines."""
+    """Return a line for each difference between reached and declared steps and requests."""
     reached = {point for each in recordings for points in each.reached.values() for point in points}
     return [
         *(f"no scenario reaches {name}" for name in sorted(never_reached(reached))),
@@ -250,7 +256,7 @@ def run(
     until_s: float | None = None,
     parallel: int = PARALLEL,
 ) -> Iterator[Result]:
-    """Run cases in parallel; start none after `until_s` (`time.monotonic()`)."""
+    """Run cases in parallel. No case starts after `until_s` (a time of `time.monotonic()`)."""
     left = iter(chosen)
 
     def one(case: AnyCase) -> Result:
@@ -277,7 +283,7 @@ def run(
 
 
 def shuffled(chosen: Sequence[AnyCase], seed: int) -> list[AnyCase]:
-    """Return the cases in random fault, so that the first ones are a sample."""
+    """Return the cases in random order, so that the first cases are a random sample."""
     fault = list(chosen)
     Random(seed).shuffle(fault)  # noqa: S311
     return fault

@@ -1,7 +1,7 @@
 """The messages between the harness and a process that it started.
 
-Invariant: messages are plain values; a function returns bytes, which its process has pickled as
-Spark does. What it must not know: the functions.
+Invariant: messages are plain values. The result of a function is bytes that its process has
+pickled, as Spark does.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from integration.failpoints.hook import InjectedFault
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """Run this function of `sink_calls` in a child, or with `warms_up` in the server itself.
+    """Runs a function of `sink_calls` in a child process, or in the server itself if `warms_up`.
 
-    A warm-up loads what is otherwise loaded on first use, so that all children have it.
+    A warm-up loads modules that would otherwise be loaded on first use, so that all children have
+    them.
     """
 
     function: str
@@ -34,7 +35,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class FaultReached:
-    """The failpoint of a fault is reached, and the fault is about to be injected."""
+    """The process has reached the failpoint of a fault and is about to inject the fault."""
 
     fault: InjectedFault
 
@@ -53,7 +54,7 @@ class RowsLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The function returned. `reached` are the failpoints, in order."""
+    """The function returned `value`. `reached` contains the failpoints in order."""
 
     value: bytes
     reached: tuple[str, ...]
@@ -61,7 +62,10 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The function raised. `kind` is the name of the error's class, `text` the traceback."""
+    """The function raised an error.
+
+    `kind` is the name of its class, and `text` is the traceback.
+    """
 
     kind: str
     text: str
@@ -69,7 +73,7 @@ class Failed:
 
     @property
     def line(self) -> str:
-        """The last line of the traceback, which is the error."""
+        """The last line of the traceback, which contains the error."""
         return self.text.strip().splitlines()[-1]
 
 

@@ -1,8 +1,8 @@
-"""The oracle of the failpoint matrix: compares what a reader sees with what was written.
+"""The oracle of the failpoint matrix: compares the rows in the topic with the written rows.
 
-Purpose: check that each row is there once, that no transaction is open, and that offsets are those
-of the last batch. Invariant: it reads through another client than the one under test. What it must
-not know: which faults were injected.
+Checks that the topic contains each row once, that no transaction is open, and that the committed
+offsets are the end offsets of the last batch. Invariant: the oracle does not use the client under
+test.
 """
 
 from __future__ import annotations
@@ -15,32 +15,51 @@ from integration.failpoints.lanes import Lane
 
 
 class DeliveryError(AssertionError):
-    """Rows or offsets are not as exactly-once delivery requires."""
+    """Rows or offsets violate exactly-once delivery.
+
+    `lost` and `duplicates` contain the wrong rows, with their partitions, if rows are wrong.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        lost: Counter[tuple[bytes, int]] | None = None,
+        duplicates: Counter[tuple[bytes, int]] | None = None,
+    ) -> None:
+        super().__init__(what)
+        self.lost = lost or Counter()
+        self.duplicates = duplicates or Counter()
 
 
 def check_rows(seen: Iterable[tuple[bytes, int]], written: Iterable[tuple[bytes, int]]) -> None:
-    """Raise `DeliveryError` unless each row is there once."""
+    """Raise `DeliveryError` unless each written row was seen exactly once."""
     found, wanted = Counter(seen), Counter(written)
     lost, duplicates = wanted - found, found - wanted
     if lost or duplicates:
-        raise DeliveryError(f"rows lost: {_few(lost)}; duplicate rows: {_few(duplicates)}")
+        raise DeliveryError(
+            f"rows lost: {_few(lost)}; duplicate rows: {_few(duplicates)}",
+            lost=lost,
+            duplicates=duplicates,
+        )
 
 
 def check(lane: Lane, sink_id: str, workload: Workload, starts: Sequence[int]) -> None:
-    """Check rows and transactions. Raise `DeliveryError`, or `NotSettledError` for an open
-    transaction.
+    """Check the rows and the transactions.
+
+    Raises `DeliveryError`, or `NotSettledError` for an open transaction.
     """
     lane.await_closed(sink_id)
     check_rows(lane.read(starts), workload.all_rows())
 
 
 def check_offsets(lane: Lane, group_id: str, checkpoint: Checkpoint) -> None:
-    """Raise `DeliveryError` unless the group's offsets are the end of the last batch."""
+    """Raise `DeliveryError` unless the group's offsets are the end offsets of the last batch."""
     wanted = dict(checkpoint.ends(checkpoint.done - 1))
     found = lane.committed(group_id)
     if found != wanted:
         raise DeliveryError(
-            f"group {group_id} has offsets {found}, and the last batch ended at {wanted}"
+            f"group {group_id} has offsets {found}, but the last batch ended at {wanted}"
         )
 
 

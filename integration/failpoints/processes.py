@@ -1,8 +1,8 @@
 """Starts processes through the fork server and waits for their outcomes.
 
-Purpose: start a process with a call and faults to inject, and return its outcome. Invariant: every
-wait ends; a process that does not respond is killed and reported. A process is signalled only while
-its connection is open, so that its id cannot have been reused. What it must not know: `sink_calls`.
+A process receives a call and the faults to inject. Invariant: every wait has a timeout; a process
+that does not respond is killed and reported. A process is signalled only while its connection is
+open, so its process id cannot have been reused.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ from integration.failpoints.messages import (
     Started,
 )
 
-ANSWER_TIMEOUT_S: Final = 60.0
+RESPONSE_TIMEOUT_S: Final = 60.0
 _START_TIMEOUT_S: Final = 60.0
 _LOG_CHARACTERS_MAX: Final = 8_000
 
 
 class ProcessTimeoutError(Exception):
-    """A process neither ended nor reached a fault in time."""
+    """A process neither ended nor reached a fault before a deadline."""
 
 
 class Process:
-    """One process that runs one call.
+    """A process that runs one call.
 
-    `lost_transactional_ids` are those that it has reported as lost when `outcome` returns.
+    `lost_transactional_ids` are the ids of transactions that the process has reported as lost. The
+    set is complete when `outcome` returns.
     """
 
     def __init__(self, connection: Connection, call: Call) -> None:
@@ -64,9 +65,12 @@ class Process:
         self,
         on_fault: Callable[[Self, InjectedFault], None],
         *,
-        timeout_s: float = ANSWER_TIMEOUT_S,
+        timeout_s: float = RESPONSE_TIMEOUT_S,
     ) -> Outcome:
-        """Wait for the outcome; call `on_fault` when the process is at the failpoint of a fault."""
+        """Wait for the outcome.
+
+        `on_fault` is called when the process has reached the failpoint of a fault.
+        """
         try:
             while True:
                 message = self._receive(timeout_s)
@@ -86,18 +90,18 @@ class Process:
         self._signal(signal.SIGSTOP)
 
     def wake(self) -> None:
-        """Send SIGCONT, and let the process continue from its failpoint."""
+        """Send SIGCONT, and let the process continue after its failpoint."""
         self._signal(signal.SIGCONT)
         self._connection.send(Resume())
 
     def kill(self) -> None:
-        """Send SIGKILL, unless the process has ended."""
+        """Send SIGKILL, unless the process has already ended."""
         self._signal(signal.SIGKILL)
 
     def end(self) -> None:
-        """Kill the process and wait for its end."""
+        """Kill the process and wait for it to exit."""
         self.kill()
-        self.outcome(lambda _process, _order: None)
+        self.outcome(lambda _process, _fault: None)
 
     def _receive(self, timeout_s: float) -> object:
         if not self._connection.poll(timeout_s):
@@ -123,7 +127,10 @@ class Process:
 
 
 class ForkServer:
-    """The fork server; a context manager that ends it with all its children."""
+    """A context manager for the fork server.
+
+    On exit, the server and all its children are killed.
+    """
 
     def __init__(self) -> None:
         self._closing = ExitStack()
@@ -142,7 +149,7 @@ class ForkServer:
         self._closing.callback(self._end)
         assert self._server.stdout is not None
         if self._server.stdout.readline() != b"ready\n":
-            logged = self.log_end()
+            logged = self.log_tail()
             self.close()
             raise RuntimeError(f"the fork server did not start:\n{logged}")
 
@@ -156,15 +163,15 @@ class ForkServer:
             raise
 
     def warm_up(self, function: str, *arguments: object) -> bytes:
-        """Run a function in the server itself, so that its children have loaded everything."""
+        """Run a function in the server itself, so that its children inherit what it loads."""
         with Client(self._path, family="AF_UNIX") as connection:
             connection.send(Call(function=function, arguments=arguments, warms_up=True))
-            answer = connection.recv()
-        assert isinstance(answer, Finished), answer
-        return answer.value
+            outcome = connection.recv()
+        assert isinstance(outcome, Finished), outcome
+        return outcome.value
 
-    def log_end(self) -> str:
-        """Return the last lines that processes have written to stderr."""
+    def log_tail(self) -> str:
+        """Return the last lines that the processes have written to stderr."""
         return self._log.read_text(errors="replace")[-_LOG_CHARACTERS_MAX:]
 
     def close(self) -> None:

@@ -1,7 +1,6 @@
-"""The report of a matrix run: how many cases passed at each failpoint, as Markdown and JSON.
+"""The report of a matrix run: the number of passed cases per failpoint, as Markdown and JSON.
 
-Purpose: count results and render them. Invariant: every number is counted from results. What it
-must not know: how cases are run. docs/failpoints.md explains the table.
+Invariant: every number is counted from results. docs/failpoints.md explains the table.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _NONE: Final = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """The number of cases that passed, and of all cases."""
+    """The number of passed cases and the number of all cases."""
 
     passed: int = 0
     all: int = 0
@@ -38,7 +37,7 @@ Failpoints = Mapping[str, Tally]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """The tallies of kills and stalls by failpoint."""
+    """The tallies of kills and of stalls, by failpoint."""
 
     kills: Failpoints = field(default_factory=dict)
     stalls: Failpoints = field(default_factory=dict)
@@ -56,7 +55,7 @@ def findings(results: Iterable[Result]) -> Findings:
 
 
 def rows(results: Iterable[Result]) -> list[dict[str, Any]]:
-    """Return one object per case."""
+    """Return one dictionary per case."""
     return [
         {
             "case": str(result.case),
@@ -96,7 +95,7 @@ def render(backend: str, results: Sequence[Result]) -> str:
 
 
 def _rows(failpoints: Iterable[str]) -> list[tuple[str, str]]:
-    """Return pairs of step and request in the order of steps; the step's own row has no request."""
+    """Return pairs of step and request in the order of steps. A step's own row has no request."""
     titles = [step.title for step in Step]
     found = {_step_and_request(failpoint, titles) for failpoint in failpoints}
     return sorted(found, key=lambda row: (titles.index(row[0]), row[1]))

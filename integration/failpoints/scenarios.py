@@ -1,10 +1,11 @@
-"""The scenarios in which failpoints are reached: a table.
+"""The table of scenarios in which failpoints are reached.
 
-Purpose: declare what is written, which faults every case of a scenario injects first, and which
-processes are then killed at each of their failpoints. Invariant: failpoints are not listed here; a
-recorded run lists them. What it must not know: how a case is run.
+A scenario declares the rows to write, the faults that each of its cases injects first, and the
+processes that are then killed at each of their failpoints. Invariant: this table does not list
+failpoints; recorded runs determine them.
 
-Faults are injected into batch 1 of 0 to 2: a decision precedes it, and a batch follows.
+Faults are injected into batch 1 of batches 0 to 2, so that one decision precedes the fault and one
+batch follows it.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ BATCHES: Final = 3
 
 
 class FailureMode(Enum):
-    """How a process fails at a failpoint, and what fails with it."""
+    """How a process fails at a failpoint, and whether the driver fails with it."""
 
     ALONE = "killed"
-    """The process is killed; Spark's driver aborts the batch."""
+    """The process is killed, and Spark's driver aborts the batch."""
 
     RETRIED = "killed, retried"
-    """The process of a task is killed; Spark starts another attempt."""
+    """The process of a task is killed, and Spark starts another attempt."""
 
     WITH_DRIVER = "killed with the driver"
     FAILS = "fails"
-    """The process raises an error, as if a connection broke."""
+    """The process raises an error like the error of a broken connection."""
 
 
 class Loss(Enum):
@@ -44,9 +45,9 @@ class Loss(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A process of the batch that is killed at each of its failpoints, in these ways.
+    """A process that is killed at each of its failpoints, once per mode.
 
-    `prefix` restricts the failpoints by name.
+    Only failpoints whose names start with `prefix` are used.
     """
 
     kind: ProcessKind
@@ -59,9 +60,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precondition:
-    """A fault that every case of a scenario injects into batch 1 of the first driver run.
+    """A fault that each case of a scenario injects into batch 1 of the first driver run.
 
-    With `meanwhile` the process is stalled, transactions are lost, and the process continues.
+    With `meanwhile`, the process is stalled, transactions are lost, and then the process continues.
     """
 
     kind: ProcessKind
@@ -76,12 +77,13 @@ class Precondition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One situation. `fails` are tasks of the first run's batch whose rows fail in the middle.
+    """A situation in which processes are killed.
 
-    `loss_between_runs` happens before the second driver run. With `short_transactions` the
-    transactions of the first run's batch time out after seconds; such scenarios are slow.
-    `is_refused`: the commit detects the loss before its decision, so no decided rows are lost.
-    `failures` is how many driver runs may fail although nothing was killed in them.
+    `fails` contains the tasks of batch 1 in the first driver run that fail after some of their
+    rows. `loss_between_runs` happens before the second driver run. With `short_transactions`, the
+    transactions of batch 1 in the first driver run time out after a few seconds; these scenarios
+    are slow. With `is_refused`, the commit detects the loss before its decision, so no decided rows
+    are lost. `failures` is the number of driver runs that may fail without an injected kill.
     """
 
     name: str
@@ -114,7 +116,7 @@ SCENARIOS: Final = (
     ),
     Scenario(
         name="first-start",
-        title="the first batch; the commit topic does not exist yet",
+        title="the first batch, before the commit topic exists",
         fresh_commit_topic=True,
         targets=(
             Target(kind=ProcessKind.PLANNING, batch=0, modes=(FailureMode.WITH_DRIVER,)),
@@ -131,7 +133,7 @@ SCENARIOS: Final = (
     ),
     Scenario(
         name="failing-task",
-        title="a task fails in the middle of its rows; Spark aborts the batch",
+        title="a task fails after some of its rows, and Spark aborts the batch",
         fails=frozenset({1}),
         failures=1,
         targets=(
@@ -141,7 +143,7 @@ SCENARIOS: Final = (
     ),
     Scenario(
         name="abort-undecided",
-        title="the commit dies while it writes its decision; Spark aborts the batch",
+        title="the commit is killed while it writes its decision, and Spark aborts the batch",
         preconditions=(
             Precondition(
                 kind=ProcessKind.COMMIT, failpoint="commit.decide.flush.after", kills_driver=False
@@ -153,7 +155,7 @@ SCENARIOS: Final = (
     ),
     Scenario(
         name="abort-decided",
-        title="the commit dies after its decision; Spark aborts the batch nevertheless",
+        title="the commit is killed after its decision, but Spark aborts the batch",
         preconditions=(
             Precondition(
                 kind=ProcessKind.COMMIT, failpoint="commit.decide.after", kills_driver=False
@@ -163,7 +165,7 @@ SCENARIOS: Final = (
     ),
     Scenario(
         name="decided-before",
-        title="the driver died after the decision; its successor rolls the batch forward",
+        title="the driver was killed after the decision, and the next driver rolls it forward",
         preconditions=(_DECIDED,),
         targets=(
             Target(kind=ProcessKind.PLANNING, driver_run=1, modes=(FailureMode.WITH_DRIVER,)),
@@ -181,7 +183,7 @@ SCENARIOS: Final = (
     ),
     Scenario(
         name="prepared-before",
-        title="the driver died before the decision; its successor sweeps",
+        title="the driver was killed before the decision, and the next driver sweeps",
         preconditions=(Precondition(kind=ProcessKind.COMMIT, failpoint="commit.decide.before"),),
         targets=(
             Target(kind=ProcessKind.PLANNING, driver_run=1, modes=(FailureMode.WITH_DRIVER,)),
@@ -190,7 +192,7 @@ SCENARIOS: Final = (
     ),
     Scenario(
         name="lost-before",
-        title="a task's rows are lost after the decision and written again",
+        title="the rows of a task are lost after the decision and are written again",
         preconditions=(_DECIDED,),
         loss_between_runs=Loss.FENCED,
         targets=(
@@ -205,7 +207,7 @@ SCENARIOS: Final = (
     ),
     Scenario(
         name="lost-in-commit",
-        title="a task's rows are lost between the decision and its roll-forward",
+        title="the rows of a task are lost between the decision and the roll-forward",
         preconditions=(
             Precondition(
                 kind=ProcessKind.COMMIT,
@@ -232,7 +234,7 @@ SCENARIOS: Final = (
     ),
     Scenario(
         name="two-phase",
-        title="a micro-batch with `twoPhaseCommit` after a driver that died before its decision",
+        title="a micro-batch with `twoPhaseCommit`, after a driver was killed before its decision",
         options={"twoPhaseCommit": "true"},
         preconditions=(Precondition(kind=ProcessKind.COMMIT, failpoint="commit.decide.before"),),
         targets=(
@@ -245,7 +247,7 @@ SCENARIOS: Final = (
 SLOW_SCENARIOS: Final = (
     Scenario(
         name="timed-out-before",
-        title="the driver died after the decision; then all transactions time out",
+        title="the driver was killed after the decision, and then all transactions time out",
         preconditions=(_DECIDED,),
         short_transactions=True,
         loss_between_runs=Loss.TIMED_OUT,
@@ -260,7 +262,7 @@ SLOW_SCENARIOS: Final = (
     ),
     Scenario(
         name="timed-out-unverified",
-        title="all transactions time out before the commit verifies them; it refuses",
+        title="all transactions time out before the commit verifies them, so the commit fails",
         preconditions=(
             Precondition(
                 kind=ProcessKind.COMMIT,
@@ -276,7 +278,7 @@ SLOW_SCENARIOS: Final = (
     ),
     Scenario(
         name="timed-out-undecided",
-        title="all transactions time out after the commit has verified them; it refuses",
+        title="all transactions time out after the commit verified them, so the commit fails",
         preconditions=(
             Precondition(
                 kind=ProcessKind.COMMIT,
@@ -291,7 +293,7 @@ SLOW_SCENARIOS: Final = (
         targets=(),
     ),
 )
-"""Scenarios that wait for a timeout of seconds."""
+"""Scenarios that wait a few seconds for a timeout."""
 
 VERSION_DEPENDENT: Final = frozenset(
     {"micro-batch", "failing-task", "decided-before", "lost-before", "lost-in-commit"}

@@ -1,8 +1,8 @@
-"""Forks a process per connection: `python -m integration.failpoints.server SOCKET`.
+"""A server that forks a process per connection: `python -m integration.failpoints.server SOCKET`.
 
-Purpose: start processes that have everything imported, at the cost of a fork. Invariant: children
-share only what was imported; all children end when the server's stdin is closed, stopped ones too.
-What it must not know: what a child runs; the first message of its connection (`Call`) names it.
+A fork is fast and gives the child all imported modules. Invariant: children share only imported
+modules and the results of warm-ups. All children, including stopped ones, end when the server's
+stdin is closed.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ def _serve(path: str) -> None:
 
 
 def _run_child(connection: Connection, call: Call) -> None:
-    """Never returns."""
+    """Run the call in this child process, and exit."""
     status = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _answer(connection, call)
+        _respond(connection, call)
         status = 0
     except (EOFError, BrokenPipeError):
-        pass  # the harness has closed the connection
+        pass  # the harness closed the connection
     except BaseException:
         traceback.print_exc()
     finally:
@@ -89,7 +89,7 @@ def _run_child(connection: Connection, call: Call) -> None:
 
 
 class _LostRowsHandler(logging.Handler):
-    """Sends `RowsLost` for each log record with the attribute `lost_transactional_ids`."""
+    """Sends `RowsLost` for each log record that has a `lost_transactional_ids` attribute."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class _LostRowsHandler(logging.Handler):
                 self._connection.send(RowsLost(transactional_ids=transactional_ids))
 
 
-def _answer(connection: Connection, call: Call) -> None:
+def _respond(connection: Connection, call: Call) -> None:
     connection.send(Started(process_id=os.getpid()))
     logging.getLogger(pyspark_kafka.__name__).addHandler(_LostRowsHandler(connection))
 
@@ -140,7 +140,7 @@ def main(path: str) -> None:
     finally:
         with suppress(OSError):
             os.unlink(path)  # noqa: PTH108
-        os.killpg(0, signal.SIGKILL)  # all children, and this process
+        os.killpg(0, signal.SIGKILL)  # kills all children and this process
 
 
 if __name__ == "__main__":

@@ -1,21 +1,19 @@
-"""The fork server and the lanes of a cluster: all that cases need.
+"""A session: the fork server and the lanes of a cluster, which all cases share.
 
-Purpose: open and close them together. Invariant: the server's warm-up writes to its own topic. What
-it must not know: cases.
+Invariant: the server's warm-up writes to its own topic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from integration.clusters import Cluster
-from integration.failpoints.lanes import Lanes
+from integration.clusters import Cluster, restricted_user
+from integration.failpoints.lanes import PREFIXES, Lanes
 from integration.failpoints.processes import ForkServer
 from integration.failpoints.sink_calls import Sink, TaskInput
 
-_TOPIC = "warm-up"
 _PROPERTIES = {
     "spark.jobGroup.id": "warm-up",
     "sql.streaming.queryId": "warm-up",
@@ -25,28 +23,39 @@ _PROPERTIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """The resources of a case."""
+    """The resources that cases share."""
 
     server: ForkServer
     lanes: Lanes
 
 
 @contextmanager
-def open_session(cluster: Cluster, *, name: str) -> Iterator[Session]:
-    """Open a session on a cluster with `lanes.SETTINGS`; topic names start with `name`."""
-    with ForkServer() as server, Lanes(cluster, name=name) as lanes:
-        _warm_up(server, cluster, f"{name}.{_TOPIC}")
+def open_session(cluster: Cluster, *, name: str, is_secured: bool = False) -> Iterator[Session]:
+    """Open a session on a cluster that has the configs in `lanes.SETTINGS`.
+
+    The names of topics contain `name`. With `is_secured`, the sink connects as the restricted user,
+    and the cluster must have been opened with its security and configs.
+    """
+    connection = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
+    if is_secured:
+        restricted_user.allow(cluster, PREFIXES)
+        connection = restricted_user.options(cluster)
+    with ForkServer() as server, Lanes(cluster, connection, name=name) as lanes:
+        _warm_up(server, cluster, f"{name}.warm-up", connection)
         yield Session(server=server, lanes=lanes)
 
 
-def _warm_up(server: ForkServer, cluster: Cluster, topic: str) -> None:
+def _warm_up(
+    server: ForkServer, cluster: Cluster, name: str, connection: Mapping[str, str]
+) -> None:
+    topic = f"{PREFIXES.outputs}{name}"
     cluster.create_topic(topic, partitions=1)
     sink = Sink(
         options={
-            "kafka.bootstrap.servers": cluster.bootstrap_servers,
+            **connection,
             "topic": topic,
-            "transactionalId": topic,
-            "commitTopic": f"{topic}.commits",
+            "transactionalId": f"{PREFIXES.sink_ids}{name}",
+            "commitTopic": f"{PREFIXES.commit_topics}{name}",
         },
         is_streaming=True,
     )

@@ -1,12 +1,12 @@
-"""Calls the sink as Spark's Python processes call a data source that writes.
+"""Calls the sink as Spark's Python processes do.
 
-Purpose: create a writer and pickle it, write a partition, commit or abort. Invariant: two calls
-exchange only bytes that one of them has pickled, as with Spark. What it must not know: who calls,
-in which fault, and which faults are injected.
+Creates a writer and pickles it, writes a partition, commits or aborts. Invariant: as in Spark, two
+calls exchange only bytes that one of them has pickled.
 
-Follows `write_into_data_source`, `commit_data_source_write` and `python_streaming_sink_runner` of
-`pyspark.sql.worker`: in a stream, the process that commits creates its own writer from the options;
-in a batch job it gets the writer that planning pickled.
+The calls follow `write_into_data_source`, `commit_data_source_write` and
+`python_streaming_sink_runner` of `pyspark.sql.worker`. In a streaming query, the process that
+commits creates its own writer from the options. In a batch job, it receives the writer that was
+pickled at planning.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Writer = DataSourceWriter | DataSourceStreamWriter
 
 
 class RowsFailedError(Exception):
-    """The rows of a task cannot be computed."""
+    """The error of a task whose rows cannot be computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sink:
-    """The options of a user's `writeStream` or `write`."""
+    """The options that a user sets on `writeStream` or `write`."""
 
     options: Mapping[str, str]
     is_streaming: bool
@@ -48,9 +48,9 @@ class Sink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInput:
-    """A task attempt: Spark's ids and properties, and rows with their Kafka partition.
+    """The input of a task attempt: Spark's ids and properties, and rows with Kafka partitions.
 
-    `fails_after` is the number of rows after which the computation fails.
+    If `fails_after` is set, computing the rows fails after this number of rows.
     """
 
     partition: int
@@ -62,11 +62,11 @@ class TaskInput:
 
 
 def plan(sink: Sink) -> bytes:
-    """Create a writer and pickle it for the tasks and for the commit of a batch job."""
+    """Create a writer, and pickle it for the tasks and for the commit of a batch job."""
     writer = _create(sink)
 
     def write(rows: Iterator[pa.RecordBatch]) -> Any:
-        # Spark, too, gives the tasks a closure over the writer.
+        # Spark also sends a closure over the writer to the tasks.
         return writer.write(rows)
 
     for_tasks = _PICKLES.dumps(write)
@@ -89,7 +89,7 @@ def write(planned: bytes, task: TaskInput) -> bytes:
 
 
 def commit(sink: Sink, planned: bytes, messages: Sequence[bytes | None], batch_id: int) -> bytes:
-    """Commit a batch; return no bytes."""
+    """Commit a batch; return empty bytes."""
     writer, loaded = _load(sink, planned, messages)
     if sink.is_streaming:
         writer.commit(loaded, batch_id)
@@ -99,7 +99,7 @@ def commit(sink: Sink, planned: bytes, messages: Sequence[bytes | None], batch_i
 
 
 def abort(sink: Sink, planned: bytes, messages: Sequence[bytes | None], batch_id: int) -> bytes:
-    """Abort a batch; return no bytes. Failed tasks have None as message."""
+    """Abort a batch; return empty bytes. The messages of failed tasks are None."""
     writer, loaded = _load(sink, planned, messages)
     if sink.is_streaming:
         writer.abort(loaded, batch_id)
@@ -130,4 +130,4 @@ def _batches(task: TaskInput) -> Iterator[pa.RecordBatch]:
         columns = [pa.array(values, pa.binary()), pa.array(partitions, pa.int32())]
         yield pa.RecordBatch.from_arrays(columns, schema=_COLUMNS)
     if task.fails_after is not None:
-        raise RowsFailedError(f"the rows after the first {task.fails_after} cannot be computed")
+        raise RowsFailedError(f"computing rows failed after {task.fails_after} rows")

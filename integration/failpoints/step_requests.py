@@ -1,8 +1,9 @@
-"""The requests of each step: a table that recorded runs are compared with.
+"""The requests of each step, as a table that is compared with recorded runs.
 
-Purpose: `REQUESTS` names what every recording of all scenarios reaches, `OCCASIONAL` what some
-also reach. Invariant: nothing here is derived from the connector's code; a step or request that is
-missing here, or that no scenario reaches, fails the test. What it must not know: scenarios.
+`REQUESTS` contains the requests that the recordings of all scenarios together must reach.
+`OCCASIONAL` contains requests that they may reach. Invariant: nothing here is derived from the
+connector's code. The test fails if a step or request is reached but not declared here, or declared
+but not reached by any scenario.
 """
 
 from __future__ import annotations
@@ -53,27 +54,28 @@ REQUESTS: Final[Mapping[Step, frozenset[str]]] = {
     Step.ABORT_TASKS: frozenset({"end_transactions"}),
     Step.ABORT_SWEEP: _SWEEP,
 }
-"""The requests that each step makes in at least one scenario, by the names of their failpoints."""
+"""The requests that each step sends in at least one scenario, with the names of their failpoints.
+"""
 
 OCCASIONAL: Final[Mapping[Step, frozenset[str]]] = {
-    # A sweep fences a transaction whose end is not complete when the sweep lists it.
+    # A sweep fences transactions that are still ending when the sweep lists them.
     Step.COMMIT_SWEEP: frozenset({"init_producer_id"}),
     Step.ABORT_SWEEP: frozenset({"init_producer_id"}),
 }
-"""Requests that depend on how fast brokers are: they are allowed, and need not be reached."""
+"""Requests that depend on the speed of the brokers: they are allowed, but not required."""
 
 
 def never_reached(failpoints: Iterable[str]) -> set[str]:
-    """Return the declared failpoints of steps and requests that are not among these."""
+    """Return the declared failpoints of steps and requests that are not in `failpoints`."""
     declared = {f"{step.title}.{when}" for step in Step for when in ("before", "after")}
     for step in Step:
-        # A request that reads until it finds something has no `after`.
+        # A generator that its caller does not exhaust never reaches its `after`.
         declared |= {f"{step.title}.{request}.before" for request in REQUESTS[step]}
     return declared - set(failpoints)
 
 
 def undeclared(failpoints: Iterable[str]) -> set[str]:
-    """Return those of these failpoints that belong to no declared step or request."""
+    """Return the failpoints that do not belong to a declared step or request."""
     names = {step.title for step in Step}
     for step in Step:
         requests = REQUESTS[step] | OCCASIONAL.get(step, frozenset())

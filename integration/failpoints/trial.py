@@ -1,7 +1,7 @@
-"""Runs one scenario to its end: successive driver runs, and then the oracle.
+"""A trial: runs one scenario to its end with successive driver runs, and then calls the oracle.
 
-Purpose: `Trial`. Invariant: a trial passes only if every fault was injected, no driver run failed
-without a fault, and a reader sees each row once. What it must not know: the matrix of cases.
+Invariant: a trial passes only if every fault was injected, no driver run failed without a fault,
+and a consumer reads each row once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from integration.failpoints.driver import (
     Workload,
 )
 from integration.failpoints.hook import Action, InjectedFault
-from integration.failpoints.lanes import Lane
+from integration.failpoints.lanes import PREFIXES, Lane
 from integration.failpoints.oracle import DeliveryError
 from integration.failpoints.processes import ForkServer
 from integration.failpoints.scenarios import BATCH, BATCHES, Loss, Scenario
@@ -37,25 +37,25 @@ from integration.failpoints.sink_calls import Sink
 from pyspark_kafka.sink.exactly_once.names import parse_task_id
 
 _FENCED: Final = 0
-"""The Spark partition whose task loses its transaction."""
+"""The Spark partition whose transaction is fenced."""
 
 _SHORT: Final = {"transactionTimeout": "4s"}
-"""Enough time for a batch, and a short wait."""
+"""A timeout that is long enough for a batch, but short enough to wait for."""
 
 _BEFORE_WAKING: Final = BATCH + 1
-"""The successor completes the zombie's batch before the zombie wakes."""
+"""The number of batches that are completed, including its own, before the zombie wakes."""
 
 
 class NotReachedError(AssertionError):
-    """A failpoint was not reached, or a loss did not happen, as the case requires."""
+    """A case did not reach its failpoint, or did not lose rows as its scenario requires."""
 
 
 @dataclass(kw_only=True)
 class Trial:
-    """A scenario on a lane, with injections in addition to those of its preconditions.
+    """A scenario on a lane, with injections in addition to its preconditions.
 
-    `reached` and `timeline` cover all driver runs. `transactional=False` omits the option
-    `transactionalId`, so that writes are at least once.
+    `reached` and `timeline` cover all driver runs. With `transactional=False`, the
+    `transactionalId` option is omitted, so that delivery is at least once.
     """
 
     server: ForkServer
@@ -68,7 +68,7 @@ class Trial:
     timeline: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._sink_id = f"sink-{uuid.uuid4().hex[:12]}"
+        self._sink_id = f"{PREFIXES.sink_ids}{uuid.uuid4().hex[:12]}"
         self._driver_run_count = 0
         self._failures = 0
         self._injected: list[Injection] = []
@@ -84,19 +84,21 @@ class Trial:
         ]
 
     def run(self) -> None:
-        """Run the driver until all batches are done. Raise `DeliveryError`, `NotSettledError` or
-        `NotReachedError`.
+        """Run the driver until all batches are done.
+
+        Raises `DeliveryError`, `NotSettledError` or `NotReachedError`.
         """
         with self._prepared() as (workload, checkpoint, starts):
             self._run_to_the_end(workload, checkpoint)
             self._check(workload, checkpoint, starts)
 
     def run_with_zombie(self, *, lost_task: bool, during_next_batch: bool) -> None:
-        """Stall the process of the one injection until its successor has completed the batch.
+        """Stall the process of the only injection until its successor has completed the batch.
 
-        `lost_task`: the successor is the next attempt of the task, else the next driver run.
-        `during_next_batch`: the zombie runs while the commit of the next batch is stalled; the
-        planning of one more batch cleans up what the zombie left open. Raise as `run` does.
+        The successor is the next attempt of the task with `lost_task`, and the next driver run
+        otherwise. With `during_next_batch`, the zombie continues while the commit of the next batch
+        is stalled, and the planning of one more batch cleans up transactions that the zombie left
+        open. Raises the errors of `run`.
         """
         with self._prepared(batches=BATCHES + during_next_batch) as (workload, checkpoint, starts):
             stall = Stall()
@@ -128,7 +130,7 @@ class Trial:
                     self._wake(stall, zombie, thread)
             finally:
                 stall.release()
-            # The zombie may fail.
+            # A failure of the zombie is allowed.
             self._failures = 0
             self._run_to_the_end(workload, checkpoint)
             self._check(workload, checkpoint, starts)
@@ -141,7 +143,7 @@ class Trial:
         for each in (thread, *zombie.zombies):
             each.join(STALL_TIMEOUT_S)
             if each.is_alive():
-                raise DeliveryError("the zombie did not end")
+                raise DeliveryError("the zombie did not end in time")
 
     @contextmanager
     def _during_next_commit(self, workload: Workload, checkpoint: Checkpoint) -> Iterator[None]:
@@ -186,10 +188,7 @@ class Trial:
             yield workload, checkpoint, starts
 
     def _options(self, checkpoint: str) -> Mapping[str, str]:
-        options = {
-            "kafka.bootstrap.servers": self.lane.bootstrap_servers,
-            "topic": self.lane.topic,
-        }
+        options = {**self.lane.connection, "topic": self.lane.topic}
         if not self.transactional:
             return options
         options |= {"transactionalId": self._sink_id, "commitTopic": self.lane.commit_topic}
@@ -203,7 +202,7 @@ class Trial:
 
     @property
     def _group_id(self) -> str:
-        return f"group-{self._sink_id}"
+        return f"{PREFIXES.groups}{self._sink_id}"
 
     def _run_to_the_end(
         self, workload: Workload, checkpoint: Checkpoint, *, until: int | None = None
@@ -274,9 +273,9 @@ class Trial:
                 )
         has_lost = bool(self._lost_transactional_ids)
         if has_lost and not self._expects_loss:
-            raise DeliveryError("decided rows were lost although the scenario loses none")
+            raise DeliveryError("decided rows were lost, but the scenario should not lose any")
         if self._expects_loss and not has_lost:
-            raise NotReachedError("no decided rows were lost although the scenario loses some")
+            raise NotReachedError("no decided rows were lost, but the scenario should lose some")
         if self.transactional:
             oracle.check(self.lane, self._sink_id, workload, starts)
         else:

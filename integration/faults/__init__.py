@@ -1,1 +1,1 @@
-"""Faults between nodes and clients, for any backend: see `proxy` and `links`."""
+"""Fault injection between nodes and clients, for all backends: see `proxy` and `links`."""

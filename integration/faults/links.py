@@ -1,25 +1,30 @@
-"""A proxy in front of every node of a cluster: `open_cluster(..., links=ProxiedLinks())`.
+"""Proxies in front of all nodes of a cluster, for `open_cluster(..., links=ProxiedLinks())`.
 
-Purpose: brokers advertise their proxies, so that clients and other brokers connect through them;
-each broker connects to the controller through its own proxy. Invariant: one proxy per link, closed
-with the links. What it must not know: the backend.
+Brokers advertise the addresses of their proxies, so that clients and other brokers connect through
+them. Each broker connects to the controller through a proxy of its own. Invariant: there is one
+proxy per link, and closing the links closes all proxies.
 
-Followers fetch through the leader's proxy as well: a rule that matches their client id cuts off one
-follower and no client (`is_follower`).
+Followers also fetch through the leader's proxy. A rule that matches a follower's client id affects
+only this follower and no client: see `is_follower`.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from integration.faults.proxy import TcpProxy
 from integration.faults.rules import Match, RequestHeader, of_api
 
+_Key = TypeVar("_Key")
+
 
 def is_follower(broker_id: int) -> Match:
-    """Return a matcher for the replica fetchers of this broker, by Kafka's client id for them."""
+    """Return a matcher for requests of this broker's replica fetchers.
+
+    Kafka's replica fetchers have the client id `broker-ID-fetcher-N`.
+    """
     asks = of_api("fetch", "offset_for_leader_epoch", "list_offsets")
     prefix = f"broker-{broker_id}-fetcher"
 
@@ -30,32 +35,47 @@ def is_follower(broker_id: int) -> Match:
 
 
 class ProxiedLinks:
-    """`Links` through proxies: of a broker's clients (`brokers[id]`) and to its controller.
+    """Links through proxies.
 
-    `controllers[id]` is between the broker and the controller. Use it as a context manager, and
-    close the cluster first.
+    `brokers[id]` is the proxy between the broker and its clients, including other brokers, and
+    `secured[id, listener]` the proxy in front of a secured listener. `controllers[id]` is the proxy
+    between the broker and the controller. Use the links as a context manager, and close the cluster
+    first.
     """
 
     def __init__(self) -> None:
         self.brokers: dict[int, TcpProxy] = {}
+        self.secured: dict[tuple[int, str], TcpProxy] = {}
         self.controllers: dict[int, TcpProxy] = {}
 
     def to_broker(self, broker_id: int, address: str) -> str:
-        """Return the address of a proxy in front of this broker."""
+        """Create a proxy in front of a broker and return its address."""
         return _replace(self.brokers, broker_id, address)
 
+    def to_secured(self, broker_id: int, listener: str, address: str) -> str:
+        """Create a proxy in front of a secured listener and return its address."""
+        return _replace(self.secured, (broker_id, listener), address)
+
     def to_controller(self, broker_id: int, address: str) -> str:
-        """Return the address of a proxy between this broker and the controller."""
+        """Create a proxy between a broker and the controller and return its address."""
         return _replace(self.controllers, broker_id, address)
 
     def heal(self) -> None:
-        """End all faults."""
-        for proxy in (*self.brokers.values(), *self.controllers.values()):
+        """End all faults of all proxies."""
+        for proxy in self._all():
             proxy.heal()
+
+    def of_broker(self, broker_id: int) -> list[TcpProxy]:
+        """Return the proxies of all listeners of a broker."""
+        secured = [proxy for (each, _), proxy in self.secured.items() if each == broker_id]
+        return [self.brokers[broker_id], *secured]
+
+    def _all(self) -> list[TcpProxy]:
+        return [*self.brokers.values(), *self.secured.values(), *self.controllers.values()]
 
     def close(self) -> None:
         with ExitStack() as closing:
-            for proxy in (*self.brokers.values(), *self.controllers.values()):
+            for proxy in self._all():
                 closing.callback(proxy.close)
 
     def __enter__(self) -> Self:
@@ -70,8 +90,8 @@ class ProxiedLinks:
         self.close()
 
 
-def _replace(proxies: dict[int, TcpProxy], broker_id: int, address: str) -> str:
-    if broker_id in proxies:
-        proxies.pop(broker_id).close()
-    proxies[broker_id] = TcpProxy(address)
-    return proxies[broker_id].address
+def _replace(proxies: dict[_Key, TcpProxy], key: _Key, address: str) -> str:
+    if key in proxies:
+        proxies.pop(key).close()
+    proxies[key] = TcpProxy(address)
+    return proxies[key].address

@@ -1,10 +1,11 @@
 """A TCP proxy between clients and a broker, or between nodes, that injects faults.
 
-Purpose: network faults for any backend: latency, throttling, links that are cut in one or both
-directions, closed and refused connections, and faults of single requests by API and client id.
-Invariant: bytes pass in order and unchanged, memory is bounded (`CHUNK_BYTES` per direction of a
-connection), and `close` leaves no thread, task or socket. What it must not know: the protocol,
-except frame lengths, request headers and the correlation ids of responses.
+The faults work with all backends: latency, limited throughput, links that are cut in one or both
+directions, closed and refused connections, and faults in individual requests, selected by API and
+client id. Invariant: bytes are forwarded in order and unchanged. Memory is bounded by `CHUNK_BYTES`
+per direction of a connection. `close` leaves no thread, task or socket. The only parts of the
+protocol that it depends on are frame lengths, request headers and the correlation ids of responses.
+It also forwards TLS records, in which it does not recognize requests.
 
 Clients connect to the addresses that brokers advertise: see `integration.faults.links`.
 """
@@ -14,19 +15,19 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-import threading
-from collections.abc import Coroutine
+from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self
 
+from broker_ref.io.event_loop import EventLoopThread
 from integration.clusters.ports import free_ports
 from integration.faults.rules import (
     FIXED_HEADER_BYTES,
-    Fate,
     Match,
     RequestHeader,
     Rule,
+    RuleAction,
     parse_header,
 )
 
@@ -35,7 +36,8 @@ _HOST = "127.0.0.1"
 _CALL_TIMEOUT_S = 30.0
 _HOLD_POLL_S = 0.01
 _BIND_ATTEMPTS = 5
-_Result = TypeVar("_Result")
+_TLS_CONTENT_TYPES = range(20, 25)
+_TLS_MAJOR_VERSION = 3
 
 
 class Direction(Enum):
@@ -47,15 +49,18 @@ BOTH = frozenset(Direction)
 
 
 class ConnectionDroppedError(Exception):
-    """A rule closes this connection."""
+    """A rule requires the proxy to close this connection."""
 
 
 class _Connection:
-    """The two sides of one connection, and the responses that it must not deliver."""
+    """A client's connection and the matching connection to the broker.
+
+    `dropped_correlation_id` is the correlation id of the response that must not reach the client.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.client_reader, self.client_writer = reader, writer
-        self.losing: int | None = None
+        self.dropped_correlation_id: int | None = None
 
     async def connect(self, target: tuple[str, int]) -> None:
         opened = await asyncio.open_connection(*target, limit=CHUNK_BYTES)
@@ -68,9 +73,9 @@ class _Connection:
 
 
 class TcpProxy:
-    """Listens on `address` and forwards everything to `target` (`host:port`), except for faults.
+    """Proxy that listens on `address` and forwards bytes to `target` (`host:port`).
 
-    All methods are thread-safe. A context manager.
+    All methods are thread-safe. The proxy is a context manager.
     """
 
     def __init__(self, target: str) -> None:
@@ -81,24 +86,24 @@ class TcpProxy:
         self._server: asyncio.Server | None = None
         self._delay_s = dict.fromkeys(Direction, 0.0)
         self._bytes_per_second: float | None = None
+        self._is_closed = False
         self._errors: list[ExceptionGroup[Exception]] = []
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name=f"TcpProxy to {target}", daemon=True
+        self._loop_thread = EventLoopThread(
+            f"TcpProxy to {target}", call_timeout_seconds=_CALL_TIMEOUT_S
         )
-        self._thread.start()
-        # Set while bytes may pass.
+        self._call = self._loop_thread.call
+        # An event is set while bytes may be forwarded in its direction.
         self._gates = {direction: asyncio.Event() for direction in Direction}
         try:
             self._call(self._open_gates(BOTH))
             self._port = self._call(self._listen_anywhere())
         except BaseException:
-            self._stop_loop()
+            self._loop_thread.close()
             raise
 
     @property
     def address(self) -> str:
-        """`127.0.0.1:PORT`, the address of the proxy."""
+        """The address on which the proxy listens, `127.0.0.1:PORT`."""
         return f"{_HOST}:{self._port}"
 
     @property
@@ -107,54 +112,55 @@ class TcpProxy:
         return len(self._connections)
 
     def delay(self, seconds: float, *, directions: frozenset[Direction] = BOTH) -> None:
-        """Delay each frame."""
+        """Delay each frame by this number of seconds."""
         for direction in directions:
             self._delay_s[direction] = seconds
 
     def throttle(self, bytes_per_second: float | None) -> None:
-        """Limit the throughput of each direction of each connection; None is no limit."""
+        """Limit the throughput of each direction of each connection. None removes the limit."""
         self._bytes_per_second = bytes_per_second
 
     def cut(self, *, directions: frozenset[Direction] = BOTH) -> None:
-        """Stop all bytes, including the end of a connection, as if packets were lost.
+        """Stop forwarding bytes and connection closes, as if packets were lost.
 
-        New connections are accepted; if the direction to the broker is cut, they never reach it.
-        Delayed bytes pass after `uncut` or `heal`.
+        New connections are accepted. If the direction to the broker is cut, they do not reach the
+        broker. The bytes that were held back are forwarded after `uncut` or `heal`.
         """
         self._call(self._close_gates(directions))
 
     def uncut(self) -> None:
-        """Let bytes pass again in both directions; rules stay active."""
+        """Forward bytes in both directions again. Rules stay active."""
         self._call(self._open_gates(BOTH))
 
     def drop_connections(self) -> None:
-        """Close every connection; new ones are accepted."""
+        """Close all connections. New connections are accepted."""
         self._call(self._abort_connections())
 
     def refuse_connections(self) -> None:
-        """Close every connection and refuse new ones, as if nobody listened."""
+        """Close all connections and refuse new ones, as if nothing listened on the port."""
         self._call(self._refuse())
 
     def drop_requests(self, match: Match, *, times: int | None = 1) -> Rule:
         """Close the connection instead of forwarding a matching request."""
-        return self._add(Rule(match, Fate.DROP, times=times))
+        return self._add(Rule(match, RuleAction.DROP, times=times))
 
-    def lose_answers(self, match: Match, *, times: int | None = 1) -> Rule:
-        """Forward a matching request, and close the connection instead of returning
-        its response.
-        """
-        return self._add(Rule(match, Fate.LOSE_ANSWER, times=times))
+    def drop_responses(self, match: Match, *, times: int | None = 1) -> Rule:
+        """Forward a matching request, but close the connection instead of its response."""
+        return self._add(Rule(match, RuleAction.DROP_RESPONSE, times=times))
 
     def hold_requests(self, match: Match, *, times: int | None = None) -> Rule:
-        """Hold matching requests, and all behind them, until the rule's `end` or `heal`."""
-        return self._add(Rule(match, Fate.HOLD, times=times))
+        """Hold matching requests and all later requests of their connections.
+
+        They are forwarded after the rule's `end` or after `heal`.
+        """
+        return self._add(Rule(match, RuleAction.HOLD, times=times))
 
     def delay_requests(self, match: Match, seconds: float, *, times: int | None = None) -> Rule:
-        """Delay matching requests."""
-        return self._add(Rule(match, Fate.GO_ON, times=times, delay_s=seconds))
+        """Delay matching requests by this number of seconds."""
+        return self._add(Rule(match, RuleAction.FORWARD, times=times, delay_s=seconds))
 
     def heal(self) -> None:
-        """End every rule, delay, throttle and cut, and listen again."""
+        """End all rules, delays, limits and cuts, and accept connections again."""
         for rule in self._rules:
             rule.end()
         self.delay(0)
@@ -162,12 +168,16 @@ class TcpProxy:
         self._call(self._restore())
 
     def close(self) -> None:
-        """Close all connections and stop. Raise the errors of rules' matchers."""
-        if self._thread.is_alive():
+        """Close all connections and stop the proxy.
+
+        Raises the first unexpected error of a connection, such as one that a rule's matcher raised.
+        """
+        if not self._is_closed:
+            self._is_closed = True
             for rule in self._rules:
                 rule.end()
             self._call(self._refuse())
-            self._stop_loop()
+            self._loop_thread.close()
         if self._errors:
             raise self._errors[0]
 
@@ -183,17 +193,9 @@ class TcpProxy:
         self.close()
 
     def _add(self, rule: Rule) -> Rule:
-        # A new list, since the loop's thread may be iterating over the old one.
+        # The list is replaced, because the loop's thread may be iterating over the old list.
         self._rules = [*(known for known in self._rules if not known.has_ended), rule]
         return rule
-
-    def _call(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_CALL_TIMEOUT_S)
-
-    def _stop_loop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
     async def _open_gates(self, directions: frozenset[Direction]) -> None:
         for direction in directions:
@@ -213,7 +215,7 @@ class TcpProxy:
                     raise
             else:
                 return port
-        raise AssertionError("the last attempt raises")
+        raise AssertionError("the last attempt raises OSError")
 
     async def _listen(self, port: int) -> None:
         self._server = await asyncio.start_server(
@@ -248,7 +250,7 @@ class TcpProxy:
             del self._connections[connection]
 
     async def _serve(self, connection: _Connection) -> None:
-        """Forward in both directions until both ends are closed, or one direction fails."""
+        """Forward in both directions until both ends are closed or one direction fails."""
         try:
             await self._gates[Direction.TO_BROKER].wait()
             await connection.connect(self._target)
@@ -269,36 +271,38 @@ class TcpProxy:
     async def _pass_requests(self, connection: _Connection) -> None:
         reader, writer = connection.client_reader, connection.broker_writer
         way = Direction.TO_BROKER
-        while (length := await _read_length(reader)) is not None:
-            start, request = await _read_request_header(reader, length)
+        while (frame := await _read_frame(reader)) is not None:
+            start, request = await _read_request_header(reader, frame)
             rule = None
             if request is not None:
-                rule = next((rule for rule in self._rules if rule.strike(request)), None)
+                rule = next((rule for rule in self._rules if rule.match_and_count(request)), None)
             if rule is not None:
-                await self._suffer(rule)
-                if rule.fate is Fate.LOSE_ANSWER and request is not None:
-                    connection.losing = request.correlation_id
-            await self._send_frame(reader, writer, way, length, start)
+                await self._apply(rule)
+                if rule.action is RuleAction.DROP_RESPONSE and request is not None:
+                    connection.dropped_correlation_id = request.correlation_id
+            await self._send_frame(reader, writer, way, frame, start)
         await self._gates[way].wait()
         writer.write_eof()
 
-    async def _suffer(self, rule: Rule) -> None:
+    async def _apply(self, rule: Rule) -> None:
         await asyncio.sleep(rule.delay_s)
-        if rule.fate is Fate.DROP:
+        if rule.action is RuleAction.DROP:
             raise ConnectionDroppedError
-        while rule.fate is Fate.HOLD and not rule.has_ended:
+        while rule.action is RuleAction.HOLD and not rule.has_ended:
             await asyncio.sleep(_HOLD_POLL_S)
 
     async def _pass_responses(self, connection: _Connection) -> None:
         reader, writer = connection.broker_reader, connection.client_writer
         way = Direction.TO_CLIENT
-        while (length := await _read_length(reader)) is not None:
-            start = await reader.readexactly(min(length, 4))
-            if connection.losing is not None and start == struct.pack(">i", connection.losing):
+        while (frame := await _read_frame(reader)) is not None:
+            start = await reader.readexactly(min(frame.length, 4))
+            if connection.dropped_correlation_id is not None and start == struct.pack(
+                ">i", connection.dropped_correlation_id
+            ):
                 raise ConnectionDroppedError
-            await self._send_frame(reader, writer, way, length, start)
+            await self._send_frame(reader, writer, way, frame, start)
         await self._gates[way].wait()
-        # The broker has closed; discard what the client still sends.
+        # The broker has closed the connection, so later requests from the client are discarded.
         raise ConnectionDroppedError
 
     async def _send_frame(
@@ -306,13 +310,13 @@ class TcpProxy:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         way: Direction,
-        length: int,
+        frame: _Frame,
         start: bytes,
     ) -> None:
-        """Forward a frame whose `start` is read, and read the rest while writing."""
+        """Forward a frame in chunks. `start` is its beginning, which was already read."""
         await asyncio.sleep(self._delay_s[way])
-        await self._send(writer, way, struct.pack(">i", length) + start)
-        left = length - len(start)
+        await self._send(writer, way, frame.prefix + start)
+        left = frame.length - len(start)
         while left > 0:
             chunk = await reader.read(min(left, CHUNK_BYTES))
             if not chunk:
@@ -329,20 +333,34 @@ class TcpProxy:
         await writer.drain()
 
 
-async def _read_length(reader: asyncio.StreamReader) -> int | None:
-    """Read the length of a frame; None at the end of the stream."""
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """The prefix of a Kafka frame or of a TLS record, and the number of bytes that follow it."""
+
+    prefix: bytes
+    length: int
+    is_tls: bool
+
+
+async def _read_frame(reader: asyncio.StreamReader) -> _Frame | None:
+    """Read and return the prefix of a frame, or None at the end of the stream."""
     try:
-        (length,) = struct.unpack(">i", await reader.readexactly(4))
+        prefix = await reader.readexactly(4)
+        # As a Kafka frame, this would be the length of a frame of more than 300 MiB.
+        if prefix[0] in _TLS_CONTENT_TYPES and prefix[1] == _TLS_MAJOR_VERSION:
+            prefix += await reader.readexactly(1)
+            return _Frame(prefix, int.from_bytes(prefix[3:]), is_tls=True)
     except asyncio.IncompleteReadError:
         return None
-    return int(length)
+    return _Frame(prefix, int.from_bytes(prefix, signed=True), is_tls=False)
 
 
 async def _read_request_header(
-    reader: asyncio.StreamReader, length: int
+    reader: asyncio.StreamReader, frame: _Frame
 ) -> tuple[bytes, RequestHeader | None]:
-    """Read a request header; return its bytes and None if the frame is not a request."""
-    if length < FIXED_HEADER_BYTES:
+    """Read a request header. Return its bytes and, if the frame is a request, the parsed header."""
+    length = frame.length
+    if frame.is_tls or length < FIXED_HEADER_BYTES:
         return b"", None
     fixed = await reader.readexactly(FIXED_HEADER_BYTES)
     (client_id_length,) = struct.unpack(">h", fixed[-2:])

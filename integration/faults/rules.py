@@ -1,8 +1,7 @@
-"""Rules that decide the fate of requests in a proxy.
+"""Rules for requests that pass through a proxy.
 
-Purpose: match requests by header, and apply a fate to a number of them. Invariant: a rule applies
-at most `times` times, in the order of requests; the first matching rule decides. What it must not
-know: sockets, and request bodies.
+A rule matches requests by their headers and applies an action to a number of them. Invariant: a
+rule applies at most `times` times, in the order of requests, and the first matching rule applies.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from enum import Enum
 from integration.raw import api_key
 
 FIXED_HEADER_BYTES = 10
-"""API key, version, correlation id and client id length: the same in all versions."""
+"""The size of API key, version, correlation id and client id length, the same in all versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHeader:
-    """The request header (RequestHeader v1 and v2)."""
+    """The header of a request (RequestHeader v1 and v2)."""
 
     api_key: int
     api_version: int
@@ -33,7 +32,7 @@ Match = Callable[[RequestHeader], bool]
 
 
 def parse_header(fixed: bytes, client_id: bytes) -> RequestHeader:
-    """Parse the header from its first `FIXED_HEADER_BYTES` and the client id that follows."""
+    """Parse a header from its first `FIXED_HEADER_BYTES` bytes and the client id after them."""
     key, version, correlation_id, length = struct.unpack(">hhih", fixed)
     return RequestHeader(
         api_key=key,
@@ -44,26 +43,31 @@ def parse_header(fixed: bytes, client_id: bytes) -> RequestHeader:
 
 
 def of_api(*names: str) -> Match:
-    """Return a matcher for these APIs, by kio's names: `of_api("produce", "fetch")`."""
+    """Return a matcher for requests of APIs with these kio names: `of_api("produce", "fetch")`."""
     keys = {api_key(name) for name in names}
     return lambda request: request.api_key in keys
 
 
-class Fate(Enum):
-    """The fate of a request."""
+class RuleAction(Enum):
+    """The action of a rule on a request that it matches."""
 
-    GO_ON = "goes on"
-    DROP = "its connection ends, and the broker never sees it"
-    LOSE_ANSWER = "the broker serves it, and its connection ends in place of the answer"
-    HOLD = "it waits, and all that follow on its connection, until the rule ends"
+    FORWARD = "forward the request"
+    DROP = "close the connection instead of forwarding the request"
+    DROP_RESPONSE = "forward the request and close the connection instead of returning the response"
+    HOLD = "hold the request and all later requests of the connection until the rule ends"
 
 
 class Rule:
-    """A fate for the next `times` matching requests (None: for all), after `delay_s`."""
+    """A rule that applies an action to the next `times` matching requests, after `delay_s`.
 
-    def __init__(self, match: Match, fate: Fate, *, times: int | None, delay_s: float = 0) -> None:
+    If `times` is None, the action is applied to all matching requests.
+    """
+
+    def __init__(
+        self, match: Match, action: RuleAction, *, times: int | None, delay_s: float = 0
+    ) -> None:
         self._match = match
-        self.fate = fate
+        self.action = action
         self.delay_s = delay_s
         self._times = times
         self._hits = 0
@@ -72,7 +76,7 @@ class Rule:
 
     @property
     def hits(self) -> int:
-        """The number of requests to which it was applied."""
+        """The number of requests to which the rule was applied."""
         with self._changed:
             return self._hits
 
@@ -82,8 +86,8 @@ class Rule:
         with self._changed:
             return self._ended
 
-    def strike(self, request: RequestHeader) -> bool:
-        """Whether it applies to this request; count it if so."""
+    def match_and_count(self, request: RequestHeader) -> bool:
+        """Return whether the rule applies to this request. If it applies, count the request."""
         with self._changed:
             if self._ended or (self._times is not None and self._hits >= self._times):
                 return False
@@ -94,12 +98,15 @@ class Rule:
             return True
 
     def await_hits(self, count: int = 1, *, timeout_s: float = 30.0) -> None:
-        """Wait until it was applied so often. Raise `TimeoutError`."""
+        """Wait until the rule has been applied to `count` requests.
+
+        Raises `TimeoutError` after `timeout_s` seconds.
+        """
         with self._changed:
             if not self._changed.wait_for(lambda: self._hits >= count, timeout_s):
                 raise TimeoutError(
-                    f"{self._hits} of {count} requests came within {timeout_s} s to the rule that "
-                    f"a request {self.fate.value}"
+                    f"the rule '{self.action.value}' was applied to {self._hits} instead of "
+                    f"{count} requests within {timeout_s} s"
                 )
 
     def end(self) -> None:

@@ -1,1 +1,1 @@
-"""A whole broker_ref cluster in one process under virtual time, with faults that a seed chooses."""
+"""A complete broker_ref cluster in one process, in virtual time, with faults chosen by a seed."""

@@ -1,7 +1,7 @@
-"""`python -m integration.simulation`: run seeds and report those that fail.
+"""Command line of the simulation, which runs seeds and reports those that fail.
 
---seed 17              run one seed and print its trace
---seeds 0:2000         run the seeds from 0 to 1999 in parallel
+python -m integration.simulation --seed 17        run one seed and print its trace
+python -m integration.simulation --seeds 0:2000   run seeds 0 to 1999 in parallel
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from integration.simulation.many import violations
+from integration.simulation.parallel_runs import violations
 from integration.simulation.plan import plan_of
 from integration.simulation.run import Outcome, run
 from integration.simulation.shrink import shrink
@@ -21,7 +21,7 @@ INTERRUPTED = 130
 
 
 def report(outcome: Outcome) -> str:
-    """Return the result of a run, with its plan, as text."""
+    """Return a run's plan and result as text."""
     plan = outcome.plan
     lines = [f"seed {plan.seed}: {outcome.violation or 'no violation'}", f"  {plan.settings}"]
     lines += [f"  {fault.at_ms:6d} ms  {fault}" for fault in plan.faults]
@@ -33,7 +33,7 @@ def report(outcome: Outcome) -> str:
 
 
 def report_failure(outcome: Outcome) -> str:
-    """Return a failed run, the shortest failing run and its trace as text."""
+    """Return a failed run as text, with the shortest failing run and its trace."""
     shortest = shrink(outcome, run)
     return "\n".join(
         [
@@ -51,14 +51,14 @@ def _run_many(seeds: range, jobs: int) -> int:
     for done, (seed, violation) in enumerate(violations(seeds, jobs), start=1):
         if violation is not None:
             failed.append(seed)
-            print(f"seed {seed} fails: {violation}", flush=True)
+            print(f"seed {seed} failed: {violation}", flush=True)
         if done % 100 == 0:
-            print(f"{done} of {len(seeds)} in {time.monotonic() - begun_s:.0f} s", flush=True)
+            print(f"{done} of {len(seeds)} seeds in {time.monotonic() - begun_s:.0f} s", flush=True)
     took_s = time.monotonic() - begun_s
     if not failed:
-        print(f"{len(seeds)} seeds in {took_s:.0f} s, none fails")
+        print(f"{len(seeds)} seeds in {took_s:.0f} s, none failed")
         return 0
-    print(f"{len(seeds)} seeds in {took_s:.0f} s, {len(failed)} fail: {failed}", flush=True)
+    print(f"{len(seeds)} seeds in {took_s:.0f} s, {len(failed)} failed: {failed}", flush=True)
     return _report_and_shrink(run(plan_of(failed[0])))
 
 
@@ -85,7 +85,7 @@ def _range(text: str) -> range:
         seeds = range(0)
     if not colon or not seeds:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a range of seeds: give FIRST:END, such as 0:2000"
+            f"{text!r} is not a range of seeds: use FIRST:END, such as 0:2000"
         )
     return seeds
 
@@ -95,23 +95,23 @@ def _seed(text: str) -> int:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a seed: give an integer, such as 17"
+            f"{text!r} is not a seed: use an integer, such as 17"
         ) from None
 
 
 def _jobs(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes: give 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes: use 1 or more")
     return int(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the seeds; return 1 if one fails, else 0."""
+    """Run the seeds. Return 1 if a seed fails, otherwise 0."""
     parser = argparse.ArgumentParser(prog="python -m integration.simulation")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--seed", type=_seed, help="run this seed and print its trace")
-    what.add_argument("--seeds", type=_range, help="run FIRST to END - 1: FIRST:END")
-    parser.add_argument("--jobs", type=_jobs, default=2, help="processes for --seeds")
+    what.add_argument("--seed", type=_seed, help="run one seed and print its trace")
+    what.add_argument("--seeds", type=_range, help="run seeds FIRST to END - 1, as FIRST:END")
+    parser.add_argument("--jobs", type=_jobs, default=2, help="number of processes for --seeds")
     parsed = parser.parse_args(arguments)
     try:
         if parsed.seeds is not None:

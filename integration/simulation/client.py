@@ -1,9 +1,9 @@
-"""A client of a simulated cluster: scripts that send requests and wait.
+"""A client of a simulated cluster, which runs scripts.
 
-Purpose: run scripts, which are generators that yield an `Ask` and receive the response (or None),
-or yield a `Pause`; a client runs several concurrently. It keeps one connection per broker, closes
-it when a response is late, and keeps each partition's leader of the highest epoch (KIP-320).
-Invariant: a stopped client does nothing. What it must not know: the scripts.
+A script is a generator. It yields a `Call` and receives the response (or None), or it yields a
+`Pause`. A client runs several scripts concurrently. It keeps one connection per broker and closes
+it when a response is late. For each partition it keeps the leader with the highest leader epoch
+(KIP-320). Invariant: a stopped client does nothing.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from kio.schema.errors import ErrorCode
 from kio.static.protocol import RequestPayload
 
 from integration.raw import decode_response, encode_request
-from integration.simulation.agenda import Agenda
 from integration.simulation.cluster import host_of
+from integration.simulation.event_queue import EventQueue
 from integration.simulation.messages import request
 from integration.simulation.network import Connection, Network
 
@@ -27,8 +27,8 @@ REQUEST_TIMEOUT_MS: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """Send a request to a broker and wait for the response."""
+class Call:
+    """A step of a script that sends a request to a broker and waits for the response."""
 
     broker_id: int
     request: RequestPayload
@@ -37,19 +37,19 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """Wait."""
+    """A step of a script that waits."""
 
     ms: int
 
 
-Script = Generator[Ask | Pause, Any, None]
-Step = Generator[Ask | Pause, Any, Any]
-"""A part of a script, with a result."""
+Script = Generator[Call | Pause, Any, None]
+Step = Generator[Call | Pause, Any, Any]
+"""A part of a script that returns a result."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicPartition:
-    """A partition."""
+    """A partition of a topic."""
 
     topic: str
     partition: int
@@ -60,27 +60,27 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leader:
-    """A partition's leader (-1 if there is none) and leader epoch."""
+    """The broker id of a partition's leader (-1 if there is none) and the leader epoch."""
 
     broker_id: int
     epoch: int
 
 
 @dataclass(slots=True)
-class _Awaited:
+class _InFlightCall:
     request: RequestPayload
     script: Script
     connection: Connection
 
 
 class Client:
-    """One client process."""
+    """A simulated client process."""
 
     def __init__(
         self,
         name: str,
         *,
-        agenda: Agenda,
+        event_queue: EventQueue,
         network: Network,
         random: Random,
         broker_ids: Sequence[int],
@@ -89,52 +89,55 @@ class Client:
         self.random = random
         self.broker_ids = tuple(broker_ids)
         self.is_stopped = False
-        self._agenda = agenda
+        self._event_queue = event_queue
         self._network = network
         self._leaders: dict[TopicPartition, Leader] = {}
         self._connections: dict[int, Connection] = {}
-        self._awaited: dict[int, _Awaited] = {}
+        self._in_flight: dict[int, _InFlightCall] = {}
         self._last_id = 0
 
     @property
     def now_ms(self) -> int:
-        """The current time."""
-        return self._agenda.now_ms
+        """The current virtual time in milliseconds."""
+        return self._event_queue.now_ms
 
     def spawn(self, script: Script, *, after_ms: int = 0) -> None:
-        """Start a script."""
-        self._agenda.after(after_ms, lambda: self._go_on(script, None))
+        """Start a script after a delay."""
+        self._event_queue.after(after_ms, lambda: self._go_on(script, None))
 
     def later(self, delay_ms: int, act: Callable[[], None]) -> None:
         """Run an action after a delay, unless the client is stopped."""
-        self._agenda.after(delay_ms, lambda: None if self.is_stopped else act())
+        self._event_queue.after(delay_ms, lambda: None if self.is_stopped else act())
 
     def stop(self) -> None:
-        """Kill the process, as `kill -9` does; requests that were sent may still arrive."""
+        """Kill the process, as `kill -9` does. Requests that were already sent may still arrive."""
         self.is_stopped = True
         for connection in self._connections.values():
-            if connection.is_open_here:
+            if connection.is_open_at_source:
                 self._network.close(connection)
 
     def any_broker(self) -> int:
-        """Return a random broker."""
+        """Return the id of a random broker."""
         return self.random.choice(self.broker_ids)
 
     # Leaders
 
     def leader(self, partition: TopicPartition) -> Leader | None:
-        """Return the known leader, or None."""
+        """Return the partition's leader in the client's metadata, or None."""
         found = self._leaders.get(partition)
         return found if found is not None and found.broker_id >= 0 else None
 
     def find_leaders(self, *topics: str) -> Step:
-        """Ask a broker for the leader; ignore older leader epochs."""
+        """Send a Metadata request to a random broker and store the leaders.
+
+        Leaders with older leader epochs are ignored.
+        """
         question = request(
             "metadata",
             topics=[{"name": topic} for topic in topics],
             allow_auto_topic_creation=False,
         )
-        response = yield Ask(broker_id=self.any_broker(), request=question)
+        response = yield Call(broker_id=self.any_broker(), request=question)
         for topic in response.topics if response is not None else ():
             if topic.error_code is not ErrorCode.none:
                 continue
@@ -148,7 +151,10 @@ class Client:
                     )
 
     def await_leader(self, partition: TopicPartition, *, refresh: bool = False) -> Step:
-        """Return a partition's leader, and retry until it is known; `refresh` asks again."""
+        """Return a partition's leader, and retry until one is known.
+
+        With `refresh` the client requests metadata even if a leader is known.
+        """
         if refresh:
             yield Pause(ms=self.random.randint(1, RETRY_MS))
             yield from self.find_leaders(partition.topic)
@@ -168,34 +174,34 @@ class Client:
         except StopIteration:
             return
         if isinstance(wanted, Pause):
-            self._agenda.after(wanted.ms, lambda: self._go_on(script, None))
+            self._event_queue.after(wanted.ms, lambda: self._go_on(script, None))
         else:
-            self._ask(script, wanted)
+            self._send(script, wanted)
 
-    def _ask(self, script: Script, ask: Ask) -> None:
-        connection = self._connections.get(ask.broker_id)
-        if connection is None or not connection.is_open_here:
-            connection = self._network.connect(self.name, host_of(ask.broker_id), self)
-            self._connections[ask.broker_id] = connection
+    def _send(self, script: Script, call: Call) -> None:
+        connection = self._connections.get(call.broker_id)
+        if connection is None or not connection.is_open_at_source:
+            connection = self._network.connect(self.name, host_of(call.broker_id), self)
+            self._connections[call.broker_id] = connection
         self._last_id += 1
         request_id = self._last_id
-        frame = encode_request(ask.request, request_id, self.name)
-        self._awaited[request_id] = _Awaited(ask.request, script, connection)
-        self._agenda.after(ask.timeout_ms, lambda: self._time_out(request_id))
+        frame = encode_request(call.request, request_id, self.name)
+        self._in_flight[request_id] = _InFlightCall(call.request, script, connection)
+        self._event_queue.after(call.timeout_ms, lambda: self._time_out(request_id))
         self._network.send(connection, request_id, frame)
 
     def _time_out(self, request_id: int) -> None:
-        awaited = self._awaited.get(request_id)
-        if awaited is not None and awaited.connection.is_open_here:
+        awaited = self._in_flight.get(request_id)
+        if awaited is not None and awaited.connection.is_open_at_source:
             self._network.close(awaited.connection)
 
     def responded(self, request_id: int, frame: bytes) -> None:
-        """Implement the network's `Caller`."""
-        awaited = self._awaited.pop(request_id)
+        """Continue the script with the response to its request."""
+        awaited = self._in_flight.pop(request_id)
         self._go_on(awaited.script, decode_response(awaited.request, frame, request_id))
 
     def failed(self, request_id: int, reason: str) -> None:
-        """Implement the network's `Caller`."""
+        """Continue the script without a response."""
         del reason
-        awaited = self._awaited.pop(request_id)
+        awaited = self._in_flight.pop(request_id)
         self._go_on(awaited.script, None)

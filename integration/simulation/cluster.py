@@ -1,9 +1,9 @@
-"""The nodes of a simulated cluster: a controller and brokers, each with its own disk.
+"""The nodes of a simulated cluster: a controller and brokers, each with a disk of its own.
 
-Purpose: run nodes as the asyncio edge does, but in virtual time: pass events in, perform effects,
-wake nodes at their deadlines, end them when they fail; start, kill, stop and pause them, and cut
-their power. Invariant: all events of a node come from the event queue, so a run depends on the seed
-alone. What it must not know: clients and the schedule of faults.
+The cluster runs nodes as the asyncio layer of broker_ref does, but in virtual time: it passes
+events to nodes, carries out effects, wakes nodes at their deadlines and ends nodes that fail. It
+also starts, kills, stops and pauses nodes and cuts their power. Invariant: all events of a node
+come from the event queue, so a run depends only on the seed.
 """
 
 from __future__ import annotations
@@ -33,14 +33,17 @@ from broker_ref.events import (
     SendRequest,
     TimePassed,
 )
+from broker_ref.faults import Faults
 from broker_ref.log.errors import LogError
+from broker_ref.log.log_dir import UNKNOWN_LOG_DIR, LogDir
 from broker_ref.log.storage import StorageError
 from broker_ref.node.broker import BrokerNode
 from broker_ref.node.controller import ControllerNode
 from broker_ref.node.registration import BrokerState
-from integration.simulation.agenda import Agenda
+from broker_ref.security.listeners import Endpoint
 from integration.simulation.disk import INJECTED, SimulatedDisk
-from integration.simulation.network import Connection, Network, Weather
+from integration.simulation.event_queue import EventQueue
+from integration.simulation.network import Connection, Network, NetworkConditions
 
 CONTROLLER: Final = "controller"
 PORT: Final = 9092
@@ -55,12 +58,12 @@ Note = Callable[[str], None]
 
 
 def host_of(broker_id: int) -> str:
-    """Return a broker's host."""
+    """Return the host name of a broker."""
     return f"broker-{broker_id}"
 
 
 def seeded_bytes(seed: str | int = 1) -> Callable[[int], bytes]:
-    """Return a source of random bytes that are equal in every run."""
+    """Return a source of random bytes that returns the same bytes in every run."""
     state = hashlib.sha256(str(seed).encode()).digest()
 
     def draw(count: int) -> bytes:
@@ -75,15 +78,19 @@ def seeded_bytes(seed: str | int = 1) -> Callable[[int], bytes]:
 
 
 class UnexplainedFailureError(Exception):
-    """A node fails without an injected disk error that explains it."""
+    """A node failed, and no injected disk error explains the failure."""
 
 
 @dataclass(slots=True)
-class _Process:
-    """One incarnation of a node, with its channels and its next wake-up time."""
+class Process:
+    """One run of a node from start to end, with its channels and its next wake-up time.
+
+    `incarnation` distinguishes it from earlier and later runs of the same node. While the node is
+    paused, `kept` contains the events that it has not processed.
+    """
 
     node: Node
-    life: int
+    incarnation: int
     channels: dict[Channel, Connection] = field(default_factory=dict)
     wake_ms: int | None = None
     kept: list[Event] | None = None
@@ -91,93 +98,99 @@ class _Process:
 
 
 class _NodeCaller:
-    """The network's `Caller` for one incarnation of a node."""
+    """The network's `Caller` for one run of a node."""
 
-    def __init__(self, cluster: SimulatedCluster, host: str, life: int) -> None:
+    def __init__(self, cluster: SimulatedCluster, host: str, incarnation: int) -> None:
         self._cluster = cluster
         self._host = host
-        self._life = life
+        self._incarnation = incarnation
 
     def responded(self, request_id: int, frame: bytes) -> None:
         event = ResponseReceived(request_id=request_id, frame=frame)
-        self._cluster.step(self._host, event, life=self._life)
+        self._cluster.step(self._host, event, incarnation=self._incarnation)
 
     def failed(self, request_id: int, reason: str) -> None:
         event = RequestFailed(request_id=request_id, reason=reason)
-        self._cluster.step(self._host, event, life=self._life)
+        self._cluster.step(self._host, event, incarnation=self._incarnation)
 
 
 class SimulatedCluster:
-    """The nodes by host.
+    """The nodes of a cluster, by host name.
 
-    `on_step` is called after every step of a node, `note` with a line for the trace. `failures` are
-    the errors of failed nodes, by host.
+    `on_step` is called after every step of a node, and `note` with each line of the trace.
+    `failures` contains the errors of failed nodes, by host name. `faults` and `log_dir` are passed
+    to the nodes.
     """
 
     def __init__(
         self,
         configs: Mapping[int, BrokerConfig],
         *,
-        agenda: Agenda,
+        event_queue: EventQueue,
         random: Random,
-        weather: Weather,
+        network_conditions: NetworkConditions,
         seed: str,
         features: Mapping[str, int],
-        on_step: OnStep,
-        note: Note,
+        on_step: OnStep = lambda _host, _node: None,
+        note: Note = lambda _line: None,
+        faults: Faults | None = None,
+        log_dir: LogDir = UNKNOWN_LOG_DIR,
     ) -> None:
         self.configs = dict(configs)
         self.disks = {host: SimulatedDisk() for host in self.hosts}
         self.failures: dict[str, str] = {}
-        self.network = Network(agenda, self, random, weather)
+        self.network = Network(event_queue, self, random, network_conditions)
         self.digest = 0
-        self._agenda = agenda
+        self._event_queue = event_queue
         self._seed = seed
         self._features = dict(features)
         self._on_step = on_step
         self._note = note
-        self._processes: dict[str, _Process] = {}
-        self._lives = 0
+        self._faults = faults
+        self._log_dir = log_dir
+        self._processes: dict[str, Process] = {}
+        self._incarnations = 0
 
     @property
     def hosts(self) -> list[str]:
-        """The hosts of all nodes, the controller's first."""
+        """The host names of all nodes, starting with the controller."""
         return [CONTROLLER, *(host_of(broker_id) for broker_id in self.configs)]
 
     @property
     def controller(self) -> ControllerNode | None:
-        """The running controller, or None."""
+        """The controller if it is running, otherwise None."""
         process = self._processes.get(CONTROLLER)
         node = process.node if process is not None else None
         assert node is None or isinstance(node, ControllerNode)
         return node
 
     def broker(self, broker_id: int) -> BrokerNode | None:
-        """Return a running broker, or None."""
+        """Return the broker if it is running, otherwise None."""
         process = self._processes.get(host_of(broker_id))
         node = process.node if process is not None else None
         assert node is None or isinstance(node, BrokerNode)
         return node
 
     def is_running(self, host: str) -> bool:
-        """Whether a node runs."""
+        """Return whether a node is running."""
         return host in self._processes
 
     def is_serving(self, broker_id: int) -> bool:
-        """Whether a broker is in state RUNNING and is not paused."""
-        broker = self.broker(broker_id)
+        """Return whether a broker is in state RUNNING and not paused."""
+        process = self._processes.get(host_of(broker_id))
         return (
-            broker is not None
-            and broker.state is BrokerState.RUNNING
-            and self._processes[host_of(broker_id)].kept is None
+            process is not None
+            and process.kept is None
+            and isinstance(process.node, BrokerNode)
+            and process.node.state is BrokerState.RUNNING
         )
 
     # Incarnations
 
     def start(self, host: str) -> None:
-        """Start a node; if that fails, `failures` has the error."""
-        self._lives += 1
-        random_bytes = seeded_bytes(f"{self._seed}/{host}/{self._lives}")
+        """Start a node. If the start fails, `failures` contains the error."""
+        self._incarnations += 1
+        random_bytes = seeded_bytes(f"{self._seed}/{host}/{self._incarnations}")
         self.failures.pop(host, None)
         self._note(f"{host} starts")
         node: Node
@@ -186,8 +199,9 @@ class SimulatedCluster:
                 node = ControllerNode(
                     next(iter(self.configs.values())),
                     storage=self.disks[host],
-                    now_ms=self._agenda.now_ms,
+                    now_ms=self._event_queue.now_ms,
                     random_bytes=random_bytes,
+                    faults=self._faults,
                     features=self._features,
                 )
             else:
@@ -196,30 +210,35 @@ class SimulatedCluster:
                     self.configs[broker_id],
                     storage=self.disks[host],
                     controller=(CONTROLLER, PORT),
-                    now_ms=self._agenda.now_ms,
+                    now_ms=self._event_queue.now_ms,
                     random_bytes=random_bytes,
+                    faults=self._faults,
+                    log_dir=self._log_dir,
                 )
         except (LogError, StorageError) as error:
-            self._fail(host, str(error))
+            self._fail_start(host, error)
             return
-        self._processes[host] = _Process(node=node, life=self._lives)
+        self._processes[host] = Process(node=node, incarnation=self._incarnations)
         if isinstance(node, BrokerNode):
-            node.start(host, PORT)
+            node.start([Endpoint(listener="PLAINTEXT", host=host, port=PORT)])
         self.step(host, TimePassed())
 
     def kill(self, host: str) -> None:
-        """Kill a process; its disk keeps what it wrote."""
+        """Kill a process. All data that it wrote stays on its disk."""
         if self._processes.pop(host, None) is not None:
             self._note(f"{host} ends")
             self.network.break_host(host)
 
     def lose_power(self, host: str, random: Random) -> None:
-        """Cut a machine's power; its disk loses what was not flushed."""
+        """Cut a machine's power. Its disk loses data that was not flushed."""
         self.kill(host)
         self.disks[host].lose_power(random)
 
     def stop(self, broker_id: int, then: Callable[[], None]) -> None:
-        """Shut a broker down cleanly, then call `then`; do nothing if it does not run."""
+        """Shut down a broker cleanly and then call `then`.
+
+        Does nothing if the broker is not running.
+        """
         host = host_of(broker_id)
         process = self._processes.get(host)
         if process is None or not isinstance(process.node, BrokerNode):
@@ -228,71 +247,74 @@ class SimulatedCluster:
         self.step(host, TimePassed())
         self._await_stop(host, process, then)
 
-    def _await_stop(self, host: str, process: _Process, then: Callable[[], None]) -> None:
+    def _await_stop(self, host: str, process: Process, then: Callable[[], None]) -> None:
         node = process.node
         if self._processes.get(host) is not process or not isinstance(node, BrokerNode):
             return
         if node.state is BrokerState.SHUTTING_DOWN and process.kept is None:
             self.kill(host)
             try:
-                node.close(self._agenda.now_ms)
+                node.close(self._event_queue.now_ms)
             except (LogError, StorageError) as error:
-                self._note(f"{host} cannot close its logs: {error}")
+                self._note(f"{host} could not close its logs: {error}")
             then()
         else:
-            self._agenda.after(100, lambda: self._await_stop(host, process, then))
+            self._event_queue.after(100, lambda: self._await_stop(host, process, then))
 
     def pause(self, host: str) -> None:
-        """Pause a node: it processes no events, and its connections stay open."""
+        """Pause a node. It processes no events, and its connections stay open."""
         process = self._processes.get(host)
         if process is not None and process.kept is None:
             process.kept = []
 
     def resume(self, host: str) -> None:
-        """Resume a paused node."""
+        """Resume a paused node. It processes the events that arrived in the meantime."""
         process = self._processes.get(host)
         if process is None or process.kept is None:
             return
         kept, process.kept = process.kept, None
         for event in kept:
-            self.step(host, event, life=process.life)
-        self.step(host, TimePassed(), life=process.life)
+            self.step(host, event, incarnation=process.incarnation)
+        self.step(host, TimePassed(), incarnation=process.incarnation)
 
     # Steps
 
-    def step(self, host: str, event: Event, *, life: int | None = None) -> None:
-        """Pass an event to a node and perform its effects."""
+    def step(self, host: str, event: Event, *, incarnation: int | None = None) -> None:
+        """Pass an event to a node and carry out the effects."""
         process = self._processes.get(host)
-        if process is None or process.is_ending or life not in (None, process.life):
+        if process is None or process.is_ending or incarnation not in (None, process.incarnation):
             return
         if process.kept is not None:
             if not isinstance(event, TimePassed):
                 process.kept.append(event)
             return
         node = process.node
-        effects = node.handle(event, self._agenda.now_ms)
+        effects = node.handle(event, self._event_queue.now_ms)
         for effect in effects:
             self._carry_out(host, process, effect)
         self._on_step(host, node)
         failure = node.failure
         if failure is not None:
             process.is_ending = True
-            self._agenda.after(0, lambda: self._end(host, process, failure))
+            self._event_queue.after(0, lambda: self._end(host, process, failure))
             return
         deadline_ms = node.next_deadline_ms()
         if deadline_ms is not None and (process.wake_ms is None or deadline_ms < process.wake_ms):
             process.wake_ms = deadline_ms
-            self._agenda.at(deadline_ms, lambda: self._wake(host, process, deadline_ms))
+            self._event_queue.at(deadline_ms, lambda: self._wake(host, process, deadline_ms))
 
-    def _wake(self, host: str, process: _Process, deadline_ms: int) -> None:
+    def _wake(self, host: str, process: Process, deadline_ms: int) -> None:
         if process.wake_ms == deadline_ms:
             process.wake_ms = None
-            self.step(host, TimePassed(), life=process.life)
+            self.step(host, TimePassed(), incarnation=process.incarnation)
 
-    def _end(self, host: str, process: _Process, reason: str) -> None:
+    def _end(self, host: str, process: Process, reason: str) -> None:
         if self._processes.get(host) is process:
             self._fail(host, reason)
             self.kill(host)
+
+    def _fail_start(self, host: str, error: LogError | StorageError) -> None:
+        self._fail(host, str(error))
 
     def _fail(self, host: str, reason: str) -> None:
         self.failures[host] = reason
@@ -300,41 +322,41 @@ class SimulatedCluster:
         if not any(injected in reason for injected in INJECTED):
             raise UnexplainedFailureError(f"{host} failed without an injected fault: {reason}")
 
-    def _carry_out(self, host: str, process: _Process, effect: Effect | PeerEffect) -> None:
+    def _carry_out(self, host: str, process: Process, effect: Effect | PeerEffect) -> None:
         match effect:
             case SendRequest():
                 self._request(host, process, effect)
             case SendFrame():
                 self._mix(host, effect.frame)
-                self.network.answer(effect.connection_id, effect.frame)
+                self.network.send_response(effect.connection_id, effect.frame)
             case NoResponse():
-                self.network.answer(effect.connection_id, None)
+                self.network.send_response(effect.connection_id, None)
             case CloseConnection():
                 self.network.hang_up(effect.connection_id)
             case CloseChannel():
                 connection = process.channels.pop(effect.channel, None)
-                if connection is not None and connection.is_open_here:
+                if connection is not None and connection.is_open_at_source:
                     self.network.close(connection)
 
-    def _request(self, host: str, process: _Process, effect: SendRequest) -> None:
+    def _request(self, host: str, process: Process, effect: SendRequest) -> None:
         self._mix(host, effect.frame)
         connection = process.channels.get(effect.channel)
-        if connection is None or not connection.is_open_here:
-            caller = _NodeCaller(self, host, process.life)
+        if connection is None or not connection.is_open_at_source:
+            caller = _NodeCaller(self, host, process.incarnation)
             connection = self.network.connect(host, effect.channel.host, caller)
             process.channels[effect.channel] = connection
         self.network.send(connection, effect.request_id, effect.frame)
 
     def _mix(self, host: str, frame: bytes) -> None:
-        """Update the digest; two runs that differ have different digests."""
+        """Add a frame to the digest, so that two different runs have different digests."""
         self.digest = zlib.crc32(
-            frame, zlib.crc32(f"{host}@{self._agenda.now_ms}".encode(), self.digest)
+            frame, zlib.crc32(f"{host}@{self._event_queue.now_ms}".encode(), self.digest)
         )
 
     # As the network's server
 
     def listens(self, host: str) -> bool:
-        """Whether a broker accepts connections: it does once it is registered and unfenced."""
+        """Return whether a node accepts connections. A broker must be registered and unfenced."""
         process = self._processes.get(host)
         return process is not None and not (
             isinstance(process.node, BrokerNode)

@@ -1,7 +1,7 @@
-"""How clients find coordinators and send them requests.
+"""Look up coordinators and send requests to them.
 
-Purpose: FindCoordinator, again when a coordinator has moved. Invariant: a request is repeated after
-retriable error codes. What it must not know: the requests.
+A client sends FindCoordinator again when a coordinator has moved. Invariant: a request is retried
+after retriable error codes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 from kio.static.protocol import RequestPayload
 
-from integration.simulation.client import Ask, Client, Pause, Step
+from integration.simulation.client import Call, Client, Pause, Step
 from integration.simulation.messages import request
 
 GROUP: Final = 0
@@ -30,31 +30,32 @@ MOVED: Final = frozenset(
 
 
 class Coordinator:
-    """The coordinator of a group or transactional id, as a client knows it."""
+    """The coordinator of a group or a transactional id, as found by one client."""
 
     def __init__(self, client: Client, key: str, key_type: int) -> None:
         self._client = client
         self._search = request("find_coordinator", key=key, key_type=key_type)
         self._broker_id: int | None = None
 
-    def ask(
+    def call(
         self,
-        question: RequestPayload,
+        payload: RequestPayload,
         code_of: Callable[[Any], ErrorCode] = lambda response: response.error_code,
         *,
         again_on: frozenset[ErrorCode] = frozenset(),
         timeout_ms: int = 2_000,
-        tries_max: int = 1_000_000,
+        attempts_max: int = 1_000_000,
     ) -> Step:
-        """Return the response and its error code, after retries; (None, code) if retries are
-        exhausted.
+        """Send a request, retry it, and return the response and its error code.
+
+        If the retries are exhausted, the result is None and the last error code.
         """
         code = ErrorCode.network_exception
-        for _ in range(tries_max):
+        for _ in range(attempts_max):
             if self._broker_id is None:
                 yield from self._find()
             assert self._broker_id is not None
-            response = yield Ask(broker_id=self._broker_id, request=question, timeout_ms=timeout_ms)
+            response = yield Call(broker_id=self._broker_id, request=payload, timeout_ms=timeout_ms)
             code = ErrorCode.network_exception if response is None else code_of(response)
             if code not in MOVED and code not in again_on:
                 return response, code
@@ -65,7 +66,7 @@ class Coordinator:
 
     def _find(self) -> Step:
         while self._broker_id is None:
-            response = yield Ask(broker_id=self._client.any_broker(), request=self._search)
+            response = yield Call(broker_id=self._client.any_broker(), request=self._search)
             if response is not None and response.error_code is ErrorCode.none:
                 self._broker_id = response.node_id
             else:

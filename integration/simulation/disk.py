@@ -1,10 +1,9 @@
-"""A disk in memory that loses unflushed data at a power loss.
+"""An in-memory disk that loses unflushed data when the power fails.
 
-Purpose: `Storage` for simulated nodes. `lose_power` keeps flushed data and a random prefix of what
-was written after it, possibly with torn last bytes; files that were never flushed may disappear.
-Renames, removals and atomic writes are durable, as the protocol requires. An unflushed truncation
-may be lost. Invariant: the end of a process loses nothing. What it must not know: the contents of
-files.
+Implements `Storage` for simulated nodes. `lose_power` keeps flushed data and a random prefix of the
+unflushed data, whose last bytes may be torn. Files that were never flushed may disappear. A
+truncation that was not flushed may be undone. Renames, removals and atomic writes are durable, as
+`Storage` requires. Invariant: when a process ends, no data is lost.
 """
 
 from __future__ import annotations
@@ -18,13 +17,15 @@ from broker_ref.log.storage import RetriableStorageError, StorageError
 NO_SPACE: Final = "No space left on device"
 NO_DESCRIPTORS: Final = "Too many open files"
 INJECTED: Final = (NO_SPACE, NO_DESCRIPTORS)
-"""Substrings of the errors that this disk raises on purpose."""
+"""Substrings of the errors that this disk injects."""
 
 
 @dataclass(slots=True)
 class _Content:
-    """`flushed` bytes are durable (None: not even the name); `uncut` is the content before a
-    truncation.
+    """The content of a file.
+
+    The first `flushed` bytes are durable; None means that even the file name is not durable.
+    `uncut` is the durable content before a truncation that was not flushed.
     """
 
     data: bytearray = field(default_factory=bytearray)
@@ -32,13 +33,13 @@ class _Content:
     uncut: bytes | None = None
 
     def settle(self) -> None:
-        """Make everything durable."""
+        """Make the whole content durable."""
         self.flushed = len(self.data)
         self.uncut = None
 
 
 class SimulatedFile:
-    """One file; handles of the same path share their content."""
+    """An open file. Handles to the same path share their content."""
 
     def __init__(self, disk: SimulatedDisk, path: str, content: _Content) -> None:
         self._disk = disk
@@ -74,13 +75,13 @@ class SimulatedFile:
         self._content.settle()
 
     def close(self) -> None:
-        """Do nothing: there is no descriptor to close."""
+        """Do nothing, because there is no file descriptor."""
 
 
 class SimulatedDisk:
-    """The files by path.
+    """The files of a machine, by path.
 
-    With `is_full` every write fails. With `lacks_descriptors`, operations that open a file to
+    With `is_full`, every write fails. With `lacks_descriptors`, operations that open a file to
     change it fail at random, without side effects.
     """
 
@@ -90,7 +91,7 @@ class SimulatedDisk:
         self.lacks_descriptors: Random | None = None
 
     def check(self, operation: str, path: str) -> None:
-        """Raise the errors of the injected faults."""
+        """Raise the error of an injected fault if it affects this operation."""
         if self.is_full and operation in {"append", "write"}:
             raise StorageError(f"Cannot {operation} {path}: {NO_SPACE}.")
         if self.lacks_descriptors is None or operation == "read":
@@ -99,7 +100,7 @@ class SimulatedDisk:
             raise RetriableStorageError(f"Cannot {operation} {path}: {NO_DESCRIPTORS}.")
 
     def lose_power(self, random: Random) -> None:
-        """Keep what a power loss leaves."""
+        """Apply a power loss to all files."""
         for path, content in list(self._files.items()):
             left = _after_power_loss(content, random)
             if left is None:
@@ -149,7 +150,7 @@ class SimulatedDisk:
 
 
 def _after_power_loss(content: _Content, random: Random) -> bytes | None:
-    """Return what a power loss leaves of a file, or None."""
+    """Return the content of a file after a power loss, or None if the file disappears."""
     if content.flushed is None and random.random() < 0.5:
         return None
     if content.uncut is not None and random.random() < 0.5:

@@ -1,10 +1,10 @@
-"""Injects the faults of a plan into a simulated cluster and repairs them.
+"""Inject a plan's faults into a simulated cluster, and repair them.
 
-Purpose: implement each kind of fault. One situation is excluded, because Kafka cannot survive it
-either: a disk loses committed records that are on no other in-sync replica's disk. So unless every
-append is flushed, a machine loses power only while all others run and are in sync, and no other
-fault follows before the controller has noticed. Invariant: after `repair` nothing is broken. What
-it must not know: why.
+This module implements each kind of fault. It excludes one situation, because Kafka cannot survive
+it either: a disk loses committed records that no other in-sync replica has on its disk. Therefore,
+unless every append is flushed, a machine loses power only while all other brokers are running and
+in sync. After that no other fault is injected until the controller has detected the power loss.
+Invariant: after `repair` no fault is active.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from random import Random
 from types import MappingProxyType
 
 from broker_ref.controller.metadata import ClusterMetadata, PartitionMetadata
-from integration.simulation.administering import Administrator
-from integration.simulation.agenda import START_MS, Agenda
+from integration.simulation.administrator import Administrator
 from integration.simulation.client import TopicPartition
 from integration.simulation.cluster import SimulatedCluster, host_of
+from integration.simulation.event_queue import START_MS, EventQueue
 from integration.simulation.plan import BROKERS, FAULTS_END_MS, LEADER, Fault, FaultKind, Settings
 
 STRANDED_MAX_MS = 1_000
-"""Less time than it takes a leader to remove a follower from the ISR."""
+"""The maximum duration of a stall, too short for a leader to remove a follower from the ISR."""
 
 
 class Faults:
-    """Injects the faults of a plan; `note` receives a line for each."""
+    """Injector of a plan's faults. `note` is called with a line of the trace for each fault."""
 
     def __init__(
         self,
         cluster: SimulatedCluster,
         administrator: Administrator,
         *,
-        agenda: Agenda,
+        event_queue: EventQueue,
         settings: Settings,
         note: Callable[[str], None],
     ) -> None:
         self._cluster = cluster
-        self._agenda = agenda
+        self._event_queue = event_queue
         self._settings = settings
         self._administrator = administrator
         self._note = note
@@ -48,12 +48,12 @@ class Faults:
         self._paused: dict[str, None] = {}
 
     def schedule(self, faults: tuple[Fault, ...]) -> None:
-        """Schedule the faults."""
+        """Schedule the faults of a plan."""
         for fault in faults:
-            self._agenda.at(START_MS + fault.at_ms, partial(self._do, fault))
+            self._event_queue.at(START_MS + fault.at_ms, partial(self._inject, fault))
 
     def repair(self) -> None:
-        """Repair everything and start all nodes that are down."""
+        """End all faults and start all nodes that are down."""
         self._is_over = True
         for host in list(self._paused):
             self._resume(host)
@@ -64,25 +64,25 @@ class Faults:
         self.restart_failed()
 
     def restart_failed(self) -> None:
-        """Start a node unless it runs, as an operator does."""
+        """Start all nodes that are not running, as an operator would."""
         for host in self._cluster.hosts:
             if not self._cluster.is_running(host):
                 self._cluster.start(host)
 
-    def _do(self, fault: Fault) -> None:
+    def _inject(self, fault: Fault) -> None:
         if self._is_over:
             return
         if self._quiet_until is not None:
             if not self._quiet_until():
-                self._note(f"skipped, since a power loss is not noticed yet: {fault}")
+                self._note(f"skipped until an earlier power loss is detected: {fault}")
                 return
             self._quiet_until = None
         fault = self._resolved(fault)
         self._note(str(fault))
-        _DOINGS[fault.kind](self, fault)
+        _INJECTORS[fault.kind](self, fault)
 
     def _resolved(self, fault: Fault) -> Fault:
-        """Return the fault with a host instead of `LEADER`."""
+        """Return the fault with a host name instead of `LEADER`."""
         if fault.host != LEADER:
             return fault
         partition = self._partition_for(fault)
@@ -94,7 +94,10 @@ class Faults:
         return replace(fault, host=host, other=other)
 
     def _partition_for(self, fault: Fault) -> PartitionMetadata | None:
-        """Return a partition with a leader; a coordinator is the leader of its partition."""
+        """Return a partition with a leader, or None.
+
+        Partitions of the internal topics are included, so the leader may be a coordinator.
+        """
         controller = self._cluster.controller
         led = [
             partition
@@ -105,7 +108,7 @@ class Faults:
         return led[fault.number % len(led)] if led else None
 
     def _later(self, fault: Fault, act: Callable[[], None]) -> None:
-        self._agenda.after(fault.lasts_ms, lambda: None if self._is_over else act())
+        self._event_queue.after(fault.lasts_ms, lambda: None if self._is_over else act())
 
     # Kinds
 
@@ -146,7 +149,7 @@ class Faults:
         )
 
     def _is_noticed(self, host: str) -> bool:
-        """Whether no partition depends on the disk that lost data."""
+        """Return whether the broker is serving again and all partitions are fully in sync."""
         controller = self._cluster.controller
         if controller is None:
             return False
@@ -183,21 +186,21 @@ class Faults:
         breaks = fault.kind is FaultKind.CUT or (
             fault.kind is FaultKind.ISOLATE and fault.number % 2 == 0
         )
-        until_ms = self._agenda.now_ms + fault.lasts_ms
+        until_ms = self._event_queue.now_ms + fault.lasts_ms
         self._cluster.network.cut(fault.host, other, until_ms=until_ms, breaks=breaks)
 
     def _strand(self, fault: Fault) -> None:
-        """Stall the link from a leader to a follower, and then replace the leader.
+        """Stall the link from a leader to a follower, then replace the leader.
 
-        The follower still counts as in sync and may lead next. If the old leader is killed, records
-        that it acknowledged too early are lost; if it survives, its messages as a leader arrive
-        late.
+        The follower is still in the ISR and may become the next leader. If the old leader is
+        killed, records that it acknowledged too early are lost. If it is not killed, requests that
+        it sent as leader arrive late.
         """
         lasts_ms = fault.number // 16 % STRANDED_MAX_MS
-        until_ms = self._agenda.now_ms + lasts_ms
+        until_ms = self._event_queue.now_ms + lasts_ms
         self._cluster.network.cut(fault.host, fault.other, until_ms=until_ms, breaks=False)
         if fault.number // 16 // STRANDED_MAX_MS % 2:
-            self._agenda.at(until_ms, lambda: None if self._is_over else self._kill(fault))
+            self._event_queue.at(until_ms, lambda: None if self._is_over else self._kill(fault))
         else:
             self._move(replace(fault, lasts_ms=0))
 
@@ -224,7 +227,7 @@ class Faults:
             TopicPartition(partition.topic, partition.partition),
             (*others, partition.leader),
             every_ms=30 + fault.number // 16 % 400,
-            until_ms=min(self._agenda.now_ms + fault.lasts_ms, START_MS + FAULTS_END_MS),
+            until_ms=min(self._event_queue.now_ms + fault.lasts_ms, START_MS + FAULTS_END_MS),
         )
 
     def _fill_disk(self, fault: Fault) -> None:
@@ -246,7 +249,7 @@ def _in_sync_everywhere(metadata: ClusterMetadata) -> bool:
     )
 
 
-_DOINGS: Mapping[FaultKind, Callable[[Faults, Fault], None]] = MappingProxyType(
+_INJECTORS: Mapping[FaultKind, Callable[[Faults, Fault], None]] = MappingProxyType(
     {
         FaultKind.KILL: Faults._kill,
         FaultKind.POWER_LOSS: Faults._lose_power,

@@ -1,22 +1,21 @@
-"""The invariants of a cluster, checked after every step of every node.
+"""The invariants of a cluster, which are checked after every step of every node.
 
-| invariant                                                           | where it is checked       |
-| ------------------------------------------------------------------- | ------------------------- |
-| committed records are never lost or changed, nor their leader epochs | `Committed.add`, `agree`  |
-| replicas have the same batches up to their high watermarks          | `Committed.agree`         |
-| a new leader has all committed records                              | `Watch._begins_to_lead`   |
-| no value is in a partition twice; sequences are consecutive         | `Committed.add`           |
-| an acknowledged record is committed at the acknowledged offset      | `Committed.acknowledged`  |
-| a reader sees committed records, in order, without gaps             | `Committed.read`          |
-| a transaction is visible completely or not at all, and only if its  | `Transactions.resolve`    |
-| producer has requested the commit                                   |                           |
-| a transaction ends as the coordinator has responded                 | `Transactions.check_end`  |
-| a read_committed reader sees exactly the visible records            | `Committed.check_visible` |
+| invariant                                                        | where it is checked          |
+| ---------------------------------------------------------------- | ---------------------------- |
+| committed records and leader epochs are never lost or changed    | `CommittedLog.add`, `agree`  |
+| replicas have the same batches up to their high watermarks       | `CommittedLog.agree`         |
+| a new leader has all committed records                           | `_begins_to_lead`            |
+| no value appears twice in a partition; sequences are consecutive | `CommittedLog.add`           |
+| an acknowledged record is committed at the acknowledged offset   | `CommittedLog.acknowledged`  |
+| a consumer reads committed records, in order, without gaps       | `CommittedLog.read`          |
+| a transaction is visible completely or not at all, and only if   | `Transactions.resolve`       |
+| its producer has requested the commit                            |                              |
+| a transaction ends with the result that the coordinator returned | `Transactions.check_end`     |
+| a read_committed consumer reads exactly the visible records      | `CommittedLog.check_visible` |
 
-Purpose: derive the committed state of each partition from all replicas: everything below any
-replica's high watermark is committed. Invariant: the checks do not change the cluster. What it must
-not know: clients, faults. Retention and compaction are off in simulated topics, so no record may be
-missing.
+The module derives the committed state of each partition from all replicas: all records below any
+replica's high watermark are committed. Retention and compaction are off in simulated topics, so no
+record may be missing. Invariant: the checks do not change the cluster.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from broker_ref.log.batch import BatchHeader, decode_records, parse_sound_batches
+from broker_ref.log.batch import BatchHeader, decode_records, parse_checked_batches
 from broker_ref.log.control import Marker, decode_marker
 from broker_ref.node.broker import BrokerNode
 from broker_ref.node.controller import ControllerNode
@@ -46,11 +45,11 @@ class Transaction:
 
     name: str
     may_commit: bool = False
-    """Its producer has requested the commit."""
+    """Whether the producer has requested the commit."""
     response: Marker | None = None
-    """The outcome in the coordinator's response to the producer."""
+    """The result in the coordinator's response to the producer."""
     outcome: Marker | None = None
-    """The outcome in its first marker."""
+    """The result in the transaction's first marker."""
     acknowledged: dict[TopicPartition, list[bytes]] = field(default_factory=dict)
 
 
@@ -66,31 +65,31 @@ class Transactions:
         return transaction
 
     def resolve(self, partition: TopicPartition, value: bytes, outcome: Marker) -> None:
-        """Apply a committed marker to a record."""
+        """Apply a committed marker to a record, and check it against the transaction."""
         transaction = self.by_name[name_of(value)]
-        what = f"{value!r} in {partition} gets marker {outcome.name}"
+        what = f"{value!r} in {partition} has marker {outcome.name}"
         if transaction.outcome not in (None, outcome):
             raise InvariantViolationError(
-                f"{what}, but other records of its transaction have another"
+                f"{what}, but other records of its transaction have another marker"
             )
         if transaction.response not in (None, outcome):
             raise InvariantViolationError(
-                f"{what}, but the coordinator responded {transaction.response.name}"
+                f"{what}, but the coordinator returned {transaction.response.name}"
             )
         if outcome is Marker.COMMIT and not transaction.may_commit:
             raise InvariantViolationError(f"{what}, but its producer has not requested a commit")
         transaction.outcome = outcome
 
     def record_response(self, transaction: Transaction, outcome: Marker) -> None:
-        """Record the coordinator's response to EndTxn."""
+        """Record the coordinator's response to EndTxn, and check it against the markers."""
         if transaction.outcome not in (None, outcome):
             raise InvariantViolationError(
-                f"{transaction.name}: the coordinator responded {outcome.name}, but its markers "
-                "differ"
+                f"{transaction.name}: the coordinator returned {outcome.name}, but the markers of "
+                "the transaction differ"
             )
         transaction.response = outcome
 
-    def check_end(self, committed: Mapping[TopicPartition, Committed]) -> None:
+    def check_end(self, committed: Mapping[TopicPartition, CommittedLog]) -> None:
         """Check that all records of committed transactions are visible."""
         for transaction in self.by_name.values():
             if Marker.COMMIT not in (transaction.response, transaction.outcome):
@@ -100,18 +99,18 @@ class Transactions:
                     offset = committed[partition].offset_of(value)
                     if offset is None or not committed[partition].is_visible(offset):
                         raise InvariantViolationError(
-                            f"{partition}: {value!r} of a committed transaction was acknowledged "
+                            f"{partition}: {value!r} was acknowledged in a committed transaction, "
                             f"but is not visible (offset {offset})"
                         )
 
 
 def name_of(value: bytes) -> str:
-    """Return the transaction of a value."""
+    """Return the name of the transaction that wrote a value."""
     return value.rpartition(b":")[0].decode()
 
 
-class Committed:
-    """The committed records of a partition; values of internal topics are not checked."""
+class CommittedLog:
+    """The committed records of a partition. The values of internal topics are not checked."""
 
     def __init__(
         self,
@@ -133,13 +132,13 @@ class Committed:
         self._sequences: dict[int, tuple[int, int]] = {}
 
     def add(self, header: BatchHeader, batch: memoryview, host: str) -> None:
-        """Add a batch that a replica has as committed."""
+        """Add a batch below a replica's high watermark to the committed records."""
         if header.base_offset != self.end_offset:
             raise InvariantViolationError(
                 f"{self.partition}: {host} has offset {header.base_offset} instead of "
                 f"{self.end_offset}"
             )
-        if self._has_values:  # The coordinator's batches all have sequence 0.
+        if self._has_values:  # Batches that coordinators write all have sequence 0.
             self._check_sequence(header, host)
         self.batches.append(header)
         self._by_base[header.base_offset] = _identity(header)
@@ -173,11 +172,11 @@ class Committed:
             self._transactions.resolve(self.partition, self.values[offset], marker.marker)
 
     def is_visible(self, offset: int) -> bool:
-        """Whether a read_committed reader must see a record."""
+        """Return whether a read_committed consumer must read a record."""
         return self._outcomes.get(offset, Marker.COMMIT) is Marker.COMMIT
 
     def check_visible(self, offset: int, *, is_seen: bool, who: str) -> None:
-        """Check that a read_committed reader sees or skips a record correctly."""
+        """Check that a read_committed consumer reads or skips a record correctly."""
         outcome = self._outcomes.get(offset, Marker.COMMIT)
         if outcome is None or is_seen is not (outcome is Marker.COMMIT):
             raise InvariantViolationError(
@@ -187,26 +186,27 @@ class Committed:
             )
 
     def _check_sequence(self, header: BatchHeader, host: str) -> None:
-        """Check that a producer's sequences are consecutive, from 0 in each epoch."""
+        """Check that a producer's sequences are consecutive and start at 0 with each epoch."""
         if header.producer_id < 0 or header.is_control or header.base_sequence < 0:
             return
         epoch, last = self._sequences.get(header.producer_id, (-1, -1))
         if header.producer_epoch < epoch:
             raise InvariantViolationError(
-                f"{self.partition}: {host} has a batch of producer {header.producer_id} with epoch "
-                f"{header.producer_epoch} at offset {header.base_offset}, after epoch {epoch}"
+                f"{self.partition}: {host} has a batch of producer {header.producer_id} with "
+                f"producer epoch {header.producer_epoch} at offset {header.base_offset}, after "
+                f"epoch {epoch}"
             )
         expected = last + 1 if header.producer_epoch == epoch else 0
         if header.base_sequence != expected:
             raise InvariantViolationError(
                 f"{self.partition}: {host} has sequence {header.base_sequence} of producer "
-                f"{header.producer_id} (epoch {header.producer_epoch}) at offset "
+                f"{header.producer_id} (producer epoch {header.producer_epoch}) at offset "
                 f"{header.base_offset} instead of {expected}"
             )
         self._sequences[header.producer_id] = (header.producer_epoch, header.last_sequence)
 
     def agree(self, header: BatchHeader, host: str) -> None:
-        """Check that a replica's batch below its high watermark is the committed one."""
+        """Check that a replica's batch below its high watermark equals the committed batch."""
         committed = self._by_base.get(header.base_offset)
         if committed != _identity(header):
             raise InvariantViolationError(
@@ -215,7 +215,7 @@ class Committed:
             )
 
     def acknowledged(self, value: bytes, offset: int, who: str) -> None:
-        """Check a record that was acknowledged with acks=all."""
+        """Check that a record that was acknowledged with acks=all is committed at its offset."""
         if offset >= self.end_offset:
             raise InvariantViolationError(
                 f"{self.partition}: {value!r} was acknowledged to {who} at offset {offset}, but "
@@ -224,7 +224,7 @@ class Committed:
         self.read(value, offset, who)
 
     def read(self, value: bytes, offset: int, who: str) -> None:
-        """Check a record that a client has read."""
+        """Check that a record that a client read equals the committed record."""
         if self.values.get(offset) != value:
             raise InvariantViolationError(
                 f"{self.partition}: {who} received {value!r} at offset {offset} instead of the "
@@ -232,7 +232,7 @@ class Committed:
             )
 
     def offset_of(self, value: bytes) -> int | None:
-        """Return the offset of a committed value, or None."""
+        """Return the offset of a committed value, or None if no such value is committed."""
         return self._offsets.get(value)
 
 
@@ -243,7 +243,7 @@ def _identity(header: BatchHeader) -> tuple[int, int, int]:
 def batches_between(
     partition: Partition, start_offset: int, end_offset: int
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Yield the complete batches of a replica between two offsets."""
+    """Yield the batches of a replica between two offsets."""
     offset = start_offset
     while offset < end_offset:
         data = partition.log.read(
@@ -254,7 +254,7 @@ def batches_between(
                 f"{partition.key.topic}-{partition.key.partition}: no data at offset "
                 f"{offset}, below {end_offset}"
             )
-        for header, batch in parse_sound_batches(data):
+        for header, batch in parse_checked_batches(data):
             if header.base_offset >= end_offset:
                 return
             yield header, batch
@@ -262,8 +262,8 @@ def batches_between(
 
 
 @dataclass(slots=True)
-class _Seen:
-    """The last observed state of a replica; below `verified` it equals the committed records."""
+class _ObservedPartition:
+    """The last observed state of a replica. Below `verified` it equals the committed records."""
 
     partition: Partition
     verified: int = 0
@@ -271,29 +271,32 @@ class _Seen:
     led_epoch: int = -1
 
 
-class Watch:
-    """Checks every replica after each step of its broker."""
+class InvariantChecker:
+    """The checks of every replica after each step of its broker."""
 
     def __init__(self) -> None:
-        self.committed: dict[TopicPartition, Committed] = {}
+        self.committed: dict[TopicPartition, CommittedLog] = {}
         self.transactions = Transactions()
         self.controller: ControllerNode | None = None
         self.openings: Counter[TopicPartition] = Counter()
         """The number of times that a replica was opened, on any broker."""
-        self._seen: dict[tuple[str, str, int], _Seen] = {}
+        self._seen: dict[tuple[str, str, int], _ObservedPartition] = {}
         self._names: dict[tuple[str, int], TopicPartition] = {}
 
-    def of(self, partition: TopicPartition) -> Committed:
+    def of(self, partition: TopicPartition) -> CommittedLog:
         """Return the committed records of a partition."""
         found = self.committed.get(partition)
         if found is None:
-            found = self.committed[partition] = Committed(
+            found = self.committed[partition] = CommittedLog(
                 partition, self.transactions, has_values=not partition.topic.startswith("__")
             )
         return found
 
-    def look(self, host: str, node: Node) -> None:
-        """Check the replicas of a node after a step. Raise `InvariantViolationError`."""
+    def check(self, host: str, node: Node) -> None:
+        """Check the replicas of a node after a step.
+
+        Raises `InvariantViolationError` if an invariant does not hold.
+        """
         if not isinstance(node, BrokerNode):
             self.controller = node
             return
@@ -304,16 +307,19 @@ class Watch:
             seen = self._seen.get(key)
             if seen is None or seen.partition is not partition:
                 self.openings[TopicPartition(*key[1:])] += 1
-                seen = self._seen[key] = _Seen(partition)
-            self._look_at(host, seen, partition)
+                seen = self._seen[key] = _ObservedPartition(partition)
+            self._check_partition(host, seen, partition)
 
     def check_again(self, host: str, node: BrokerNode) -> None:
-        """Check the broker's committed records again. Raise `InvariantViolationError`."""
+        """Check all committed records of a broker again.
+
+        Raises `InvariantViolationError` if an invariant does not hold.
+        """
         for key in [key for key in self._seen if key[0] == host]:
             del self._seen[key]
-        self.look(host, node)
+        self.check(host, node)
 
-    def _look_at(self, host: str, seen: _Seen, partition: Partition) -> None:
+    def _check_partition(self, host: str, seen: _ObservedPartition, partition: Partition) -> None:
         log_end_offset = partition.log.log_end_offset
         if log_end_offset < seen.log_end_offset:
             seen.verified = min(seen.verified, log_end_offset)
@@ -335,11 +341,13 @@ class Watch:
         current = metadata.partition(name.topic, name.partition) if metadata is not None else None
         if current is not None and current.leader_epoch == partition.leader_epoch:
             raise InvariantViolationError(
-                f"{name}: {host} becomes leader in epoch {partition.leader_epoch} with log end "
-                f"offset {end_offset}, but offsets below {committed.end_offset} are committed"
+                f"{name}: {host} becomes leader in leader epoch {partition.leader_epoch} with log "
+                f"end offset {end_offset}, but offsets below {committed.end_offset} are committed"
             )
 
-    def _verify(self, host: str, seen: _Seen, partition: Partition, end_offset: int) -> None:
+    def _verify(
+        self, host: str, seen: _ObservedPartition, partition: Partition, end_offset: int
+    ) -> None:
         committed = self.of(TopicPartition(partition.key.topic, partition.key.partition))
         for header, batch in batches_between(partition, seen.verified, end_offset):
             if header.base_offset < committed.end_offset:

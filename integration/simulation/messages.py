@@ -1,8 +1,8 @@
-"""The requests of simulated clients, with the version of each API that they use.
+"""The requests of simulated clients, and the version of each API that they use.
 
-Purpose: build requests by the field names of Kafka's schemas; `integration.raw` encodes them. APIs
-whose later versions use topic ids have the last version with topic names. Invariant: omitted fields
-have the schema's defaults. What it must not know: when requests are sent.
+Requests are built with the field names of Kafka's schemas and encoded by `integration.raw`. If
+later versions of an API use topic ids, the last version with topic names is used. Invariant:
+omitted fields have the schema's defaults.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _VERSIONS: Final[Mapping[str, int]] = MappingProxyType(
 _VERSIONS_V2: Final[Mapping[str, int]] = MappingProxyType(
     {**_VERSIONS, "end_txn": 5, "produce": 12, "txn_offset_commit": 5}
 )
-"""Versions with transaction.version 2 (KIP-890): implicit AddPartitions, epoch bumps."""
+"""The versions with transaction.version 2 (KIP-890): implicit AddPartitions and epoch bumps."""
 
 
 def request(api: str, /, *, is_v2: bool = False, **fields: Any) -> RequestPayload:
-    """Return a request; nested entities are mappings, times are in milliseconds."""
+    """Return a request. Nested entities are mappings, and times are in milliseconds."""
     return raw.request(api, (_VERSIONS_V2 if is_v2 else _VERSIONS)[api], **fields)

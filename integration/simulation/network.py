@@ -1,13 +1,14 @@
 """A simulated network with delays, resets and cut links.
 
-Purpose: carry frames in virtual time as TCP does: in order on one connection, in any order across
-connections. Every frame has a random delay, some a long one. A connection can break and lose the
-frames that are under way in both directions. A link between two hosts can be cut: its frames wait
-until it is repaired (TCP retransmits them), or its connections break. A client that closes a
-connection does not revoke what it has sent: that arrives late, next to what it sends again on
-another connection, so requests arrive twice and out of order. Invariants: every request gets a
-response or fails, once, in a later step; a node processes one request per connection at a time.
-What it must not know: the contents of frames.
+The network transports frames in virtual time as TCP does: in order on one connection, and in any
+order across connections. Every frame has a random delay, and a small share of frames has a long
+delay. A connection can break and lose the frames in transit in both directions. A link between two
+hosts can be cut: either its frames wait until it is repaired, as TCP retransmits them, or its
+connections break. If a client closes a connection, the requests that it has sent still arrive.
+Requests that the client retries on another connection can therefore arrive twice and out of order.
+
+Invariants: every request gets a response or fails, exactly once and in a later step. A node
+processes one request per connection at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from functools import partial
 from random import Random
 from typing import Final, Protocol
 
-from integration.simulation.agenda import Agenda
+from integration.simulation.event_queue import EventQueue
+
+FIRST_CONNECTION_ID: Final = 1_000_000
+"""Smaller ids are free for connections outside the network."""
 
 CONNECT_TIMEOUT_MS: Final = 700
 SLOW_MS: Final = 400
@@ -27,58 +31,62 @@ SLOW_MS: Final = 400
 
 
 class Caller(Protocol):
-    """The sender of requests."""
+    """The interface of a client or node that sends requests."""
 
     def responded(self, request_id: int, frame: bytes) -> None:
-        """Receive a response."""
+        """Handle the response to a request."""
 
     def failed(self, request_id: int, reason: str) -> None:
-        """Learn that there will be no response."""
+        """Handle a request that will not get a response."""
 
 
 class Server(Protocol):
-    """The receiver of requests: the nodes, by host."""
+    """The interface for delivering requests to nodes, which are identified by host name."""
 
     def listens(self, host: str) -> bool:
-        """Whether a host accepts connections."""
+        """Return whether a host accepts connections."""
 
     def opened(self, host: str, connection_id: int, peer: str) -> None:
-        """Accept a connection."""
+        """Handle a new connection."""
 
     def received(self, host: str, connection_id: int, frame: bytes) -> None:
-        """Receive a request."""
+        """Handle a request."""
 
     def closed(self, host: str, connection_id: int) -> None:
-        """Learn that a connection is closed."""
+        """Handle a closed connection."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Connection:
-    """A connection from `source` to `target`; `asked` are the requests without a response, in
-    order.
+    """A connection from `source` to `target`.
+
+    `in_flight` contains the ids of requests without a response, in order. `waiting` contains the
+    requests that the target has received but not responded to. `is_open_at_source` is the state at
+    the source, and `is_open_at_target` the state at the target.
     """
 
     connection_id: int
     source: str
     target: str
     caller: Caller
-    asked: deque[int] = field(default_factory=deque)
+    in_flight: deque[int] = field(default_factory=deque)
     waiting: deque[tuple[int, bytes]] = field(default_factory=deque)
     is_serving: bool = False
-    is_open_here: bool = True
-    is_open_there: bool = False
+    is_open_at_source: bool = True
+    is_open_at_target: bool = False
     is_refused: bool = False
     to_target_ms: int = 0
     to_source_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weather:
-    """Network conditions: the usual delay, and the probabilities of slow frames and of resets."""
+class NetworkConditions:
+    """The delays of a network and its probabilities of slow frames and resets."""
 
     delay_max_ms: int = 3
     slow_chance: float = 0.01
     break_chance: float = 0.0
+    reset_max_ms: int = 5
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,17 +98,23 @@ class _Cut:
 class Network:
     """All connections of a cluster."""
 
-    def __init__(self, agenda: Agenda, server: Server, random: Random, weather: Weather) -> None:
-        self.weather = weather
-        self._agenda = agenda
+    def __init__(
+        self,
+        event_queue: EventQueue,
+        server: Server,
+        random: Random,
+        network_conditions: NetworkConditions,
+    ) -> None:
+        self.network_conditions = network_conditions
+        self._event_queue = event_queue
         self._server = server
         self._random = random
         self._by_id: dict[int, Connection] = {}
         self._cuts: dict[frozenset[str], _Cut] = {}
-        self._last_id = 0
+        self._last_id = FIRST_CONNECTION_ID
 
     def connect(self, source: str, target: str, caller: Caller) -> Connection:
-        """Open a connection; if that fails, its requests fail."""
+        """Open a connection. If this fails, the requests on the connection fail."""
         self._last_id += 1
         connection = Connection(
             connection_id=self._last_id, source=source, target=target, caller=caller
@@ -108,161 +122,177 @@ class Network:
         self._by_id[connection.connection_id] = connection
         cut = self._cut(source, target)
         if cut is not None:
-            wait_ms = min(CONNECT_TIMEOUT_MS, cut.until_ms - self._agenda.now_ms)
+            wait_ms = min(CONNECT_TIMEOUT_MS, cut.until_ms - self._event_queue.now_ms)
             connection.is_refused = True
-            self._agenda.after(wait_ms, lambda: self._lose(connection, "no answer"))
+            self._event_queue.after(wait_ms, lambda: self._abort(connection, "no response"))
         else:
-            self._send_there(connection, lambda: self._arrive(connection))
+            self._send_to_target(connection, lambda: self._arrive(connection))
         return connection
 
     def send(self, connection: Connection, request_id: int, frame: bytes) -> None:
         """Send a request on a connection that is open at its source."""
-        assert connection.is_open_here
-        connection.asked.append(request_id)
+        assert connection.is_open_at_source
+        connection.in_flight.append(request_id)
         if connection.is_refused:
             return
-        if self.weather.break_chance and self._random.random() < self.weather.break_chance:
+        if (
+            self.network_conditions.break_chance
+            and self._random.random() < self.network_conditions.break_chance
+        ):
             self.break_connection(connection)
             return
-        self._send_there(connection, lambda: self._deliver(connection, request_id, frame))
+        self._send_to_target(connection, lambda: self._deliver(connection, request_id, frame))
 
     def close(self, connection: Connection) -> None:
-        """Close a connection at its source; frames that were sent still arrive later."""
-        self._fail(connection, "the connection was given up")
+        """Close a connection at its source. Frames that were already sent still arrive."""
+        self._fail(connection, "the client closed the connection")
         if not connection.is_refused:
-            self._send_there(connection, lambda: self._close_there(connection))
+            self._send_to_target(connection, lambda: self._close_at_target(connection))
 
-    def answer(self, connection_id: int, frame: bytes | None) -> None:
-        """Send the response of the current request; None if it has none."""
+    def source_of(self, connection_id: int) -> str | None:
+        """Return the source of a connection, or None if the connection is closed."""
         connection = self._by_id.get(connection_id)
-        if connection is None or not connection.is_open_there:
+        return connection.source if connection is not None else None
+
+    def send_response(self, connection_id: int, frame: bytes | None) -> None:
+        """Send the response to the current request, or None if the request has no response."""
+        connection = self._by_id.get(connection_id)
+        if connection is None or not connection.is_open_at_target:
             return
         request_id, _ = connection.waiting.popleft()
         connection.is_serving = False
         if frame is not None:
-            self._send_here(connection, lambda: self._respond(connection, request_id, frame))
+            self._send_to_source(connection, lambda: self._respond(connection, request_id, frame))
         if connection.waiting:
-            self._agenda.after(0, lambda: self._serve(connection))
+            self._event_queue.after(0, lambda: self._serve(connection))
 
     def hang_up(self, connection_id: int) -> None:
         """Close a connection at its target."""
         connection = self._by_id.get(connection_id)
-        if connection is not None and connection.is_open_there:
-            self._close_there(connection)
-            self._send_here(connection, lambda: self._lose(connection, "closed by the server"))
+        if connection is not None and connection.is_open_at_target:
+            self._close_at_target(connection)
+            self._send_to_source(
+                connection, lambda: self._abort(connection, "closed by the server")
+            )
 
     # Faults
 
     def break_connection(self, connection: Connection) -> None:
-        """Reset a connection; frames under way are lost in both directions."""
-        self._close_there(connection)
-        self._agenda.after(
-            self._random.randint(0, 5), lambda: self._lose(connection, "reset by peer")
-        )
+        """Reset a connection. Frames in transit are lost in both directions."""
+        self._close_at_target(connection)
+        self._reset(connection)
 
     def break_host(self, host: str) -> None:
         """Reset all connections of a process that has ended."""
         for connection in list(self._by_id.values()):
             if connection.source == host:
-                connection.is_open_here = False
-                connection.asked.clear()
-                self._close_there(connection)
+                connection.is_open_at_source = False
+                connection.in_flight.clear()
+                self._close_at_target(connection)
             elif connection.target == host:
-                connection.is_open_there = False
-                self._agenda.after(
-                    self._random.randint(0, 5), partial(self._lose, connection, "reset by peer")
-                )
+                connection.is_open_at_target = False
+                self._reset(connection)
 
     def break_some(self, host: str, chance: float) -> None:
-        """Reset some connections of a host."""
+        """Reset each connection of a host with a given probability."""
+        self.break_where(
+            lambda source, target: host in (source, target) and self._random.random() < chance
+        )
+
+    def break_where(self, is_chosen: Callable[[str, str], bool]) -> None:
+        """Reset the connections that are chosen by their source and target."""
         for connection in list(self._by_id.values()):
-            if host in (connection.source, connection.target) and self._random.random() < chance:
+            if is_chosen(connection.source, connection.target):
                 self.break_connection(connection)
 
     def cut(self, one: str, other: str, *, until_ms: int, breaks: bool) -> None:
-        """Cut the link between two hosts: reset its connections if `breaks`, else
-        delay its frames.
+        """Cut the link between two hosts until a time.
+
+        If `breaks` is true, the connections of the link are reset. Otherwise their frames are
+        delayed.
         """
         self._cuts[frozenset((one, other))] = _Cut(until_ms=until_ms, breaks=breaks)
         if breaks:
-            for connection in list(self._by_id.values()):
-                if {connection.source, connection.target} == {one, other}:
-                    self.break_connection(connection)
+            self.break_where(lambda source, target: {source, target} == {one, other})
 
     @property
     def has_cuts(self) -> bool:
         """Whether any link is cut."""
-        return any(cut.until_ms > self._agenda.now_ms for cut in self._cuts.values())
+        return any(cut.until_ms > self._event_queue.now_ms for cut in self._cuts.values())
 
     def _cut(self, one: str, other: str) -> _Cut | None:
         cut = self._cuts.get(frozenset((one, other)))
-        return cut if cut is not None and cut.until_ms > self._agenda.now_ms else None
+        return cut if cut is not None and cut.until_ms > self._event_queue.now_ms else None
 
     # Frames
 
     def _delay_ms(self, connection: Connection) -> int:
-        delay_ms = self._random.randint(0, self.weather.delay_max_ms)
-        if self._random.random() < self.weather.slow_chance:
+        delay_ms = self._random.randint(0, self.network_conditions.delay_max_ms)
+        if self._random.random() < self.network_conditions.slow_chance:
             delay_ms += self._random.randint(0, SLOW_MS)
         cut = self._cut(connection.source, connection.target)
         if cut is not None:
-            delay_ms += cut.until_ms - self._agenda.now_ms
+            delay_ms += cut.until_ms - self._event_queue.now_ms
         return delay_ms
 
-    def _send_there(self, connection: Connection, act: Callable[[], None]) -> None:
-        when_ms = self._agenda.now_ms + self._delay_ms(connection)
+    def _send_to_target(self, connection: Connection, act: Callable[[], None]) -> None:
+        when_ms = self._event_queue.now_ms + self._delay_ms(connection)
         connection.to_target_ms = max(connection.to_target_ms, when_ms)
-        self._agenda.at(connection.to_target_ms, act)
+        self._event_queue.at(connection.to_target_ms, act)
 
-    def _send_here(self, connection: Connection, act: Callable[[], None]) -> None:
-        when_ms = self._agenda.now_ms + self._delay_ms(connection)
+    def _send_to_source(self, connection: Connection, act: Callable[[], None]) -> None:
+        when_ms = self._event_queue.now_ms + self._delay_ms(connection)
         connection.to_source_ms = max(connection.to_source_ms, when_ms)
-        self._agenda.at(connection.to_source_ms, act)
+        self._event_queue.at(connection.to_source_ms, act)
 
     def _arrive(self, connection: Connection) -> None:
         if connection.is_refused:
             return
         if not self._server.listens(connection.target):
-            self._agenda.after(0, lambda: self._lose(connection, "connection refused"))
+            self._event_queue.after(0, lambda: self._abort(connection, "connection refused"))
             connection.is_refused = True
             return
-        connection.is_open_there = True
+        connection.is_open_at_target = True
         self._server.opened(connection.target, connection.connection_id, connection.source)
 
     def _deliver(self, connection: Connection, request_id: int, frame: bytes) -> None:
-        if connection.is_open_there:
+        if connection.is_open_at_target:
             connection.waiting.append((request_id, frame))
             self._serve(connection)
 
     def _serve(self, connection: Connection) -> None:
-        if connection.waiting and not connection.is_serving and connection.is_open_there:
+        if connection.waiting and not connection.is_serving and connection.is_open_at_target:
             connection.is_serving = True
             self._server.received(
                 connection.target, connection.connection_id, connection.waiting[0][1]
             )
 
     def _respond(self, connection: Connection, request_id: int, frame: bytes) -> None:
-        if connection.is_open_here:
-            connection.asked.remove(request_id)
+        if connection.is_open_at_source:
+            connection.in_flight.remove(request_id)
             connection.caller.responded(request_id, frame)
 
-    def _close_there(self, connection: Connection) -> None:
-        was_open, connection.is_open_there = connection.is_open_there, False
+    def _close_at_target(self, connection: Connection) -> None:
+        was_open, connection.is_open_at_target = connection.is_open_at_target, False
         connection.is_refused = True
         connection.waiting.clear()
         if was_open:
             target, connection_id = connection.target, connection.connection_id
-            self._agenda.after(0, lambda: self._server.closed(target, connection_id))
-        if not connection.is_open_here:
+            self._event_queue.after(0, lambda: self._server.closed(target, connection_id))
+        if not connection.is_open_at_source:
             self._by_id.pop(connection.connection_id, None)
 
-    def _lose(self, connection: Connection, reason: str) -> None:
+    def _reset(self, connection: Connection) -> None:
+        delay_ms = self._random.randint(0, self.network_conditions.reset_max_ms)
+        self._event_queue.after(delay_ms, lambda: self._abort(connection, "reset by peer"))
+
+    def _abort(self, connection: Connection, reason: str) -> None:
         self._by_id.pop(connection.connection_id, None)
         self._fail(connection, reason)
 
     def _fail(self, connection: Connection, reason: str) -> None:
-        connection.is_open_here = False
-        asked = list(connection.asked)
-        connection.asked.clear()
-        for request_id in asked:
-            self._agenda.after(0, partial(connection.caller.failed, request_id, reason))
+        connection.is_open_at_source = False
+        in_flight = list(connection.in_flight)
+        connection.in_flight.clear()
+        for request_id in in_flight:
+            self._event_queue.after(0, partial(connection.caller.failed, request_id, reason))

@@ -1,8 +1,8 @@
-"""A seed's plan: the cluster, its clients, and the faults with their times.
+"""The plan for a seed: the cluster, its clients, and the faults with their times.
 
-Purpose: all random choices of a run as values, which can be printed, and removed one by one to find
-a shorter failing run. Each seed uses only some kinds of faults, so that runs vary more. Invariant:
-a plan depends on its seed alone. What it must not know: how a plan is run.
+The plan contains all random choices of a run as values, which can be printed and which can be
+removed one by one to find a shorter failing run. Each seed uses only some kinds of faults, so that
+runs vary more. Invariant: a plan depends only on its seed.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from random import Random
 from typing import Final
 
 from integration.simulation.cluster import CONTROLLER, host_of
-from integration.simulation.network import Weather
+from integration.simulation.network import NetworkConditions
 
 BROKERS: Final = (1, 2, 3)
 LEADER: Final = "a leader"
-"""A placeholder for a host: the broker that leads a partition when the fault occurs."""
+"""A placeholder for the host of the broker that leads a partition when the fault is injected."""
 
 FAULTS_BEGIN_MS: Final = 1_500
 FAULTS_END_MS: Final = 8_500
 
 
 class FaultKind(Enum):
-    """The kinds of faults; each is repaired after its duration."""
+    """The kinds of faults. Each fault is repaired after its duration."""
 
     KILL = "a broker's process is killed and restarted"
-    POWER_LOSS = "a broker's machine loses power and unflushed data"
+    POWER_LOSS = "a broker's machine loses power, and its unflushed data is lost"
     STOP = "a broker is shut down cleanly and restarted"
     KILL_CONTROLLER = "the controller's process is killed"
     CONTROLLER_POWER_LOSS = "the controller's machine loses power"
@@ -45,7 +45,7 @@ class FaultKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A fault of `host`, and of `other` if it concerns two hosts; times are in ms."""
+    """A fault that affects `host` and, unless empty, `other`. Times are in milliseconds."""
 
     at_ms: int
     kind: FaultKind
@@ -53,7 +53,7 @@ class Fault:
     other: str = ""
     lasts_ms: int = 0
     number: int = 0
-    """Random details of the fault."""
+    """A random number that determines the details of the fault."""
 
     def __str__(self) -> str:
         other = f" and {self.other}" if self.other else ""
@@ -64,13 +64,13 @@ class Fault:
 class Settings:
     """The settings of the cluster and its clients."""
 
-    weather: Weather
+    network_conditions: NetworkConditions
     flushes_always: bool
     min_insync_replicas: int
     partitions: int
     segment_ms: int
     idempotent_producers: int
-    careless_producers: int
+    acks_one_producers: int
     pace_ms: int
     group_members: int = 0
     transactional_clients: int = 0
@@ -78,14 +78,14 @@ class Settings:
 
     @property
     def is_valid(self) -> bool:
-        """Whether no number of clients is negative."""
-        counts = (self.careless_producers, self.idempotent_producers, self.group_members)
+        """Whether all client counts are zero or more."""
+        counts = (self.acks_one_producers, self.idempotent_producers, self.group_members)
         return min(*counts, self.transactional_clients) >= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All choices of a seed."""
+    """All random choices of a seed."""
 
     seed: int
     settings: Settings
@@ -93,14 +93,14 @@ class Plan:
 
 
 def plan_of(seed: int) -> Plan:
-    """Return the plan of a seed."""
+    """Return the plan for a seed."""
     random = Random(f"plan {seed}")
     settings = _settings(random)
     kinds = _kinds(random)
     faults: list[Fault] = []
     at_ms = FAULTS_BEGIN_MS
     for _ in range(random.randint(2, 9)):
-        # Coinciding faults find more bugs than separate ones.
+        # Faults that coincide find more bugs than separate faults.
         if not faults or random.random() < 0.5:
             at_ms = random.randint(FAULTS_BEGIN_MS, FAULTS_END_MS)
         else:
@@ -114,19 +114,19 @@ def plan_of(seed: int) -> Plan:
 
 
 def _settings(random: Random) -> Settings:
-    weather = Weather(
+    network_conditions = NetworkConditions(
         delay_max_ms=random.choice((2, 5, 20)),
         slow_chance=random.choice((0.0, 0.01, 0.05)),
         break_chance=random.choice((0.0, 0.0, 0.002, 0.01)),
     )
     return Settings(
-        weather=weather,
+        network_conditions=network_conditions,
         flushes_always=random.random() < 0.4,
         min_insync_replicas=random.choice((1, 2, 2)),
         partitions=random.choice((1, 2)),
         segment_ms=random.choice((200, 1_000, 1 << 40)),
         idempotent_producers=random.choice((1, 1, 2)),
-        careless_producers=random.choice((0, 0, 1)),
+        acks_one_producers=random.choice((0, 0, 1)),
         pace_ms=random.choice((60, 120, 250)),
         group_members=random.choice((0, 0, 2, 3)),
         transactional_clients=random.choice((0, 1, 2, 3)),

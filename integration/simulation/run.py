@@ -1,9 +1,8 @@
-"""One run of a plan: the cluster, its clients, the faults, and the final checks.
+"""One run of a plan: the cluster, its clients, the faults and the final checks.
 
-Purpose: run clients while faults are injected, repair everything, and wait until the cluster is
-idle: all records of idempotent producers are acknowledged, readers are at the end, all replicas are
-in sync and equal. Invariant: the outcome depends on the plan alone. What it must not know: seeds,
-and how runs are shrunk.
+Clients run while faults are injected. Then all faults are repaired, and the run waits until the
+cluster is idle: all records of idempotent producers are acknowledged, all consumers have read to
+the end, and all replicas are in sync and equal. Invariant: the outcome depends only on the plan.
 """
 
 from __future__ import annotations
@@ -17,37 +16,41 @@ from random import Random
 from typing import Final, Protocol
 
 from broker_ref.config import BrokerConfig
-from integration.simulation.administering import Administrator
-from integration.simulation.agenda import START_MS, Agenda, RestlessError
+from integration.simulation.administrator import Administrator
 from integration.simulation.client import Client, TopicPartition
 from integration.simulation.cluster import SimulatedCluster, UnexplainedFailureError, host_of
+from integration.simulation.event_queue import START_MS, EndlessLoopError, EventQueue
 from integration.simulation.faults import Faults
-from integration.simulation.grouping import GroupHistory, GroupMember
-from integration.simulation.invariants import InvariantViolationError, Watch
+from integration.simulation.group_member import GroupHistory, GroupMember
+from integration.simulation.invariants import InvariantChecker, InvariantViolationError
+from integration.simulation.partition_consumer import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    PartitionConsumer,
+)
 from integration.simulation.plan import BROKERS, FAULTS_END_MS, Plan, Settings
-from integration.simulation.producing import CarelessProducer, IdempotentProducer
-from integration.simulation.reading import READ_COMMITTED, READ_UNCOMMITTED, Reader
-from integration.simulation.transacting import Account, TransactionalProducer
+from integration.simulation.producers import AcksOneProducer, IdempotentProducer
+from integration.simulation.transactional_producer import TransactionalProducer, TransactionHistory
 
 TOPIC: Final = "t"
 WORK_BEGINS_MS: Final = 1_000
 READY_LIMIT_MS: Final = 10_000
 IDLE_LIMIT_MS: Final = 30_000
-"""Several times the usual time: correct runs are idle after about four seconds."""
-LOOK_EVERY_MS: Final = 250
+"""Several times the usual duration: correct runs become idle after about four seconds."""
+CHECK_INTERVAL_MS: Final = 250
 
 
 class Work(Protocol):
-    """A client's work."""
+    """The work of one client."""
 
     @property
     def is_done(self) -> bool:
-        """Whether the client is finished."""
+        """Whether the client has finished its work."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """The outcome of a run; `violation` is None if all invariants held."""
+    """The outcome of a run. `violation` is None if all invariants held."""
 
     plan: Plan
     violation: str | None
@@ -59,17 +62,17 @@ class Outcome:
 
     @property
     def identity(self) -> tuple[str | None, int, int, int]:
-        """A value that is equal in all runs of the same plan."""
+        """A value that is equal for all runs of the same plan."""
         return self.violation, self.digest, self.steps, self.elapsed_ms
 
 
 def run(plan: Plan) -> Outcome:
-    """Run a plan."""
+    """Run a plan and return its outcome."""
     return _Run(plan).outcome()
 
 
 def config_of(broker_id: int, settings: Settings) -> BrokerConfig:
-    """Return a broker's config, with short timeouts so that much happens in a short run."""
+    """Return a broker's config, with short timeouts so that many timeouts expire during a run."""
     defaults = {
         "min.insync.replicas": str(settings.min_insync_replicas),
         "segment.ms": str(settings.segment_ms),
@@ -105,23 +108,23 @@ def config_of(broker_id: int, settings: Settings) -> BrokerConfig:
 
 
 class _Run:
-    """The cluster, the clients and the fault injection of one run."""
+    """The cluster, the clients and the faults of one run."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.trace: list[str] = []
         settings = plan.settings
-        self._agenda = Agenda()
-        self._watch = Watch()
+        self._event_queue = EventQueue()
+        self._checker = InvariantChecker()
         self._random = Random(f"clients {plan.seed}")
         self.cluster = SimulatedCluster(
             {broker_id: config_of(broker_id, settings) for broker_id in BROKERS},
-            agenda=self._agenda,
+            event_queue=self._event_queue,
             random=Random(f"network {plan.seed}"),
-            weather=settings.weather,
+            network_conditions=settings.network_conditions,
             seed=str(plan.seed),
             features={"transaction.version": settings.transaction_version},
-            on_step=self._watch.look,
+            on_step=self._checker.check,
             note=self._note,
         )
         self._work: list[Work] = []
@@ -129,20 +132,20 @@ class _Run:
         self._faults = Faults(
             self.cluster,
             self._administrator,
-            agenda=self._agenda,
+            event_queue=self._event_queue,
             settings=settings,
             note=self._note,
         )
 
     def outcome(self) -> Outcome:
-        """Run to the end, or to the first violation."""
+        """Run to the end or to the first violation, and return the outcome."""
         violation = None
         with _quiet_logs():
             try:
                 self._go()
-            except (InvariantViolationError, RestlessError, UnexplainedFailureError) as found:
+            except (InvariantViolationError, EndlessLoopError, UnexplainedFailureError) as found:
                 violation = str(found)
-            except Exception as error:  # A bug of a node is a finding, whatever its class.
+            except Exception as error:  # An exception of any class is a bug in a node.
                 violation = f"{type(error).__name__}: {error}"
                 self.trace += traceback.format_exception(error)
         if violation is not None:
@@ -152,8 +155,8 @@ class _Run:
             violation=violation,
             trace=self.trace,
             digest=self.cluster.digest,
-            steps=self._agenda.steps,
-            elapsed_ms=self._agenda.elapsed_ms,
+            steps=self._event_queue.steps,
+            elapsed_ms=self._event_queue.elapsed_ms,
             acknowledged=sum(
                 work.acknowledged for work in self._work if isinstance(work, IdempotentProducer)
             ),
@@ -163,19 +166,21 @@ class _Run:
         for host in self.cluster.hosts:
             self.cluster.start(host)
         self._administrator.make_topic(TOPIC)
-        self._agenda.run_until(START_MS + WORK_BEGINS_MS)
-        while TOPIC not in self._administrator.made and self._agenda.elapsed_ms < READY_LIMIT_MS:
-            self._agenda.run_until(self._agenda.now_ms + LOOK_EVERY_MS)
+        self._event_queue.run_until(START_MS + WORK_BEGINS_MS)
+        while (
+            TOPIC not in self._administrator.made and self._event_queue.elapsed_ms < READY_LIMIT_MS
+        ):
+            self._event_queue.run_until(self._event_queue.now_ms + CHECK_INTERVAL_MS)
         if TOPIC not in self._administrator.made:
             raise InvariantViolationError(
-                "the topics could not be created although no fault was injected"
+                "the topics were not created although no fault was injected"
             )
         self._faults.schedule(self.plan.faults)
         self._start_work()
-        self._agenda.run_until(START_MS + FAULTS_END_MS)
+        self._event_queue.run_until(START_MS + FAULTS_END_MS)
         self._faults.repair()
-        for partition in self.partitions:  # Read again what the other readers have passed.
-            self._start_reader(f"late-{partition.partition}", partition, READ_COMMITTED)
+        for partition in self.partitions:  # Read records that other consumers have already read.
+            self._start_consumer(f"late-{partition.partition}", partition, READ_COMMITTED)
         self._await_idle()
         self._check_the_end()
 
@@ -184,7 +189,7 @@ class _Run:
     def _client(self, name: str) -> Client:
         return Client(
             name,
-            agenda=self._agenda,
+            event_queue=self._event_queue,
             network=self.cluster.network,
             random=Random(self._random.getrandbits(64)),
             broker_ids=BROKERS,
@@ -192,7 +197,7 @@ class _Run:
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """The partitions of the topic that clients write to."""
+        """The partitions of the topic to which clients write."""
         return [TopicPartition(TOPIC, index) for index in range(self.plan.settings.partitions)]
 
     def _start_work(self) -> None:
@@ -202,15 +207,15 @@ class _Run:
             self._work.append(
                 IdempotentProducer(
                     self._client(f"producer-{number}"),
-                    self._watch,
+                    self._checker,
                     partitions=self.partitions,
                     pace_ms=settings.pace_ms,
                     until_ms=until_ms,
                 )
             )
-        for number in range(settings.careless_producers):
+        for number in range(settings.acks_one_producers):
             self._work.append(
-                CarelessProducer(
+                AcksOneProducer(
                     self._client(f"careless-{number}"),
                     partitions=self.partitions,
                     pace_ms=settings.pace_ms,
@@ -218,77 +223,79 @@ class _Run:
                 )
             )
         for partition in self.partitions:
-            self._start_reader(f"reader-{partition.partition}", partition, READ_UNCOMMITTED)
+            self._start_consumer(f"reader-{partition.partition}", partition, READ_UNCOMMITTED)
             if settings.transactional_clients:
-                self._start_reader(f"committed-{partition.partition}", partition, READ_COMMITTED)
+                self._start_consumer(f"committed-{partition.partition}", partition, READ_COMMITTED)
         for number in range(settings.transactional_clients):
-            self._start_transacting(Account(f"tx-{number}"), 0)
+            self._start_transacting(TransactionHistory(f"tx-{number}"), 0)
         history = GroupHistory(self.partitions)
         for number in range(settings.group_members):
             self._start_member(history, number, 0)
 
-    def _start_member(self, history: GroupHistory, number: int, life: int) -> None:
+    def _start_member(self, history: GroupHistory, number: int, incarnation: int) -> None:
         member = GroupMember(
-            self._client(f"member-{number}/{life}"),
+            self._client(f"member-{number}/{incarnation}"),
             history,
             partitions=self.partitions,
             until_ms=START_MS + FAULTS_END_MS,
-            start_successor=lambda: self._start_member(history, number, life + 1),
+            start_successor=lambda: self._start_member(history, number, incarnation + 1),
         )
         self._work.append(member)
 
-    def _start_reader(self, name: str, partition: TopicPartition, isolation: int) -> None:
-        reader = Reader(self._client(name), self._watch, partition, isolation=isolation)
-        self._work.append(reader)
+    def _start_consumer(self, name: str, partition: TopicPartition, isolation: int) -> None:
+        consumer = PartitionConsumer(
+            self._client(name), self._checker, partition, isolation=isolation
+        )
+        self._work.append(consumer)
 
-    def _start_transacting(self, account: Account, life: int) -> None:
+    def _start_transacting(self, history: TransactionHistory, incarnation: int) -> None:
         settings = self.plan.settings
-        client = self._client(f"{account.transactional_id}/{life}")
+        client = self._client(f"{history.transactional_id}/{incarnation}")
         producer = TransactionalProducer(
             client,
-            self._watch,
-            account,
+            self._checker,
+            history,
             partitions=self.partitions,
             version=settings.transaction_version,
             pace_ms=settings.pace_ms,
             until_ms=START_MS + FAULTS_END_MS,
-            start_successor=lambda: self._start_transacting(account, life + 1),
+            start_successor=lambda: self._start_transacting(history, incarnation + 1),
         )
         self._work.append(producer)
 
     # The end
 
     def _await_idle(self) -> None:
-        limit_ms = self._agenda.now_ms + IDLE_LIMIT_MS
+        limit_ms = self._event_queue.now_ms + IDLE_LIMIT_MS
         while (not_idle := self._not_idle()) is not None:
-            if self._agenda.now_ms >= limit_ms:
+            if self._event_queue.now_ms >= limit_ms:
                 raise InvariantViolationError(
                     f"not idle {IDLE_LIMIT_MS} ms after all faults were repaired: {not_idle}"
                 )
-            self._agenda.run_until(self._agenda.now_ms + LOOK_EVERY_MS)
+            self._event_queue.run_until(self._event_queue.now_ms + CHECK_INTERVAL_MS)
             self._faults.restart_failed()
 
     def _not_idle(self) -> str | None:
-        """Describe what is not idle yet; None if everything is."""
+        """Return why the cluster is not idle, or None if it is idle."""
         controller = self.cluster.controller
         if controller is None or self.cluster.failures:
-            return f"nodes do not run: {self.cluster.failures}"
+            return f"nodes are not running: {self.cluster.failures}"
         for topic in controller.side.metadata.topics.values():
             for partition in topic.partitions.values():
                 if set(partition.isr) != set(partition.replicas):
                     return f"{topic.name}-{partition.partition} has ISR {partition.isr}"
         for work in self._work:
             if not work.is_done:
-                return f"{type(work).__name__} is not done"
+                return f"{type(work).__name__} has not finished"
         return self._difference()
 
     def _difference(self) -> str | None:
-        """Describe how replicas differ; None if they are equal and completely committed."""
-        for partition, committed in self._watch.committed.items():
+        """Return how replicas differ, or None if they are equal and completely committed."""
+        for partition, committed in self._checker.committed.items():
             for broker_id in BROKERS:
                 node = self.cluster.broker(broker_id)
                 if node is None or node.broker is None:
-                    return f"broker {broker_id} is not open"
+                    return f"broker {broker_id} is not running"
                 replica = node.broker.replicas.partition(partition.topic, partition.partition)
                 ends = (replica.log.log_end_offset, replica.high_watermark)
                 if ends != (committed.end_offset, committed.end_offset):
@@ -298,26 +305,26 @@ class _Run:
                     )
                 if replica.last_stable_offset != committed.end_offset:
                     return (
-                        f"{partition} on {host_of(broker_id)}: an open transaction at offset "
+                        f"{partition} on {host_of(broker_id)}: a transaction is open at offset "
                         f"{replica.last_stable_offset}"
                     )
         return None
 
     def _check_the_end(self) -> None:
-        """Check all replicas and transactions again from the beginning."""
-        self._watch.transactions.check_end(self._watch.committed)
+        """Check all transactions, and check all replicas again from the start of their logs."""
+        self._checker.transactions.check_end(self._checker.committed)
         for broker_id in BROKERS:
             node = self.cluster.broker(broker_id)
             assert node is not None
-            self._watch.check_again(host_of(broker_id), node)
+            self._checker.check_again(host_of(broker_id), node)
 
     def _note(self, line: str) -> None:
-        self.trace.append(f"{self._agenda.elapsed_ms:6d} ms  {line}")
+        self.trace.append(f"{self._event_queue.elapsed_ms:6d} ms  {line}")
 
 
 @contextmanager
 def _quiet_logs() -> Iterator[None]:
-    """Suppress the logs of nodes, which fail on purpose."""
+    """Suppress the logs of nodes, because injected faults cause many errors."""
     logger = logging.getLogger("broker_ref")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)

@@ -1,8 +1,7 @@
-"""Finds a shorter run that also fails.
+"""Search for a shorter run that also fails.
 
-Purpose: remove faults, clients and network problems from a failing plan while it still fails,
-within a maximum number of runs. Invariant: the returned run was executed and failed. What it must
-not know: what any fault does.
+Removes faults, clients and network problems from a failing plan as long as it still fails, up to a
+maximum number of runs. Invariant: the returned run was executed and has failed.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from integration.simulation.network import Weather
+from integration.simulation.network import NetworkConditions
 from integration.simulation.plan import Fault, Plan
 from integration.simulation.run import Outcome
 
@@ -18,7 +17,10 @@ RUNS_MAX = 60
 
 
 def shrink(failed: Outcome, run: Callable[[Plan], Outcome], *, runs_max: int = RUNS_MAX) -> Outcome:
-    """Return the shortest failing run found, by the number of faults, then by length."""
+    """Return the shortest failing run that was found.
+
+    The search tries plans with fewer faults first, and then plans with fewer clients.
+    """
     best, runs_left = failed, runs_max
     is_shorter = True
     while is_shorter and runs_left > 0:
@@ -35,7 +37,10 @@ def shrink(failed: Outcome, run: Callable[[Plan], Outcome], *, runs_max: int = R
 
 
 def _simpler(plan: Plan) -> Iterator[Plan]:
-    """Yield simpler plans: first with half of the faults, then with one less, then the rest."""
+    """Yield simpler plans.
+
+    They have half the faults, one fault fewer, one client fewer, or no network problems.
+    """
     faults = plan.faults
     half = len(faults) // 2
     if half > 1:
@@ -45,16 +50,20 @@ def _simpler(plan: Plan) -> Iterator[Plan]:
         yield _with_faults(plan, faults[:index] + faults[index + 1 :])
     settings = plan.settings
     for fewer in (
-        dataclasses.replace(settings, careless_producers=settings.careless_producers - 1),
+        dataclasses.replace(settings, acks_one_producers=settings.acks_one_producers - 1),
         dataclasses.replace(settings, idempotent_producers=settings.idempotent_producers - 1),
         dataclasses.replace(settings, group_members=settings.group_members - 1),
         dataclasses.replace(settings, transactional_clients=settings.transactional_clients - 1),
     ):
         if fewer.is_valid:
             yield dataclasses.replace(plan, settings=fewer)
-    calm = Weather(delay_max_ms=settings.weather.delay_max_ms, slow_chance=0.0, break_chance=0.0)
-    if settings.weather != calm:
-        yield dataclasses.replace(plan, settings=dataclasses.replace(settings, weather=calm))
+    calm = NetworkConditions(
+        delay_max_ms=settings.network_conditions.delay_max_ms, slow_chance=0.0, break_chance=0.0
+    )
+    if settings.network_conditions != calm:
+        yield dataclasses.replace(
+            plan, settings=dataclasses.replace(settings, network_conditions=calm)
+        )
 
 
 def _with_faults(plan: Plan, faults: tuple[Fault, ...]) -> Plan:

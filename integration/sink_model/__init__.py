@@ -1,13 +1,14 @@
 """A model of the exactly-once protocol and an explicit-state model checker for it.
 
 cases              the configurations to check, and the case that detects each mutation
-explore            breadth-first search, so that a counterexample is a shortest one
-driver             the driver's actions by program counter: planning, job, deciding, aborting,
-                   sweep, rolling; driver_action is what they share
+case               the definition of a configuration, and the names of the invariants
+explore            breadth-first search, which finds a shortest counterexample
+driver             selects the driver's action by program counter; the actions are in planning,
+                   job, deciding, aborting, sweep and rolling, their common code in driver_action
 task               the actions of task attempts
 environment        all other actions: timeouts, delayed requests, markers
-cluster            the effects of requests; coordinator is the transaction coordinator
-state              the state's values; labels are the program counter's values
+cluster            the effects of requests; coordinator models the transaction coordinator
+state              the values that form a state; labels are the values of the program counter
 canonicalization   symmetry reduction; pruning removes unobservable parts of a state
 liveness           checks that a fresh driver completes from every state
 mutations          deliberate errors in the protocol

@@ -1,7 +1,7 @@
 """`python -m integration.sink_model`: check the protocol, or show how a mutation breaks it.
 
---case NAME            check one case (default: all small cases; --all: the large ones too)
---mutation NAME        break the protocol, in the case that detects it or in --case
+--case NAME            check one case (default: all small cases; --all: also the large cases)
+--mutation NAME        check the protocol with this error, in the case that detects it or in --case
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final
 from integration.sink_model.cases import ALL, FOUND_BY, SMALL, UNDETECTABLE
 from integration.sink_model.explore import Outcome, explore
 
-_NO_VIOLATION: Final = {True: "no violation", False: "incomplete, too many states"}
+_NO_VIOLATION: Final = {True: "no violation", False: "incomplete because of too many states"}
 
 
 def report(outcome: Outcome) -> str:
-    """Return the result of a case as text, with the counterexample if there is one."""
+    """Return the result of a case as text, including the counterexample if there is one."""
     case = outcome.case
     mutation = "" if case.mutation is None else f" with {case.mutation}"
     head = (
@@ -32,19 +32,19 @@ def report(outcome: Outcome) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check the cases; return 0 if all are complete and nothing is violated, else 1."""
+    """Check the cases; return 0 if all cases are complete without a violation, else 1."""
     parser = argparse.ArgumentParser(
         prog="python -m integration.sink_model",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--case", choices=sorted(ALL), metavar="NAME", help="check this case")
-    parser.add_argument("--all", action="store_true", help="check the large cases too")
+    parser.add_argument("--case", choices=sorted(ALL), metavar="NAME", help="check only this case")
+    parser.add_argument("--all", action="store_true", help="also check the large cases")
     parser.add_argument(
         "--mutation",
         choices=sorted((*FOUND_BY, *UNDETECTABLE)),
         metavar="NAME",
-        help="break the protocol in this way",
+        help="introduce this error into the protocol",
     )
     chosen = parser.parse_args(arguments)
     name = chosen.case or _case_of(chosen.mutation)

@@ -1,7 +1,7 @@
-"""The driver's actions in abort(), which Spark calls after a failure of tasks or commit().
+"""The driver's actions in abort(), which Spark calls after a failure of tasks or of commit().
 
-Purpose: model `abort.abort`: look, fence, read, abort, sweep. Invariant: it aborts nothing that may
-be decided. What it must not know: why the batch failed.
+Models `abort.abort`: look, fence, read, abort, sweep. Invariant: abort() never aborts a transaction
+that may be decided.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from integration.sink_model.state import (
 
 
 def look(action: DriverAction) -> Transitions:
-    """`abort.look`: DescribeTransactions(sink id)."""
+    """Send DescribeTransactions for the sink id (`abort.look`)."""
     sink_id = action.state.sink_id
     text = action.describe(
         f"the sink id has epoch {sink_id.epoch} and is {STATUS_NAMES[sink_id.status]}"
@@ -42,23 +42,24 @@ def look(action: DriverAction) -> Transitions:
             action.with_works(state, [w._replace(to_do=(), lost=()) for w in action.works(state)]),
         )
     else:
-        yield f"{text}: the next planning takes over", action.fail(action.state)
+        message = f"{text}: abort() leaves the batch to the next planning run"
+        yield message, action.fail(action.state)
 
 
 def fence(action: DriverAction) -> Transitions:
-    """`abort.fence`: InitProducerId(sink id) with the driver's epoch."""
+    """Send InitProducerId for the sink id with the driver's epoch (`abort.fence`)."""
     case = action.case
     expected = None if case.mutation == ABORT_UNDER_ANY_EPOCH else action.driver.owner
-    state, answer = init_sink_id(case, action.state, expected)
-    if answer == CONCURRENT:
+    state, response = init_sink_id(case, action.state, expected)
+    if response == CONCURRENT:
         if state is not action.state:
             yield action.describe("aborts the open decision"), state
         return
-    if answer == REFUSED:
+    if response == REFUSED:
         yield action.describe("InitProducerId(sink id) is rejected"), action.fail(state)
         return
     if action.driver.owner not in (action.state.sink_id.epoch, action.state.sink_id.last_epoch):
-        raise InvariantViolationError(f"{NEWER_OWNER_STAYS}: its InitProducerId succeeded")
+        raise InvariantViolationError(f"{NEWER_OWNER_STAYS}: InitProducerId of abort() succeeded")
     epoch = state.sink_id.epoch
     state = action.go_to(state, labels.ABORT_READ, owner=epoch)
     yield action.describe(f"InitProducerId(sink id) returns epoch {epoch}"), state
@@ -71,7 +72,7 @@ def fence(action: DriverAction) -> Transitions:
 
 
 def read(action: DriverAction) -> Transitions:
-    """`abort.read`: look for the driver's decision in the commit topic."""
+    """Look for the driver's decision in the commit topic (`abort.read`)."""
     decisions = read_commit_topic(action.case, action.state).values()
     names = {(record.query, record.number) for record in decisions}
     is_decided = any(
@@ -83,7 +84,7 @@ def read(action: DriverAction) -> Transitions:
     )
     if is_decided and action.case.mutation != ABORT_WHAT_WAS_DECIDED:
         yield (
-            action.describe("the decision exists; the next planning rolls it forward"),
+            action.describe("the decision exists, so the next planning run rolls it forward"),
             action.fail(action.state),
         )
     else:
@@ -91,7 +92,7 @@ def read(action: DriverAction) -> Transitions:
 
 
 def abort_tasks(action: DriverAction) -> Transitions:
-    """`abort.tasks`: EndTxn(abort) for every prepared transaction, in any order."""
+    """Send EndTxn(abort) for every prepared transaction, in any order (`abort.tasks`)."""
     for index, part in enumerate(action.state.partitions):
         message = part.works[action.number].message
         if message == NO_MESSAGE:
@@ -106,7 +107,7 @@ def abort_tasks(action: DriverAction) -> Transitions:
             BY_ABORT,
             is_commit=False,
         )
-        text = action.describe(f"EndTxn(abort) of partition {index}'s {message.task_id}")
+        text = action.describe(f"EndTxn(abort) for partition {index}, id {message.task_id}")
         yield text, _after_abort(action, action.with_work(state, index, work))
         if action.may_lose_response:
             request = TaskRequest(END_ABORT, message.task_id, message.epoch)

@@ -1,11 +1,11 @@
 """Symmetry reduction: maps equivalent states to one canonical state.
 
-Purpose: reduce the number of states. Invariant: a state and its canonical form have the same
-behaviours, except for the names of partitions and epochs. What it must not know: the actions.
+This reduces the number of states. Invariant: a state and its canonical form have the same behavior,
+except that partitions and epochs may have different numbers.
 
-Partitions are symmetric and therefore sorted by their values, so that every run explores the same
-states. An epoch of the sink id matters only as the current, the previous or an older one. Delayed
-requests that can have no effect are removed.
+Partitions are symmetric. They are sorted by their values, so that every run explores the same
+states. Of the sink id's epochs, only the current one and the previous one are distinguished from
+older epochs. Delayed requests that cannot have an effect are removed.
 """
 
 from __future__ import annotations

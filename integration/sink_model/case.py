@@ -1,7 +1,7 @@
-"""A case: the model's configuration (TLC would call it a model).
+"""A case: one configuration of the model (TLC calls it a model).
 
-Purpose: define drivers, queries, transaction version and fault budget. Invariant: two runs of a
-case explore the same states. What it must not know: the protocol.
+Defines drivers, queries, transaction version and fault budget. Invariant: two runs of a case
+explore the same states.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ BY_SWEEP = "a sweep"
 BY_ITSELF = "the attempt itself"
 BY_ABORT = "abort()"
 BY_ROLL_FORWARD = "roll-forward"
-"""The cause of a transaction's end."""
+"""The possible causes of the end of a transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """`queries` is the query of each driver, in the order of their starts; all share one sink id.
+    """A configuration to check.
 
-    `batches` is the number of batches per query; `version` is `transaction.version`. `slots_wrap`:
-    all batches of a run use the same task ids, as after sixteen task attempts. `halves`: a task
-    writes its rows in two requests. `slow_decisions` and `slow_markers`: other actions can happen
-    between EndTxn of the sink id (of a task id) and the markers. `late_inits`: a copy of an
-    InitProducerId may be delayed. `empty` has a bit per batch without rows, by partition.
-    `mutation` names a deliberate error in the protocol.
+    `queries` contains the query of each driver, in the order in which the drivers start. All
+    queries share one sink id. `batches` is the number of batches per query, and `version` is
+    `transaction.version`. With `slots_wrap`, all batches of a run use the same task ids, as happens
+    after sixteen task attempts. With `halves`, a task writes its rows in two requests. With
+    `slow_decisions`, other actions can happen between an EndTxn for the sink id and its marker, and
+    with `slow_markers` between an EndTxn for a task id and its markers. With `late_inits`, a copy
+    of an InitProducerId request can be delayed. `empty` contains one number per partition, with one
+    bit per batch without rows. `mutation` names a deliberate error in the protocol.
     """
 
     name: str
@@ -49,8 +51,9 @@ class Case:
     fresh_drivers: int = 0
 
     def batches_of(self, number: int) -> int:
-        """Return the number of batches of a driver; a fresh one (see `liveness`)
-        writes one more.
+        """Return the number of batches of a driver.
+
+        A fresh driver (see `liveness`) writes one more batch.
         """
         is_fresh = number >= len(self.queries) - self.fresh_drivers
         return self.batches + 1 if is_fresh else self.batches
@@ -61,25 +64,28 @@ class Case:
 
     @property
     def ids_are_unique(self) -> bool:
-        """Whether no two task attempts share an id, and no InitProducerId for one is delayed."""
+        """Whether each task attempt has its own id, and no InitProducerId for it is delayed."""
         return not (self.slots_wrap or self.late_inits or self.mutation == REUSE_IDS_ACROSS_RUNS)
 
     def task_id(self, run: int, batch: int, attempt: int) -> TaskId:
-        """Return the id of a task attempt."""
+        """Return the transactional id of a task attempt."""
         slot = 0 if self.slots_wrap else batch
         return TaskId(0 if self.mutation == REUSE_IDS_ACROSS_RUNS else run, attempt, slot)
 
     def row(self, query: int, batch: int, half: int) -> int:
-        """Return the bit of a batch's rows in a partition, or of one half of them."""
+        """Return the bit for the rows of a batch in a partition, or for one half of these rows."""
         return 1 << ((query * (self.batches + 1) + batch) * 2 + half)
 
     def rows(self, query: int, batch: int) -> int:
-        """Return the bits of all rows of a batch in a partition."""
+        """Return the bits for all rows of a batch in a partition."""
         first = self.row(query, batch, 0)
         return first | self.row(query, batch, 1) if self.halves else first
 
     def may_abort_decided(self, who: str) -> bool:
-        """Whether this cause may abort a decided transaction; the protocol detects the loss."""
+        """Return whether this cause may abort a decided transaction.
+
+        The protocol then detects the loss of its rows.
+        """
         if who in (BY_TASK, BY_SWEEP):
             return self.slots_wrap or self.late_inits
         return who == BY_TIMEOUT
@@ -89,16 +95,19 @@ NO_ROW_TWICE: Final = "no row is committed twice"
 NO_ROW_MISSING: Final = "no completed batch has a row missing"
 BATCHES_RISE: Final = "decided batches only increase"
 DECIDED_STAYS: Final = "the sink never aborts a decided transaction"
-OFFSETS_WITH_DECISION: Final = "offsets commit with their decision or not at all"
+OFFSETS_WITH_DECISION: Final = "offsets are committed with their decision or not at all"
 FINISHES: Final = "a fresh driver always finishes"
 NOTHING_OPEN: Final = "a fresh driver leaves nothing open"
 NEWER_OWNER_STAYS: Final = "abort() never fences a newer owner"
 NO_DECISION_GONE: Final = "no decision becomes invisible"
-"""The invariants, as `InvariantViolationError` names them."""
+"""The names of the invariants in `InvariantViolationError`."""
 
 
 class InvariantViolationError(Exception):
-    """An invariant does not hold. `lines` are the end of the trace, after the checked state."""
+    """An invariant is violated.
+
+    `lines` are the last lines of the trace, after the checked state.
+    """
 
     def __init__(self, what: str, lines: Sequence[str] = ()) -> None:
         super().__init__(what)

@@ -1,8 +1,8 @@
 """The cases to check, and the case that detects each mutation.
 
-Purpose: one list for tests, the command line and docs/sink-model.md. Invariant: every mutation is
-either detected by a small case, or has the reason why no case can detect it and the test of the
-code that does. What it must not know: the protocol.
+Tests, the command line and docs/sink-model.md use the same list. Invariant: every mutation is in
+exactly one of two tables. `FOUND_BY` names a case that detects the mutation. `UNDETECTABLE` gives
+the reason why no case can detect it, and the test of the code that covers it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SMALL: Final = (
     Case(name="one-batch-of-two-queries", batches=1, queries=(0, 1)),
     Case(name="one-batch-failing", batches=1, faults=Faults(failures=1)),
     Case(name="one-batch-timing-out", batches=1, faults=Faults(timeouts=1)),
-    Case(name="one-batch-with-a-lost-answer", batches=1, faults=Faults(answers=1)),
+    Case(name="one-batch-with-a-lost-answer", batches=1, faults=Faults(lost_responses=1)),
     Case(name="one-batch-expiring", batches=1, faults=Faults(expiries=1, timeouts=1)),
     Case(name="one-batch-in-halves", batches=1, halves=True),
     Case(name="one-batch-with-slow-markers", batches=1, slow_markers=True),
@@ -56,23 +56,23 @@ SMALL: Final = (
         faults=Faults(attempts=1, failures=1),
     ),
 )
-"""The cases of `make test`."""
+"""The cases that `make test` checks."""
 
 FULL: Final = (
-    Case(name="three-batches", faults=Faults(timeouts=1, answers=1)),
-    Case(name="three-batches-version-1", version=1, faults=Faults(timeouts=1, answers=1)),
+    Case(name="three-batches", faults=Faults(timeouts=1, lost_responses=1)),
+    Case(name="three-batches-version-1", version=1, faults=Faults(timeouts=1, lost_responses=1)),
     Case(name="three-batches-failing", faults=Faults(timeouts=1, failures=1)),
     Case(
         name="slow-decisions",
         batches=2,
         slow_decisions=True,
-        faults=Faults(timeouts=1, answers=1),
+        faults=Faults(timeouts=1, lost_responses=1),
     ),
     Case(
         name="expiring-slots",
         batches=2,
         slots_wrap=True,
-        faults=Faults(expiries=1, answers=1),
+        faults=Faults(expiries=1, lost_responses=1),
     ),
     Case(
         name="slow-markers",
@@ -81,17 +81,22 @@ FULL: Final = (
         slow_decisions=True,
         faults=Faults(timeouts=1),
     ),
-    Case(name="wrapped-slots", batches=2, slots_wrap=True, faults=Faults(timeouts=1, answers=1)),
-    Case(name="late-inits", batches=2, late_inits=True, faults=Faults(answers=1)),
+    Case(
+        name="wrapped-slots",
+        batches=2,
+        slots_wrap=True,
+        faults=Faults(timeouts=1, lost_responses=1),
+    ),
+    Case(name="late-inits", batches=2, late_inits=True, faults=Faults(lost_responses=1)),
     Case(name="speculation", batches=2, faults=Faults(attempts=1)),
 )
-"""The cases of `make test-all` only."""
+"""The cases that only `make test-all` checks."""
 
 ALL: Final[Mapping[str, Case]] = {case.name: case for case in SMALL + FULL}
 
 
 class Found(NamedTuple):
-    """The case that detects a mutation, and the violated invariant."""
+    """The case that detects a mutation, and the invariant that is violated in it."""
 
     case: str
     violates: str
@@ -131,15 +136,15 @@ FOUND_BY: Final[Mapping[str, Found]] = {
 
 UNDETECTABLE: Final[Mapping[str, tuple[str, str]]] = {
     mutations.SKIP_THE_VERIFICATION: (
-        "roll-forward detects that a decided transaction was aborted, and rows are written again",
+        "roll-forward detects an aborted transaction, and its rows are written again",
         "test_commit.py::test_transaction_that_has_ended",
     ),
     mutations.OVERTAKE_LOST_TASKS: (
-        "Spark's commit log stops at a batch with lost tasks; only a changed checkpoint passes it",
+        "Spark does not continue after a batch with lost rows unless the checkpoint is changed",
         "test_task.py::test_batch_after_lost_rows_is_refused",
     ),
     mutations.ABORT_WITHOUT_LOOKING: (
-        "an undecided batch of the newer owner fails, which the protocol allows",
+        "only an undecided batch of the newer owner fails, which the protocol allows",
         "test_abort.py::test_abort_leaves_a_newer_owner_alone",
     ),
     mutations.SWEEP_ALL_RUNS: (
@@ -147,4 +152,5 @@ UNDETECTABLE: Final[Mapping[str, tuple[str, str]]] = {
         "test_commit.py::test_attempts_of_other_runs_are_not_swept",
     ),
 }
-"""The reason why no case can detect a mutation, and the test of the code that does."""
+"""For each mutation that no case can detect: the reason, and the test of the code that covers it.
+"""

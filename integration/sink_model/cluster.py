@@ -1,8 +1,8 @@
 """The effects of requests on the cluster: transactional ids, rows, markers and the commit topic.
 
-Purpose: each function is one request that reaches its broker, or one action of the coordinator.
-Invariant: rows are committed when the coordinator writes PREPARE_COMMIT, and only here; their
-invariants are checked here. What it must not know: drivers and tasks.
+Each function is one request that reaches its broker, or one action of the coordinator. Invariant:
+rows are committed when the coordinator writes PREPARE_COMMIT, and only in this module. The
+invariants about rows are checked here.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ DONE: Final = 0
 LOST: Final = 1
 WAIT: Final = 2
 UNKNOWN: Final = 3
-"""The outcome of a decided transaction."""
+"""The outcomes of a decided transaction."""
 
 
 # Ids of task attempts
@@ -56,17 +56,17 @@ UNKNOWN: Final = 3
 def init_task_id(
     case: Case, state: State, index: int, task_id: TaskId, who: str
 ) -> tuple[State, int, int]:
-    """InitProducerId of a task id; return the state, the response and the granted epoch."""
+    """Send InitProducerId for a task id; return the state, the response and the granted epoch."""
     while True:
         before = find(state.partitions[index].ids, task_id)
-        after, answer = coordinator.init_producer_id(before, case.version)
+        after, response = coordinator.init_producer_id(before, case.version)
         if after is not before:
             state = _store(case, state, index, task_id, after, who)
-        if answer != CONCURRENT or case.slow_markers:
-            return state, answer, after.epoch
+        if response != CONCURRENT or case.slow_markers:
+            return state, response, after.epoch
 
 
-def end_task_transaction(  # noqa: PLR0917 - the parameters are those of the request
+def end_task_transaction(  # noqa: PLR0917 - they are the fields of the request
     case: Case,
     state: State,
     index: int,
@@ -77,40 +77,41 @@ def end_task_transaction(  # noqa: PLR0917 - the parameters are those of the req
     is_commit: bool,
     version: int | None = None,
 ) -> tuple[State, int]:
-    """EndTxn of a task id, in the case's transaction version by default."""
+    """Send EndTxn for a task id, by default with the transaction version of the case."""
     before = find(state.partitions[index].ids, task_id)
-    after, answer = coordinator.end(before, epoch, version or case.version, is_commit=is_commit)
+    after, response = coordinator.end(before, epoch, version or case.version, is_commit=is_commit)
     if after is before:
-        return state, answer
-    return _store(case, state, index, task_id, after, who), answer
+        return state, response
+    return _store(case, state, index, task_id, after, who), response
 
 
 def time_out(case: Case, state: State, index: int, task_id: TaskId, who: str) -> State:
-    """The coordinator aborts an open transaction."""
+    """Let the coordinator abort an open transaction after its timeout."""
     before = find(state.partitions[index].ids, task_id)
     return _store(case, state, index, task_id, coordinator.fenced(before, case.version), who)
 
 
 def expire(state: State, index: int, task_id: TaskId) -> State:
-    """The coordinator forgets an idle id."""
+    """Let the coordinator remove an idle transactional id."""
     part = state.partitions[index]
     after = coordinator.expired(find(part.ids, task_id))
     return _with_id(state, index, part, task_id, after)
 
 
 def write_markers(state: State, index: int, task_id: TaskId) -> State:
-    """The coordinator completes a task's prepared transaction."""
+    """Let the coordinator complete a task's prepared transaction."""
     part = state.partitions[index]
     return _with_id(state, index, part, task_id, coordinator.completed(find(part.ids, task_id)))
 
 
-def produce_rows(  # noqa: PLR0917 - the parameters are those of the request
+def produce_rows(  # noqa: PLR0917 - they are the fields of the request
     case: Case, state: State, index: int, task_id: TaskId, epoch: int, rows: int, *, goes_on: bool
 ) -> State | None:
     """Produce rows in a transaction; return None if the broker rejects them.
 
-    In version 2 the first rows after an end open the next transaction implicitly; in version 1 only
-    the first request adds partitions.
+    With transaction version 2, the first rows after the end of a transaction begin the next
+    transaction implicitly. With version 1, only the first request of a task adds partitions to the
+    transaction.
     """
     part = state.partitions[index]
     current = find(part.ids, task_id)
@@ -135,7 +136,7 @@ def _with_id(
     return state._replace(partitions=replaced(state.partitions, index, part))
 
 
-def _store(  # noqa: PLR0917 - the parameters are those of the request
+def _store(  # noqa: PLR0917 - they are the fields of the request
     case: Case, state: State, index: int, task_id: TaskId, after: TransactionalId, who: str
 ) -> State:
     """Store the result of a request, with its effects on rows and markers."""
@@ -176,10 +177,11 @@ def _check_undecided(state: State, part: Partition, task_id: TaskId, epoch: int,
 def outcome_of(
     case: Case, part: Partition, entry: Entry, *, trusts_next_epoch: bool = False
 ) -> int:
-    """Return the outcome of a transaction whose EndTxn(commit) was rejected (rows b, c of the
-    table).
+    """Return the outcome of a transaction whose EndTxn(commit) was rejected.
 
-    A decided transaction that has ended never changes, so a later look gives the same result.
+    This function models rows (b) and (c) of the table in the sink's `roll_forward` module. The
+    outcome of a decided transaction that has ended never changes, so a later call returns the same
+    outcome.
     """
     current = find(part.ids, entry.task_id)
     if current.status in PREPARED:
@@ -197,30 +199,30 @@ def outcome_of(
 
 
 def init_sink_id(case: Case, state: State, expected: int | None = None) -> tuple[State, int]:
-    """InitProducerId of the sink id; return the state, with the granted epoch, and the response."""
+    """Send InitProducerId for the sink id; return the state and the response."""
     while True:
-        after, answer = coordinator.init_producer_id(state.sink_id, case.version, expected)
+        after, response = coordinator.init_producer_id(state.sink_id, case.version, expected)
         if after is not state.sink_id:
             state = _with_sink_id(case, state, after)
-        if answer != CONCURRENT or case.slow_decisions:
-            return state, answer
+        if response != CONCURRENT or case.slow_decisions:
+            return state, response
 
 
 def end_decision(case: Case, state: State, epoch: int) -> tuple[State, int]:
-    """EndTxn(commit) of the sink id."""
-    after, answer = coordinator.end(state.sink_id, epoch, case.version, is_commit=True)
+    """Send EndTxn(commit) for the sink id."""
+    after, response = coordinator.end(state.sink_id, epoch, case.version, is_commit=True)
     if after is state.sink_id:
-        return state, answer
-    return _with_sink_id(case, _decided(state), after), answer
+        return state, response
+    return _with_sink_id(case, _decided(state), after), response
 
 
 def time_out_decision(case: Case, state: State) -> State:
-    """The coordinator aborts an open decision."""
+    """Let the coordinator abort an open decision after its timeout."""
     return _with_sink_id(case, state, coordinator.fenced(state.sink_id, case.version))
 
 
 def write_decision_marker(case: Case, state: State) -> State:
-    """The coordinator writes the marker of the decision into the commit topic."""
+    """Let the coordinator write the marker of the decision to the commit topic."""
     return _with_marker(case, state, coordinator.completed(state.sink_id))
 
 
@@ -248,7 +250,7 @@ def _with_sink_id(case: Case, state: State, after: TransactionalId) -> State:
 
 
 def _decided(state: State) -> State:
-    """The atomic point: the coordinator has written PREPARE_COMMIT for the decision."""
+    """Make the batch decided: the coordinator has written PREPARE_COMMIT for its decision."""
     decision = next(each for each in state.log if each.is_open and each.query != NONE)
     query, batch = decision.query, decision.batch
     for record in state.log:
@@ -283,8 +285,8 @@ def _with_marker(case: Case, state: State, sink_id: TransactionalId) -> State:
 def compacted(case: Case, state: State) -> State:
     """Compact the commit topic.
 
-    Remove decisions that are not their query's newest, and entries of finished decisions. Records
-    after the open transaction of another sink are not compacted.
+    Removes decisions that a newer decision of the same query replaces, and entries of finished
+    decisions. Records after an open transaction of another sink are not compacted.
     """
     records = [each for each in state.log if each.query != NONE]
     if len(records) == len(state.log):
@@ -318,12 +320,12 @@ def mark_finished(case: Case, state: State, query: int, number: int) -> State:
 
 
 def begin_stranger(state: State) -> State:
-    """Another sink that shares the commit topic produces a decision."""
+    """Let another sink that shares the commit topic produce a decision."""
     return state._replace(log=(*state.log, Record(NONE, 0, NONE, NONE, False, True)))
 
 
 def end_stranger(case: Case, state: State) -> State:
-    """The other sink ends its transaction."""
+    """Let the other sink end its transaction."""
     return compacted(
         case, state._replace(log=tuple(each for each in state.log if each.query != NONE))
     )
@@ -332,7 +334,7 @@ def end_stranger(case: Case, state: State) -> State:
 def read_commit_topic(case: Case, state: State) -> Mapping[int, Record]:
     """Return the last decision of each query.
 
-    Reads up to the high watermark; control records determine which transactions are committed.
+    Reads up to the high watermark and uses control records to find the committed transactions.
     """
     decisions: dict[int, Record] = {}
     for record in state.log:

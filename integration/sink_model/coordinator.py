@@ -1,12 +1,13 @@
-"""Kafka's transaction coordinator, as the protocol observes it.
+"""Kafka's transaction coordinator, with the behavior that the protocol can observe.
 
-Purpose: the effect of each request on a transactional id, and its response. Invariant: only these
-functions change an id; `REFUSED` represents all error codes that leave the outcome open. What it
-must not know: the contents of a transaction, and the client.
+Models the effect of each request on a transactional id, and the response. Invariant: only these
+functions change the state of an id. `REFUSED` represents all error codes after which the outcome is
+unknown.
 
-The conformance tests check the same on Apache Kafka: epochs after an end, a fence and a timeout in
-both transaction versions, the response to an InitProducerId with an epoch, and to a repeated
-EndTxn. EndTxn has version 5 in transaction version 2, else version 4.
+The conformance tests check the same behavior on Apache Kafka: the epochs after an end, a fence and
+a timeout in both transaction versions, the response to an InitProducerId with an epoch, and the
+response to a repeated EndTxn. Transaction version 2 uses EndTxn version 5, and transaction version
+1 uses EndTxn version 4.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from integration.sink_model.state import (
 GRANTED: Final = 0
 REFUSED: Final = 1
 CONCURRENT: Final = 2
-"""Responses: NONE; any error code of the table of outcomes; CONCURRENT_TRANSACTIONS, retry."""
+"""The responses: success, an error that is not retried, and CONCURRENT_TRANSACTIONS."""
 
 PRODUCER_ID: Final = 100
-"""The epochs of an expired id's next producer id start at a multiple of this."""
+"""The next producer id of an expired id starts with an epoch that is a multiple of this number."""
 
 
 def init_producer_id(
     current: TransactionalId, version: int, expected: int | None = None
 ) -> tuple[TransactionalId, int]:
-    """InitProducerId. It aborts an open transaction before it checks the expected epoch."""
+    """Handle InitProducerId. It aborts an open transaction before it checks the expected epoch."""
     epoch, status, last_epoch, _ = current
     if status in PREPARED:
         return current, CONCURRENT
@@ -62,7 +63,7 @@ def fenced(current: TransactionalId, version: int) -> TransactionalId:
 def end(
     current: TransactionalId, epoch: int, version: int, *, is_commit: bool
 ) -> tuple[TransactionalId, int]:
-    """EndTxn with `epoch`."""
+    """Handle EndTxn with `epoch`."""
     status = current.status
     prepare, complete = (
         (PREPARE_COMMIT, COMPLETE_COMMIT) if is_commit else (PREPARE_ABORT, COMPLETE_ABORT)
@@ -82,12 +83,12 @@ def end(
 
 
 def completed(current: TransactionalId) -> TransactionalId:
-    """Complete a prepared transaction: all markers are written."""
+    """Complete a prepared transaction whose markers are all written."""
     status = COMPLETE_COMMIT if current.status == PREPARE_COMMIT else COMPLETE_ABORT
     return TransactionalId(current.epoch, status, current.last_epoch, 0)
 
 
 def expired(current: TransactionalId) -> TransactionalId:
-    """Expire an id; the next InitProducerId returns another producer id."""
+    """Expire an id. The next InitProducerId returns another producer id."""
     highest = (current.epoch // PRODUCER_ID + 1) * PRODUCER_ID - 1
     return TransactionalId(highest, EXPIRED, NONE, 0)

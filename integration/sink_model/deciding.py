@@ -1,7 +1,6 @@
-"""The driver's actions in commit(): steps 8 to 10. (`job` has step 7, `sweep` step 11.)
+"""The driver's actions in commit(): steps 8 to 10. Step 7 is in `job`, and step 11 is in `sweep`.
 
-Purpose: model `commit.commit`. Invariant: it uses the epoch of the sink id that planning got. What
-it must not know: tasks.
+Models `commit.commit`. Invariant: the actions use the epoch of the sink id from planning.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ from integration.sink_model.state import (
 
 
 def compare(action: DriverAction) -> Transitions:
-    """`commit.compare`: compare a replayed batch with its decision."""
+    """Compare a replayed batch with its decision (`commit.compare`)."""
     state = action.state
     decision = read_commit_topic(action.case, state).get(action.query)
     if decision is None or decision.number != action.driver.number:
-        text = "the decision has changed, so abort()"
+        text = "the decision has changed, so Spark calls abort()"
         yield action.describe(text), action.go_to(state, labels.ABORT_LOOK)
         return
     name = (action.query, decision.number)
@@ -65,7 +64,7 @@ def compare(action: DriverAction) -> Transitions:
 
 
 def _after_comparison(action: DriverAction, state: State, *, is_finished: bool = False) -> State:
-    """Decide again if the lost transactions are those that were written again."""
+    """Decide again if exactly the lost transactions were written again."""
     works = action.works(state)
     if any(work.to_do for work in works):
         return state
@@ -79,12 +78,12 @@ def _after_comparison(action: DriverAction, state: State, *, is_finished: bool =
 
 
 def decide(action: DriverAction) -> Transitions:
-    """`commit.decide`: produce the decision in a transaction of the sink id."""
+    """Produce the decision in a transaction of the sink id (`commit.decide`)."""
     case, state, driver = action.case, action.state, action.driver
     owner = driver.owner
     if case.mutation == DECIDE_UNDER_A_NEW_EPOCH:
-        state, answer = init_sink_id(case, state)
-        if answer == CONCURRENT:
+        state, response = init_sink_id(case, state)
+        if response == CONCURRENT:
             return
         owner = state.sink_id.epoch
     number = driver.number + 1
@@ -101,7 +100,7 @@ def decide(action: DriverAction) -> Transitions:
     after = produce_decision(state, owner, decision, tuple(entries))
     if after is None:
         yield (
-            action.describe("the write is rejected, so abort()"),
+            action.describe("the write is rejected, so Spark calls abort()"),
             action.go_to(state, labels.ABORT_LOOK),
         )
         return
@@ -112,15 +111,15 @@ def decide(action: DriverAction) -> Transitions:
 
 
 def end(action: DriverAction) -> Transitions:
-    """`commit.decide`: EndTxn(commit) of the sink id, the atomic point."""
+    """Send EndTxn(commit) for the sink id (`commit.decide`). Its success decides the batch."""
     case, owner = action.case, action.driver.owner
-    state, answer = end_decision(case, action.state, owner)
-    if answer == GRANTED or case.mutation == AMBIGUOUS_DECISION_IS_SUCCESS:
+    state, response = end_decision(case, action.state, owner)
+    if response == GRANTED or case.mutation == AMBIGUOUS_DECISION_IS_SUCCESS:
         yield action.describe("EndTxn(sink id, commit) succeeds"), _decided(action, state)
         if action.may_lose_response:
             lost = action.spend_lost_response(state)
             yield (
-                action.describe("EndTxn(sink id, commit) succeeds, the response is lost"),
+                action.describe("EndTxn(sink id, commit) succeeds, but the response is lost"),
                 _undetermined(action, lost),
             )
     else:
@@ -128,16 +127,16 @@ def end(action: DriverAction) -> Transitions:
     if action.may_lose_response:
         late = action.delay(action.state, END_COMMIT, owner)
         yield (
-            action.describe("EndTxn(sink id, commit) is delayed, no response"),
+            action.describe("EndTxn(sink id, commit) is delayed and gets no response"),
             _undetermined(action, late),
         )
 
 
 def _undetermined(action: DriverAction, state: State) -> State:
-    """The outcome is unknown: commit() raises, so Spark calls abort()."""
+    """Handle an unknown outcome: commit() raises an error, so Spark calls abort()."""
     if action.case.mutation == DECIDE_TWICE:
-        state, answer = init_sink_id(action.case, state, action.driver.owner)
-        if answer == GRANTED:
+        state, response = init_sink_id(action.case, state, action.driver.owner)
+        if response == GRANTED:
             return action.go_to(state, labels.COMMIT_DECIDE, owner=state.sink_id.epoch)
     if action.case.mutation == AMBIGUOUS_DECISION_IS_SUCCESS:
         return _decided(action, state)
@@ -145,7 +144,7 @@ def _undetermined(action: DriverAction, state: State) -> State:
 
 
 def _decided(action: DriverAction, state: State) -> State:
-    """Roll forward all entries of the decision."""
+    """Begin to roll forward all entries of the decision."""
     if action.case.mutation == ROLL_FORWARD_BEFORE_DECIDING:
         return action.go_to(state, labels.COMMIT_MARK)
     ((query, number),) = action.driver.unfinished
@@ -164,7 +163,10 @@ def _decided(action: DriverAction, state: State) -> State:
 
 
 def roll_forward(action: DriverAction) -> Transitions:
-    """`commit.roll_forward`, `commit.compare`: EndTxn(commit) for every entry, in any order."""
+    """Send EndTxn(commit) for all entries, in any order (`commit.roll_forward`).
+
+    The `commit.compare` step also uses this function.
+    """
     for index, part in enumerate(action.state.partitions):
         for entry in part.works[action.number].to_do:
             state, outcome = roll_forward_entry(action.case, action.state, index, entry)
@@ -172,7 +174,7 @@ def roll_forward(action: DriverAction) -> Transitions:
                 continue
             text = action.describe(what(index, entry, outcome))
             if outcome == UNKNOWN:
-                yield f"{text}, so abort()", action.go_to(state, labels.ABORT_LOOK)
+                yield f"{text}, so Spark calls abort()", action.go_to(state, labels.ABORT_LOOK)
                 continue
             state = _after_roll_forward(action, with_outcome(action, state, index, entry, outcome))
             yield text, state
@@ -182,11 +184,14 @@ def roll_forward(action: DriverAction) -> Transitions:
                 yield f"{text}; a copy is delayed", state
                 state = action.delay_for_task(action.state, index, request)
                 state = action.go_to(state, labels.ABORT_LOOK)
-                yield f"{text}, delayed; no response, so abort()", state
+                yield f"{text}, but delayed without a response, so Spark calls abort()", state
 
 
 def _after_roll_forward(action: DriverAction, state: State) -> State:
-    """Continue with the mark when all outcomes are known; commit() raises if entries are lost."""
+    """Continue with the mark when all outcomes are known.
+
+    If entries are lost, commit() raises an error.
+    """
     if action.driver.pc == labels.COMMIT_COMPARE_ROLL:
         return _after_comparison(action, state)
     works = action.works(state)
@@ -202,7 +207,7 @@ def _after_roll_forward(action: DriverAction, state: State) -> State:
 
 
 def mark(action: DriverAction) -> Transitions:
-    """`commit.mark`: write the finished mark."""
+    """Write the finished mark (`commit.mark`)."""
     ((query, number),) = action.driver.unfinished
     is_replay = action.driver.pc == labels.COMMIT_COMPARE_MARK
     at = labels.COMMITTED if is_replay else labels.COMMIT_SWEEP

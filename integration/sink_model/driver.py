@@ -1,11 +1,12 @@
 """A driver process: planning, job, commit and abort of successive batches.
 
-Purpose: map each program counter to its action. Invariant: one action is one request that reaches
-its broker, with its response. A killed driver is one that takes no further action, and a stalled
-one acts later, so neither needs an action of its own. What it must not know: the actions' effects.
+Maps each value of the program counter to its action. Invariant: one action is one request that
+reaches its broker, together with its response. A killed driver is a driver that takes no further
+action, and a stalled driver acts later, so the model needs no actions for kills and stalls.
 
-A request gets a response. While the fault budget has `answers`, the response may also be lost, the
-request may be delayed, or a copy of it. A sweep has three labels: list, check the owner, fence.
+Usually a request gets a response. While the fault budget contains `lost_responses`, the response
+can be lost, and the request or a copy of it can be delayed. A sweep has three labels: list, check
+the owner, fence.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _STEPS: Final[dict[int, Callable[[DriverAction], Transitions]]] = {
 
 
 def steps(case: Case, state: State, number: int) -> Transitions:
-    """Yield the next actions of a driver."""
+    """Yield the enabled actions of a driver."""
     step = _STEPS.get(state.drivers[number].pc)
     if step is not None:
         yield from step(DriverAction(case, state, number))

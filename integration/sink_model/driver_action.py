@@ -1,7 +1,8 @@
-"""The context of a driver's action, and the state changes that all its actions share.
+"""The context of a driver's action, and the state changes that several actions share.
 
-Purpose: set the program counter and the remaining work. Invariant: a driver changes only these
-directly; everything else changes through requests of `cluster`. What it must not know: the actions.
+The methods set the program counter and the remaining work. Invariant: a driver changes only its
+program counter and its remaining work directly. Everything else changes through requests of
+`cluster`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ DEAD_DRIVER: Final = Driver(DEAD, 0, NONE, NONE, 0, ())
 
 
 class DriverAction:
-    """An action of driver `number` in `state`."""
+    """An action of the driver `number` in `state`."""
 
     __slots__ = ("case", "driver", "may_lose_response", "number", "query", "state")
 
@@ -40,7 +41,7 @@ class DriverAction:
         self.number = number
         self.driver = state.drivers[number]
         self.query = case.queries[number]
-        self.may_lose_response = state.faults.answers > 0
+        self.may_lose_response = state.faults.lost_responses > 0
 
     def go_to(
         self,
@@ -50,7 +51,7 @@ class DriverAction:
         owner: int | None = None,
         unfinished: tuple[tuple[int, int], ...] | None = None,
     ) -> State:
-        """Return the state with another program counter of this driver."""
+        """Return the state with a new program counter of this driver."""
         old = self.driver
         driver = Driver(
             pc,
@@ -63,12 +64,12 @@ class DriverAction:
         return state._replace(drivers=replaced(state.drivers, self.number, driver))
 
     def fail(self, state: State) -> State:
-        """End the driver because its query failed. Attempts of its tasks may still act."""
+        """Return the state after the driver's query failed. Attempts of its tasks can still act."""
         state = state._replace(drivers=replaced(state.drivers, self.number, DEAD_DRIVER))
         return prune(self.case, self.with_works(state, [NO_WORK] * len(state.partitions)))
 
     def with_works(self, state: State, works: Sequence[Work]) -> State:
-        """Return the state with new work of this driver, by partition."""
+        """Return the state with this driver's new work on each partition."""
         return state._replace(
             partitions=tuple(
                 part._replace(works=replaced(part.works, self.number, work))
@@ -77,26 +78,28 @@ class DriverAction:
         )
 
     def with_work(self, state: State, index: int, work: Work) -> State:
-        """Return the state with new work of this driver on one partition."""
+        """Return the state with this driver's new work on one partition."""
         part = state.partitions[index]
         part = part._replace(works=replaced(part.works, self.number, work))
         return state._replace(partitions=replaced(state.partitions, index, part))
 
     def works(self, state: State) -> list[Work]:
-        """Return the work of this driver, by partition."""
+        """Return the work of this driver on each partition."""
         return [part.works[self.number] for part in state.partitions]
 
     def spend_lost_response(self, state: State) -> State:
-        """Reduce the budget of lost responses and delayed requests."""
-        return state._replace(faults=state.faults._replace(answers=state.faults.answers - 1))
+        """Return the state with one fewer lost response or delayed request in the fault budget."""
+        return state._replace(
+            faults=state.faults._replace(lost_responses=state.faults.lost_responses - 1)
+        )
 
     def delay(self, state: State, kind: int, first: int, second: int = 0) -> State:
-        """Delay a request for the sink id, or a mark."""
+        """Return the state with a delayed request for the sink id or a delayed finished mark."""
         request = LateRequest(kind, first, second)
         return self.spend_lost_response(state._replace(late=tuple(sorted((*state.late, request)))))
 
     def delay_for_task(self, state: State, index: int, request: TaskRequest) -> State:
-        """Delay a request for a task id."""
+        """Return the state with a delayed request for a task id."""
         part = state.partitions[index]
         part = part._replace(late=tuple(sorted((*part.late, request))))
         return self.spend_lost_response(
@@ -104,6 +107,6 @@ class DriverAction:
         )
 
     def describe(self, what: str) -> str:
-        """Describe the action for a trace."""
+        """Return the line of the trace that describes the action."""
         driver = self.driver
         return f"driver {self.number}, batch {driver.batch}: {TITLES[driver.pc]}: {what}"

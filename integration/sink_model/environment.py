@@ -1,7 +1,7 @@
 """The environment's actions: driver starts, delayed requests, markers, timeouts, expiry.
 
-Purpose: all actions that belong to no driver or task. Invariant: faults reduce the fault budget;
-actions that Kafka guarantees eventually are always enabled. What it must not know: the protocol.
+Contains all actions that belong neither to a driver nor to a task. Invariant: each fault reduces
+the fault budget, and actions that Kafka eventually takes are always enabled.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def steps(case: Case, state: State) -> Transitions:
 
 
 def started(case: Case, state: State) -> State:
-    """Start the next driver with the batch after the last one in Spark's commit log."""
+    """Start the next driver, at the batch after the last batch in Spark's commit log."""
     number = len(state.drivers)
     driver = job.start(case, state.completed[case.queries[number]] + 1)
     return state._replace(
@@ -62,7 +62,7 @@ def _starts(case: Case, state: State) -> Transitions:
 
 
 def markers(case: Case, state: State) -> Transitions:
-    """Yield the completions of prepared transactions."""
+    """Yield the actions that complete prepared transactions."""
     if state.sink_id.status in PREPARED:
         yield (
             "the coordinator writes the marker of the sink id",
@@ -71,7 +71,7 @@ def markers(case: Case, state: State) -> Transitions:
     for index, part in enumerate(state.partitions):
         for task_id, current in part.ids:
             if current.status in PREPARED:
-                text = f"the coordinator writes the markers of partition {index}'s {task_id}"
+                text = f"the coordinator writes the markers for partition {index}, id {task_id}"
                 yield text, cluster.write_markers(state, index, task_id)
 
 
@@ -79,7 +79,7 @@ def _late(case: Case, state: State) -> Transitions:
     for position, request in enumerate(state.late):
         after = state._replace(late=state.late[:position] + state.late[position + 1 :])
         if request.kind == MARK:
-            text = f"the finished mark of query {request.first}'s decision {request.second}"
+            text = f"the finished mark of query {request.first}, decision {request.second}"
             after = cluster.mark_finished(case, after, request.first, request.second)
         elif request.kind == END_COMMIT:
             text = f"EndTxn(sink id, commit) with epoch {request.first}"
@@ -88,7 +88,7 @@ def _late(case: Case, state: State) -> Transitions:
             text = f"InitProducerId(sink id) with epoch {request.first}"
             expected = None if request.first == NONE else request.first
             after, _ = cluster.init_sink_id(case, after, expected)
-        yield f"delayed: {text} arrives", after
+        yield f"delayed request arrives: {text}", after
 
 
 def _late_about_tasks(case: Case, state: State, index: int) -> Transitions:
@@ -111,7 +111,7 @@ def _late_about_tasks(case: Case, state: State, index: int) -> Transitions:
                 BY_ROLL_FORWARD if is_commit else BY_ABORT,
                 is_commit=is_commit,
             )
-        yield f"delayed: {text} for partition {index}'s {request.task_id} arrives", after
+        yield f"delayed request arrives: {text}, partition {index}, id {request.task_id}", after
 
 
 def _timeouts(case: Case, state: State) -> Transitions:
@@ -121,7 +121,7 @@ def _timeouts(case: Case, state: State) -> Transitions:
     for index, part in enumerate(state.partitions):
         for task_id, current in part.ids:
             if current.status == ONGOING:
-                text = f"partition {index}'s {task_id}, epoch {current.epoch}, times out"
+                text = f"partition {index}, id {task_id}, epoch {current.epoch}: times out"
                 yield text, cluster.time_out(case, spent, index, task_id, BY_TIMEOUT)
 
 
@@ -130,14 +130,14 @@ def _expiries(state: State) -> Transitions:
     for index, part in enumerate(state.partitions):
         for task_id, current in part.ids:
             if current.status in (EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT):
-                text = f"partition {index}'s {task_id} expires"
+                text = f"partition {index}, id {task_id}: expires"
                 yield text, cluster.expire(spent, index, task_id)
 
 
 def _strangers(case: Case, state: State) -> Transitions:
     if state.faults.strangers:
         faults = state.faults._replace(strangers=state.faults.strangers - 1)
-        text = "another sink writes its decision into the commit topic"
+        text = "another sink writes a decision to the commit topic"
         yield text, cluster.begin_stranger(state._replace(faults=faults))
     if any(record.query == NONE for record in state.log):
-        yield "the other sink ends its decision", cluster.end_stranger(case, state)
+        yield "the other sink ends its transaction", cluster.end_stranger(case, state)

@@ -1,8 +1,8 @@
-"""The model checker: breadth-first search of a case's states; a counterexample is a shortest one.
+"""The model checker: a breadth-first search of a case's states.
 
-Purpose: check the invariants in every reachable state. Invariant: each canonical state is expanded
-once; a trace consists of concrete states, so that a partition keeps its number. What it must not
-know: the protocol.
+Checks the invariants in every reachable state and finds a shortest counterexample. Invariant: each
+canonical state is expanded once. A trace consists of concrete states, so that a partition keeps its
+number in the trace.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ Transition = tuple[str, State]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of a case. `is_complete` is False if there were too many states.
+    """The result of a case.
 
-    `trace` is the counterexample, one line per action: up to the state whose next action violates
-    the invariant, or up to the end of a fresh driver.
+    `is_complete` is false after a violation or if there were too many states.
+
+    `trace` is the counterexample, with one line per action. It ends at the state whose next action
+    violates the invariant, or at the end of a fresh driver.
     """
 
     case: Case
@@ -40,7 +42,7 @@ class Outcome:
 
 
 def transitions(case: Case, state: State) -> Iterator[Transition]:
-    """Yield the enabled actions with their next states."""
+    """Yield the enabled actions, each with its next state."""
     for number in range(len(state.drivers)):
         yield from driver.steps(case, state, number)
     yield from task.steps(case, state)
@@ -53,21 +55,20 @@ def initial_state(case: Case) -> State:
 
 
 def _check_offsets(state: State) -> None:
-    """Check that offsets commit with their decision or not at all."""
+    """Check that offsets are committed with their decision or not at all."""
     decided = [-1] * len(state.offsets)
     for record in state.log:
         if record.query >= 0 and (not record.is_open or state.sink_id.status == 2):
             decided[record.query] = record.batch
     if tuple(decided) != state.offsets:
         raise InvariantViolationError(
-            f"{OFFSETS_WITH_DECISION}: by query, the decided batches are {decided}, and the "
-            "group's "
-            f"offsets are those of batches {list(state.offsets)}"
+            f"{OFFSETS_WITH_DECISION}: by query, the decided batches are {decided}, but the "
+            f"group has the offsets of batches {list(state.offsets)}"
         )
 
 
 def explore(case: Case, *, states_max: int = 5_000_000) -> Outcome:
-    """Explore all states, until an invariant is violated or there are too many."""
+    """Explore all states; stop at a violated invariant or after `states_max` states."""
     begun_s = time.process_time()
     fresh_drivers = FreshDrivers(case)
     first = canonicalize(initial_state(case))
@@ -77,7 +78,7 @@ def explore(case: Case, *, states_max: int = 5_000_000) -> Outcome:
     violation: str | None = None
     lines: tuple[str, ...] = ()
     at = first
-    gc.disable()  # states form no cycles
+    gc.disable()  # states contain no reference cycles
     try:
         while frontier and len(parents) <= states_max:
             following: list[State] = []
@@ -107,7 +108,7 @@ def explore(case: Case, *, states_max: int = 5_000_000) -> Outcome:
 
 
 def _is_new(faults_left: dict[State, list[Faults]], state: State) -> bool:
-    """Whether no known equal state has at least as large a fault budget."""
+    """Return False if an equal state with at least the same fault budget is already known."""
     left = state.faults
     known = faults_left.setdefault(state._replace(faults=NO_FAULTS), [])
     for other in known:
@@ -132,5 +133,5 @@ def _trace(case: Case, parents: dict[State, State | None], last: State) -> tuple
                 lines.append(line)
                 break
         else:
-            raise AssertionError("a state and its canonical form have different behaviours")
+            raise AssertionError("a state and its canonical form behave differently")
     return tuple(lines)

@@ -1,8 +1,7 @@
-"""The driver's actions in the job between planning and commit, and in Spark's commit log.
+"""The driver's actions between planning and commit, and its writes to Spark's commit log.
 
-Purpose: launch tasks, wait for their messages, verify them (step 7), and write `commits/N`.
-Invariant: a driver runs each batch once; after a failure Spark starts another driver. What it must
-not know: how a batch is decided.
+Launches tasks, waits for their messages, verifies their transactions (step 7), and writes
+`commits/N`. Invariant: a driver runs each batch once; after a failure, Spark starts another driver.
 """
 
 from __future__ import annotations
@@ -48,13 +47,16 @@ from integration.sink_model.task import has_answered, has_ended, role
 
 
 def start(case: Case, batch: int) -> Driver:
-    """Return a driver before the planning of a batch."""
+    """Return a driver that is about to plan a batch."""
     is_late = case.mutation == TRUST_A_STALE_DECISION
     return Driver(labels.PLAN_READ if is_late else labels.PLAN_FENCE, batch, NONE, NONE, 0, ())
 
 
 def launch_tasks(action: DriverAction, state: State) -> State:
-    """Launch the tasks after planning; `role` is `TO_REWRITE` if planning found an entry lost."""
+    """Launch the tasks after planning.
+
+    `role` is `TO_REWRITE` if planning found that an entry was lost.
+    """
     case, driver = action.case, action.driver
     lost = [part.works[action.number].role == TO_REWRITE for part in state.partitions]
     partitions = []
@@ -96,7 +98,7 @@ def _with(attempts: tuple[Attempt, ...], attempt: Attempt) -> tuple[Attempt, ...
 
 
 def job(action: DriverAction) -> Transitions:
-    """The job completes or fails, or Spark starts another attempt of a task."""
+    """Complete the job, fail it, or let Spark start another attempt of a task."""
     state = action.state
     mine = [_attempts(action, part) for part in state.partitions]
     choices = [
@@ -123,7 +125,9 @@ def job(action: DriverAction) -> Transitions:
         else:
             state = action.fail(_ended(action, state, first))
         yield (
-            action.describe("fails" + (", so abort()" if any(choices) else ", with no message")),
+            action.describe(
+                "fails" + (", so Spark calls abort()" if any(choices) else " without a message")
+            ),
             state,
         )
 
@@ -134,7 +138,7 @@ def _attempts(action: DriverAction, part: Partition) -> list[Attempt]:
 
 
 def _messages(action: DriverAction, part: Partition, attempts: Sequence[Attempt]) -> list[Entry]:
-    """Return the possible messages of a partition's task, one per attempt that has answered."""
+    """Return the possible messages of a task, one for each attempt that has returned."""
     if part.works[action.number].role in (TO_SKIP, NOTHING_TO_WRITE):
         return [NO_MESSAGE]
     return [
@@ -145,7 +149,7 @@ def _messages(action: DriverAction, part: Partition, attempts: Sequence[Attempt]
 
 
 def _further_attempts(action: DriverAction, mine: Sequence[Sequence[Attempt]]) -> Transitions:
-    """Start a speculative or repeated attempt; attempts are numbered consecutively."""
+    """Start a speculative or repeated attempt. Attempts are numbered consecutively."""
     for index, attempts in enumerate(mine):
         if attempts:
             state = action.state
@@ -160,7 +164,7 @@ def _further_attempts(action: DriverAction, mine: Sequence[Sequence[Attempt]]) -
 
 
 def _ended(action: DriverAction, state: State, messages: Sequence[Entry]) -> State:
-    """End the job: keep its messages, and forget its completed attempts."""
+    """End the job: keep the messages of its tasks, and remove its completed attempts."""
     partitions = []
     for part, message in zip(state.partitions, messages, strict=True):
         work: Work = part.works[action.number]._replace(message=message)
@@ -176,7 +180,7 @@ def _ended(action: DriverAction, state: State, messages: Sequence[Entry]) -> Sta
 
 
 def _verify(action: DriverAction, messages: Sequence[Entry]) -> Transitions:
-    """`commit.verify`: DescribeTransactions of all prepared transactions."""
+    """Send DescribeTransactions for all prepared transactions (`commit.verify`)."""
     case = action.case
     state = _ended(action, action.state, messages)
     works = action.works(state)
@@ -188,7 +192,8 @@ def _verify(action: DriverAction, messages: Sequence[Entry]) -> Transitions:
         state = action.go_to(state, labels.ABORT_LOOK)
         yield (
             action.describe(
-                "completes; commit.verify: not all transactions are prepared, so abort()"
+                "completes; commit.verify: some transactions are not prepared, so Spark calls "
+                "abort()"
             ),
             state,
         )
@@ -215,11 +220,11 @@ def _is_prepared(part: Partition, message: Entry) -> bool:
 
 
 def committed(action: DriverAction) -> Transitions:
-    """commit() returns, and Spark writes `commits/N`."""
+    """Write `commits/N`, as Spark does after commit() has returned."""
     case, state, driver = action.case, action.state, action.driver
     if state.completed[action.query] != driver.batch - 1:
         yield (
-            action.describe(f"finds commits/{driver.batch} written, and fails"),
+            action.describe(f"fails because commits/{driver.batch} already exists"),
             action.fail(state),
         )
         return
@@ -227,9 +232,8 @@ def committed(action: DriverAction) -> Transitions:
     for index, part in enumerate(state.partitions):
         if not part.empty >> driver.batch & 1 and part.committed & rows != rows:
             raise InvariantViolationError(
-                f"{NO_ROW_MISSING}: batch {driver.batch} of query {action.query} is complete "
-                "without all "
-                f"rows of partition {index}"
+                f"{NO_ROW_MISSING}: batch {driver.batch} of query {action.query} is complete, but "
+                f"rows of partition {index} are missing"
             )
     state = state._replace(completed=replaced(state.completed, action.query, driver.batch))
     batch = driver.batch + 1

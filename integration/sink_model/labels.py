@@ -1,7 +1,7 @@
-"""The values of a driver's program counter (PlusCal calls them labels).
+"""The values of a driver's program counter (PlusCal calls them labels), and their titles.
 
-Purpose: labels as numbers, which make states compact, and their titles. Invariant: a title is that
-of a `Step`; some steps have several labels. What it must not know: the actions.
+Labels are numbers, which make states compact. Invariant: a title is the title of a `Step`, except
+for two actions of Spark. Some steps have several labels.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Liveness: from every state, a fresh driver without faults finishes and leaves nothing open.
 
-Purpose: simulate a crash of all processes and then successive fresh drivers. Invariant: only
-durable state counts: the cluster, the commit topic, Spark's commit log. What it must not know: how
-states are explored.
+Simulates a crash of all processes and then runs successive fresh drivers. Invariant: the result
+depends only on durable state: the cluster, the commit topic and Spark's commit log.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from integration.sink_model.pruning import prune
 from integration.sink_model.state import NO_WORK, NONE, ONGOING, Faults, Partition, State
 
 ERRORS_MAX: Final = 2
-"""Two drivers may fail: the first finds lost rows, the second finds its rewritten rows lost."""
+"""The number of drivers that may fail. The first can find lost rows, and the second can find that
+the rows that replaced them are lost, too."""
 
 STEPS_MAX: Final = 400
 
@@ -39,7 +39,7 @@ def after_crash(case: Case, state: State) -> State:
 
 
 class FreshDrivers:
-    """Runs fresh drivers, once per durable state."""
+    """Runs fresh drivers, once for each durable state."""
 
     def __init__(self, case: Case) -> None:
         self._cases = [
@@ -57,7 +57,10 @@ class FreshDrivers:
         self._lines: list[str] = []
 
     def check(self, state: State) -> None:
-        """Raise `InvariantViolationError`, with their actions, if they do not finish."""
+        """Raise `InvariantViolationError` if the fresh drivers do not finish.
+
+        The error contains the actions of the drivers.
+        """
         what_durable_part = (
             state.sink_id,
             state.log,
@@ -87,7 +90,7 @@ class FreshDrivers:
             state = after_crash(case, state)
             if has_finished:
                 return state
-        raise InvariantViolationError(f"{FINISHES}: {len(cases)} successive drivers fail")
+        raise InvariantViolationError(f"{FINISHES}: {len(cases)} successive drivers failed")
 
     def _run(self, case: Case, state: State) -> State:
         number = len(state.drivers) - 1
@@ -101,10 +104,10 @@ class FreshDrivers:
             if after is None and at == TASKS:
                 after = next(task.steps(case, state), None)
             if after is None:
-                raise InvariantViolationError(f"{FINISHES}: it is deadlocked")
+                raise InvariantViolationError(f"{FINISHES}: the driver is deadlocked")
             line, state = after
             self._lines.append(line)
-        raise InvariantViolationError(f"{FINISHES}: it does not terminate")
+        raise InvariantViolationError(f"{FINISHES}: the driver does not terminate")
 
 
 def _durable_part(part: Partition) -> tuple[object, ...]:

@@ -1,7 +1,6 @@
-"""Deliberate errors in the protocol, each of which the checker must detect.
+"""The names of deliberate errors in the protocol. The checker must detect each of them.
 
-Purpose: their names. Invariant: a case has at most one mutation. What it must not know: the
-protocol.
+Invariant: a case has at most one mutation.
 """
 
 from __future__ import annotations

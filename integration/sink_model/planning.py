@@ -1,7 +1,7 @@
 """The driver's actions in planning: steps 1 to 3, with roll-forward and marks.
 
-Purpose: model `planning.plan`. Invariant: it knows neither its query's name nor the next batch.
-What it must not know: tasks.
+Models `planning.plan`. Invariant: no action uses the driver's query or its next batch, except to
+select the query's last decision.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from integration.sink_model.state import (
 
 
 def fence(action: DriverAction) -> Transitions:
-    """`plan.fence`: InitProducerId of the sink id."""
+    """Send InitProducerId for the sink id (`plan.fence`)."""
     case = action.case
     after = labels.PLAN_READ
     if case.mutation == TRUST_A_STALE_DECISION:
@@ -52,8 +52,8 @@ def fence(action: DriverAction) -> Transitions:
             action.go_to(action.state, after, owner=epoch),
         )
         return
-    state, answer = init_sink_id(case, action.state)
-    if answer == CONCURRENT:
+    state, response = init_sink_id(case, action.state)
+    if response == CONCURRENT:
         if state is not action.state:
             yield action.describe("aborts the open decision"), state
         return
@@ -69,7 +69,7 @@ def fence(action: DriverAction) -> Transitions:
 
 
 def read(action: DriverAction) -> Transitions:
-    """`plan.read`: read the decisions of all queries with this sink id."""
+    """Read the decisions of all queries with this sink id (`plan.read`)."""
     state, case = action.state, action.case
     decisions = read_commit_topic(case, state)
     unfinished = {
@@ -102,18 +102,18 @@ def read(action: DriverAction) -> Transitions:
 
 
 def _check_marks(state: State, decisions: Mapping[int, Record]) -> None:
-    """Check that every mark has a visible decision."""
+    """Check that there is a visible decision for every finished mark."""
     if any(each.is_open and each.query != NONE for each in state.log):
         return
     for query, number in enumerate(state.marks):
         if number > (decisions[query].number if query in decisions else 0):
             raise InvariantViolationError(
-                f"{NO_DECISION_GONE}: {number} of query {query} is finished"
+                f"{NO_DECISION_GONE}: decision {number} of query {query} is marked as finished"
             )
 
 
 def roll_forward(action: DriverAction) -> Transitions:
-    """`plan.roll_forward`: EndTxn(commit) for every entry, in any order."""
+    """Send EndTxn(commit) for every entry, in any order (`plan.roll_forward`)."""
     for index, part in enumerate(action.state.partitions):
         for entry in part.works[action.number].to_do:
             state, outcome = roll_forward_entry(action.case, action.state, index, entry)
@@ -132,7 +132,10 @@ def roll_forward(action: DriverAction) -> Transitions:
                 state = action.delay_for_task(state, index, request)
                 yield f"{text}; a copy is delayed", state
                 state = action.delay_for_task(action.state, index, request)
-                yield f"{text}, delayed; no response, so planning fails", action.fail(state)
+                yield (
+                    f"{text}, but delayed without a response, so planning fails",
+                    action.fail(state),
+                )
 
 
 def _after_roll_forward(action: DriverAction, state: State) -> State:
@@ -158,14 +161,14 @@ def _after_roll_forward(action: DriverAction, state: State) -> State:
 
 
 def mark(action: DriverAction) -> Transitions:
-    """`plan.mark`: write the finished mark of a decision without lost tasks."""
+    """Write the finished mark of a decision without lost rows (`plan.mark`)."""
     (query, number), *others = action.driver.unfinished
     after = action.go_to(
         action.state,
         labels.PLAN_MARK if others else labels.PLAN_SWEEP,
         unfinished=tuple(others),
     )
-    text = action.describe(f"query {query}'s decision {number} is finished")
+    text = action.describe(f"marks decision {number} of query {query} as finished")
     yield text, mark_finished(action.case, after, query, number)
     if action.may_lose_response:
         yield f"{text}; the mark is delayed", action.delay(after, MARK, query, number)

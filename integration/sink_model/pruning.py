@@ -1,7 +1,6 @@
 """Pruning: removes parts of a state that no action can observe.
 
-Purpose: reduce the number of states. Invariant: pruning changes no behaviour. What it must not
-know: the actions, except which ids they can name.
+This reduces the number of states. Invariant: pruning does not change the behavior of the model.
 """
 
 from __future__ import annotations
@@ -18,7 +17,10 @@ from integration.sink_model.state import (
 
 
 def prune(case: Case, state: State) -> State:
-    """Remove markers and closed ids that no decision, driver, attempt or delayed request names."""
+    """Remove markers and closed ids that are no longer referenced.
+
+    References come from decisions, drivers, attempts and delayed requests.
+    """
     partitions = tuple(_pruned(case, part) for part in state.partitions)
     return state if partitions == state.partitions else state._replace(partitions=partitions)
 

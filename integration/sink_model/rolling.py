@@ -1,7 +1,7 @@
-"""Roll-forward: EndTxn(commit) of one entry of a decision, and the outcome.
+"""Roll-forward: sends EndTxn(commit) for an entry of a decision, and determines its outcome.
 
-Purpose: derive outcomes for planning and commit. Invariant: an entry is done only if its rows are
-committed, and lost only if they never will be. What it must not know: the caller.
+Planning and commit use these functions. Invariant: an entry is done only if its rows are committed,
+and lost only if they never will be.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ OUTCOME_NAMES = {DONE: "done", LOST: "lost", UNKNOWN: "unknown"}
 
 def roll_forward_entry(case: Case, state: State, index: int, entry: Entry) -> tuple[State, int]:
     """Roll one entry forward; return the state and the outcome."""
-    state, answer = end_task_transaction(
+    state, response = end_task_transaction(
         case, state, index, entry.task_id, entry.epoch, BY_ROLL_FORWARD, is_commit=True
     )
-    if answer == GRANTED or (answer != CONCURRENT and case.mutation == AMBIGUOUS_END_IS_SUCCESS):
+    if response == GRANTED or (
+        response != CONCURRENT and case.mutation == AMBIGUOUS_END_IS_SUCCESS
+    ):
         return state, DONE
-    if answer == CONCURRENT:
+    if response == CONCURRENT:
         return state, WAIT
     outcome = outcome_of(
         case,
@@ -50,7 +52,7 @@ def roll_forward_entry(case: Case, state: State, index: int, entry: Entry) -> tu
 def with_outcome(
     action: DriverAction, state: State, index: int, entry: Entry, outcome: int
 ) -> State:
-    """Store an outcome in the driver's work."""
+    """Return the state with an outcome stored in the driver's work."""
     work: Work = state.partitions[index].works[action.number]
     work = work._replace(
         to_do=without(work.to_do, entry),
@@ -65,8 +67,8 @@ def request_of(entry: Entry) -> TaskRequest:
 
 
 def what(index: int, entry: Entry, outcome: int) -> str:
-    """Describe the action for a trace."""
+    """Return the text that describes the action in a trace."""
     return (
-        f"EndTxn(commit) of partition {index}'s {entry.task_id}, epoch {entry.epoch}: "
+        f"EndTxn(commit) for partition {index}, id {entry.task_id}, epoch {entry.epoch}: "
         f"{OUTCOME_NAMES[outcome]}"
     )

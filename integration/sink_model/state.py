@@ -1,11 +1,11 @@
 """The state of the model: drivers, tasks, coordinator and commit topic.
 
-Purpose: states as tuples of numbers, which are fast to hash and compare. Invariant: states are
-immutable; `canonicalization` maps symmetric states to one form. What it must not know: the actions.
+States are tuples of numbers, which are fast to hash and compare. Invariant: states are immutable;
+`canonicalization` maps symmetric states to the same form.
 
-A `Partition` has everything about one Spark partition: the ids of its task attempts at the
-coordinator, the attempts, its entries in decisions, and each driver's remaining work. Partitions
-can therefore be sorted, and symmetric traces are explored once.
+A `Partition` contains the complete state of one Spark partition: the transactional ids of its task
+attempts, the attempts, its entries in decisions, and each driver's remaining work. Partitions can
+therefore be sorted, so that symmetric traces are explored only once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PREPARE_ABORT: Final = 3
 COMPLETE_COMMIT: Final = 4
 COMPLETE_ABORT: Final = 5
 EXPIRED: Final = 6
-"""The states of a transactional id at its coordinator, with Kafka's names."""
+"""The states of a transactional id at its coordinator. `STATUS_NAMES` has Kafka's names."""
 
 STATUS_NAMES: Final = (
     "Empty",
@@ -34,11 +34,14 @@ STATUS_NAMES: Final = (
 PREPARED: Final = (PREPARE_COMMIT, PREPARE_ABORT)
 
 NONE: Final = -1
-"""No epoch, no batch, no query."""
+"""The value for no epoch, no batch or no query."""
 
 
 class TransactionalId(NamedTuple):
-    """A transactional id at its coordinator. `rows` are those of the open transaction."""
+    """The coordinator's state of a transactional id.
+
+    `rows` are the rows of the open transaction.
+    """
 
     epoch: int
     status: int
@@ -50,7 +53,7 @@ UNUSED: Final = TransactionalId(NONE, EMPTY, NONE, 0)
 
 
 class TaskId(NamedTuple):
-    """The id of a task attempt of a partition: `sink_id/run/partition/attempt-slot`."""
+    """The transactional id of a task attempt: `sink_id/run/partition/attempt-slot`."""
 
     run: int
     attempt: int
@@ -70,7 +73,7 @@ class Entry(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """The end marker of a task's transaction in the logs."""
+    """The marker that ends a task's transaction in the logs."""
 
     task_id: TaskId
     epoch: int
@@ -78,7 +81,7 @@ class Marker(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """A task attempt with its phase and epoch."""
+    """A task attempt, with its phase and producer epoch."""
 
     run: int
     batch: int
@@ -92,7 +95,7 @@ TO_PRODUCE: Final = 1
 HALF_PRODUCED: Final = 2
 ANSWERED: Final = 3
 FAILED: Final = 4
-"""Phases of an attempt. An attempt in the first three may act at any later time, or never."""
+"""The phases of an attempt. In the first three, an attempt can act at any later time, or never."""
 
 NO_ROLE: Final = 0
 TO_WRITE: Final = 1
@@ -100,15 +103,15 @@ TO_REWRITE: Final = 2
 TO_SKIP: Final = 3
 TO_REFUSE: Final = 4
 NOTHING_TO_WRITE: Final = 5
-"""The role of a partition's task according to the plan (step 5)."""
+"""The roles that the plan can give to a partition's task (step 5)."""
 
 
 class Work(NamedTuple):
     """A driver's remaining work on one partition, and the message of its task.
 
-    `role` is the task's role; `to_do` are entries to roll forward, `lost` are aborted ones;
-    `listed` are ids that a sweep fences; `message` is the entry that the task returned (with number
-    0).
+    `role` is the role of the task. `to_do` contains entries to roll forward, `lost` contains
+    aborted entries, and `listed` contains ids that a sweep will fence. `message` is the entry that
+    the task returned, with number 0.
     """
 
     role: int
@@ -119,13 +122,16 @@ class Work(NamedTuple):
 
 
 NO_MESSAGE: Final = Entry(NONE, NONE, TaskId(NONE, NONE, NONE), NONE)
-"""Represents no message. It is an `Entry`, since partitions must be comparable."""
+"""The value for no message. It is an `Entry`, because partitions must be comparable."""
 
 NO_WORK: Final = Work(NO_ROLE, (), (), (), NO_MESSAGE)
 
 
 class TaskRequest(NamedTuple):
-    """A delayed request for a task id: its sender has given up, and it may arrive once."""
+    """A delayed request for a task's transactional id.
+
+    The sender has stopped waiting for a response. The request may still arrive, at most once.
+    """
 
     kind: int
     task_id: TaskId
@@ -136,11 +142,11 @@ END_COMMIT: Final = 0
 END_ABORT: Final = 1
 INIT: Final = 2
 MARK: Final = 3
-"""Kinds of requests that may be delayed, for a task id or for the sink id."""
+"""The kinds of requests that can be delayed, for a task id or for the sink id."""
 
 
 class Partition(NamedTuple):
-    """The state of one Spark partition. `empty` has a bit per batch without rows."""
+    """The state of one Spark partition. Each bit of `empty` represents a batch without rows."""
 
     ids: tuple[tuple[TaskId, TransactionalId], ...]
     attempts: tuple[Attempt, ...]
@@ -153,7 +159,7 @@ class Partition(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A decision in the commit topic, or a transaction of another sink (`query` is NONE)."""
+    """A decision in the commit topic, or a transaction of another sink (with `query` NONE)."""
 
     query: int
     number: int
@@ -164,11 +170,11 @@ class Record(NamedTuple):
 
 
 class Driver(NamedTuple):
-    """A driver process, which is a run of its query. `pc` is the program counter (see `labels`).
+    """A driver process, which is one run of its query. `pc` is the program counter (see `labels`).
 
-    `owner` is the epoch of the sink id that planning got; `last` and `number` are the batch and
-    number of its query's last decision at that time; `unfinished` are the (query, number) of
-    decisions that it rolls forward.
+    `owner` is the epoch of the sink id from planning. `last` and `number` are the batch and the
+    number of the query's last decision at that time. `unfinished` contains the (query, number) of
+    each decision that the driver rolls forward.
     """
 
     pc: int
@@ -180,7 +186,11 @@ class Driver(NamedTuple):
 
 
 class LateRequest(NamedTuple):
-    """A delayed request for the sink id (`INIT`, ends: epoch) or a `MARK` (query, number)."""
+    """A delayed request for the sink id, or a delayed finished mark.
+
+    For `INIT` and the end of a transaction, `first` is the epoch. For `MARK`, `first` is the query
+    and `second` is the number.
+    """
 
     kind: int
     first: int
@@ -188,15 +198,16 @@ class LateRequest(NamedTuple):
 
 
 class Faults(NamedTuple):
-    """The remaining fault budget.
+    """The number of faults of each kind that can still happen.
 
-    `answers` are lost responses or delayed requests; `attempts` are further attempts of tasks
-    (retries or speculation); `strangers` are transactions of other sinks in the commit topic.
+    `lost_responses` counts lost responses and delayed requests, `attempts` counts additional
+    attempts of tasks (retries or speculation), and `strangers` counts transactions of other sinks
+    in the commit topic.
     """
 
     timeouts: int = 0
     failures: int = 0
-    answers: int = 0
+    lost_responses: int = 0
     attempts: int = 0
     expiries: int = 0
     strangers: int = 0
@@ -206,8 +217,11 @@ NO_FAULTS: Final = Faults()
 
 
 class State(NamedTuple):
-    """The complete state. `marks`, `offsets` and `completed` are by query: the highest finished
-    decision, the batch of the group's source offsets, and the last batch of Spark's commit log."""
+    """The complete state of the model.
+
+    `marks`, `offsets` and `completed` have one value per query: the highest finished decision, the
+    batch whose source offsets the group has, and the last batch in Spark's commit log.
+    """
 
     sink_id: TransactionalId
     log: tuple[Record, ...]
@@ -236,7 +250,7 @@ def initial(queries: int, empty: tuple[int, ...], faults: Faults) -> State:
 
 
 def find(ids: tuple[tuple[TaskId, TransactionalId], ...], task_id: TaskId) -> TransactionalId:
-    """Return the coordinator's state of an id."""
+    """Return the coordinator's state of a task id."""
     for name, current in ids:
         if name == task_id:
             return current
@@ -247,10 +261,10 @@ Value = TypeVar("Value")
 
 
 def replaced(values: tuple[Value, ...], index: int, value: Value) -> tuple[Value, ...]:
-    """Return the tuple with one value replaced."""
+    """Return a copy of the tuple with the value at `index` replaced."""
     return (*values[:index], value, *values[index + 1 :])
 
 
 def without(values: Iterable[Value], value: Value) -> tuple[Value, ...]:
-    """Return the tuple without a value."""
+    """Return a tuple of the values that differ from `value`."""
     return tuple(each for each in values if each != value)

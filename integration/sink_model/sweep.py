@@ -1,7 +1,7 @@
 """The driver's actions in a sweep: list open transactions, check the owner, fence the listed ids.
 
-Purpose: steps 3 and 11, and the end of abort. Invariant: an id is fenced only if it was listed
-before the owner check of the sink id. What it must not know: why a driver sweeps.
+Models steps 3 and 11, and the end of abort(). Invariant: an id is fenced only if it was listed
+before the owner of the sink id was checked.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ _PLAN: Final = (labels.PLAN_SWEEP, labels.PLAN_SWEEP_LOOK, labels.PLAN_SWEEP_FEN
 
 
 def list_open(action: DriverAction) -> Transitions:
-    """ListTransactions of all brokers. If nothing is open, the owner check is the same action."""
+    """Send ListTransactions to all brokers.
+
+    If no transaction is open, the same action also checks the owner.
+    """
     case, at = action.case, action.driver.pc
     if case.mutation == SWEEP_NOTHING_WHEN_PLANNING and at in _PLAN:
         yield action.describe("is skipped"), _after_sweep(action, action.state)
@@ -79,7 +82,7 @@ def list_open(action: DriverAction) -> Transitions:
     skips = case.mutation == SWEEP_WITHOUT_LOOKING
     state = action.go_to(action.with_works(action.state, works), at + (2 if skips else 1))
     names = [[str(each) for each in ids] for ids in listed]
-    yield action.describe(f"lists, by partition, {names}"), state
+    yield action.describe(f"lists open transactions, by partition: {names}"), state
 
 
 def _is_in_scope(action: DriverAction, task_id: TaskId) -> bool:
@@ -91,7 +94,10 @@ def _is_in_scope(action: DriverAction, task_id: TaskId) -> bool:
 
 
 def _is_owner(action: DriverAction) -> bool:
-    """Whether the sink id has the driver's epoch, or the epoch after its own EndTxn."""
+    """Return whether the driver still owns the sink id.
+
+    With transaction version 2, the driver's own EndTxn has raised the sink id's epoch by one.
+    """
     sink_id, owner = action.state.sink_id, action.driver.owner
     if sink_id.epoch == owner:
         return True
@@ -104,13 +110,13 @@ def _is_owner(action: DriverAction) -> bool:
 
 
 def look(action: DriverAction) -> Transitions:
-    """DescribeTransactions of the sink id."""
+    """Send DescribeTransactions for the sink id."""
     if action.case.mutation == LOOK_BEFORE_LISTING:
         yield from list_open(action)
         return
     if _is_owner(action):
         yield (
-            action.describe("the sink id is still owned"),
+            action.describe("the driver still owns the sink id"),
             action.go_to(action.state, action.driver.pc + 1),
         )
     else:
@@ -118,7 +124,7 @@ def look(action: DriverAction) -> Transitions:
 
 
 def fence(action: DriverAction) -> Transitions:
-    """InitProducerId of every listed id, in any order."""
+    """Send InitProducerId for every listed id, in any order."""
     for index, part in enumerate(action.state.partitions):
         for task_id in part.works[action.number].listed:
             yield from _fence(action, index, task_id)
@@ -128,15 +134,15 @@ def _fence(action: DriverAction, index: int, task_id: TaskId) -> Transitions:
     case, state = action.case, action.state
     if case.mutation == SWEEP_BY_END_TXN:
         epoch = find(state.partitions[index].ids, task_id).epoch
-        state, answer = end_task_transaction(
+        state, response = end_task_transaction(
             case, state, index, task_id, epoch, BY_SWEEP, is_commit=False, version=1
         )
     else:
-        state, answer, _ = init_task_id(case, state, index, task_id, BY_SWEEP)
-    name = f"partition {index}'s {task_id}"
-    if answer == CONCURRENT:
+        state, response, _ = init_task_id(case, state, index, task_id, BY_SWEEP)
+    name = f"partition {index}, id {task_id}"
+    if response == CONCURRENT:
         if state is not action.state:
-            yield action.describe(f"aborts {name}"), state
+            yield action.describe(f"aborts the transaction of {name}"), state
         return
     work = state.partitions[index].works[action.number]
     state = action.with_work(state, index, work._replace(listed=without(work.listed, task_id)))
@@ -149,7 +155,7 @@ def _fence(action: DriverAction, index: int, task_id: TaskId) -> Transitions:
 
 
 def _after_sweep(action: DriverAction, state: State) -> State:
-    """Continue after the sweep."""
+    """Return the state after the sweep."""
     if action.driver.pc in _PLAN:
         return launch_tasks(action, state)
     if action.driver.pc in _COMMIT:
@@ -158,5 +164,8 @@ def _after_sweep(action: DriverAction, state: State) -> State:
 
 
 def _stops(action: DriverAction) -> State:
-    """Stop: the newer owner sweeps; decisions stay valid. (abort() does nothing.)"""
+    """Stop because there is a newer owner, which runs its own sweep.
+
+    Decisions stay valid, and abort() does nothing.
+    """
     return action.fail(action.state)

@@ -1,7 +1,7 @@
-"""The actions of task attempts: initialize the id, write, answer; or fail and give up.
+"""The actions of task attempts: initialize the id, write and return a message, or fail and abort.
 
-Purpose: the steps `task.check`, `task.init`, `task.produce` and `task.give_up`. Invariant: an
-attempt knows only its plan and its own id. What it must not know: drivers.
+Models the steps `task.check`, `task.init`, `task.produce` and `task.give_up`. Invariant: an attempt
+uses only its plan and its own id.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _GIVE_UP = Step.TASK_GIVE_UP.title
 
 
 def role(batch: int, last: int, *, is_lost: bool, any_is_lost: bool, is_empty: bool) -> int:
-    """`task.check`: return a task's role, given the last decided batch of its query."""
+    """Return a task's role (`task.check`). `last` is the last decided batch of its query."""
     if batch < last or (batch > last and any_is_lost):
         return TO_REFUSE
     if batch == last:
@@ -49,14 +49,14 @@ def role(batch: int, last: int, *, is_lost: bool, any_is_lost: bool, is_empty: b
 
 
 def has_answered(case: Case, attempt: Attempt) -> bool:
-    """Whether the driver has the attempt's message."""
+    """Return whether the driver has received the attempt's message."""
     if case.mutation == COMMIT_BEFORE_PREPARE and attempt.phase == HALF_PRODUCED:
         return True
     return attempt.phase == ANSWERED
 
 
 def has_ended(attempt: Attempt) -> bool:
-    """Whether the attempt has ended."""
+    """Return whether the attempt has returned its message or failed."""
     return attempt.phase in (ANSWERED, FAILED)
 
 
@@ -85,12 +85,12 @@ class _AttemptAction:
         self.task_id = case.task_id(attempt.run, attempt.batch, attempt.attempt)
 
     def begin(self) -> Iterator[Transition]:
-        """InitProducerId of the task id; combined with the first rows if the id is unique."""
+        """Send InitProducerId for the task id. If the id is unique, also write the first rows."""
         case, index = self.case, self.index
-        state, answer, epoch = init_task_id(case, self.state, index, self.task_id, BY_TASK)
-        if answer == CONCURRENT:
+        state, response, epoch = init_task_id(case, self.state, index, self.task_id, BY_TASK)
+        if response == CONCURRENT:
             if state is not self.state:
-                yield f"{self}: {_INIT}: aborts the open transaction of its id", state
+                yield f"{self}: {_INIT}: aborts the open transaction of the id", state
             return
         after = self._goes_to(state, TO_PRODUCE, epoch)
         if case.ids_are_unique:
@@ -98,18 +98,18 @@ class _AttemptAction:
             yield from self.produce(after.partitions[index].attempts[self.position])
             return
         yield f"{self}: {_INIT}: gets epoch {epoch}", after
-        if case.late_inits and after.faults.answers:
+        if case.late_inits and after.faults.lost_responses:
             part = after.partitions[index]
             request = TaskRequest(INIT, self.task_id, 0)
             part = part._replace(late=tuple(sorted((*part.late, request))))
-            faults = after.faults._replace(answers=after.faults.answers - 1)
+            faults = after.faults._replace(lost_responses=after.faults.lost_responses - 1)
             after = after._replace(
                 partitions=replaced(after.partitions, index, part), faults=faults
             )
             yield f"{self}: {_INIT}: gets epoch {epoch}; a copy is delayed", after
 
     def produce(self, attempt: Attempt) -> Iterator[Transition]:
-        """Write all rows or half of them, and answer; or fail."""
+        """Write all rows or half of them, and return the message; or fail."""
         case, epoch = self.case, attempt.epoch
         is_second = attempt.phase == HALF_PRODUCED
         rows = case.row(case.queries[attempt.run], attempt.batch, int(is_second))
@@ -121,7 +121,7 @@ class _AttemptAction:
             yield f"{self}: {_PRODUCE}: is fenced and fails", failed
             return
         is_last = is_second or not case.halves
-        what = "its rows, and answers" if is_last else "half of its rows"
+        what = "its rows and returns" if is_last else "half of its rows"
         after = self._goes_to(state, ANSWERED if is_last else HALF_PRODUCED, epoch)
         yield f"{self}: {_PRODUCE}: writes {what} (epoch {epoch})", after
         if state.faults.failures:
@@ -130,7 +130,7 @@ class _AttemptAction:
             state, _ = end_task_transaction(
                 case, state, self.index, self.task_id, epoch, BY_ITSELF, is_commit=False
             )
-            yield f"{self}: {_GIVE_UP}: fails with rows written, and aborts them", state
+            yield f"{self}: {_GIVE_UP}: fails after writing rows, and aborts them", state
 
     def _goes_to(self, state: State, phase: int, epoch: int) -> State:
         part = state.partitions[self.index]
@@ -138,7 +138,7 @@ class _AttemptAction:
         driver = state.drivers[attempt.run]
         if phase in (ANSWERED, FAILED) and (driver.pc, driver.batch) != (TASKS, attempt.batch):
             left = part.attempts[: self.position] + part.attempts[self.position + 1 :]
-            part = part._replace(attempts=left)  # the driver has moved on
+            part = part._replace(attempts=left)  # the driver no longer waits for this attempt
         else:
             part = part._replace(attempts=replaced(part.attempts, self.position, attempt))
         return state._replace(partitions=replaced(state.partitions, self.index, part))

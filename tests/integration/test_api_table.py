@@ -1,4 +1,4 @@
-"""`docs/apis.md` contains the versions that the brokers report."""
+"""`docs/apis.md` contains the versions that the brokers return."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from integration.api_table import DOCUMENT, advertised, parse, render
 from integration.clusters import Cluster, open_cluster
-from integration.clusters.coordinates import KAFKA_VERSION
+from integration.clusters.maven import KAFKA_VERSION
 
 
 def test_the_document_is_up_to_date() -> None:

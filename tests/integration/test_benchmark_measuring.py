@@ -1,4 +1,4 @@
-"""How the benchmarks measure, and the data that they measure with."""
+"""The measurements of the benchmarks, and the data that they use."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def busy_child() -> subprocess.Popen[str]:
-    """Uses 0.4 s of CPU after it has printed a line, and then waits."""
+    """Return a process that uses 0.4 s of CPU time, prints a line and then waits."""
     return subprocess.Popen(
         [sys.executable, "-c", BUSY_THEN_WAITING],
         stdin=subprocess.PIPE,
@@ -73,7 +73,7 @@ def test_the_meter_keeps_the_cpu_time_of_an_ended_process(
         used_by(busy_child, meter)
         before_s = meter.seconds
         while meter.seconds == before_s == 0:
-            pass  # The next poll; the test's timeout limits the loop.
+            pass  # Wait for the next poll. The test's timeout limits the loop.
         seen_s = meter.seconds
         end(busy_child)
     assert meter.seconds >= seen_s > 0
@@ -91,7 +91,7 @@ def test_samples_are_per_million_rows() -> None:
         return sum(1 for _ in range(200_000)) // 100
 
     for sample in (measure_process(spin), measure_tree(spin, excluded=descendants())):
-        # 2,000 rows in some milliseconds are seconds per million rows.
+        # A few milliseconds for 2,000 rows are a few seconds per million rows.
         assert 0.1 < sample[SECONDS] < 500
         assert 0.1 < sample[CPU_SECONDS] < 500
 
@@ -139,5 +139,5 @@ def test_memory_is_that_of_the_worker_that_grew_most() -> None:
 
 
 def test_memory_with_too_few_samples_is_rejected() -> None:
-    with pytest.raises(ValueError, match="long enough"):
+    with pytest.raises(ValueError, match="records"):
         memory_of({1: [1, 2, 3]})

@@ -1,4 +1,4 @@
-"""The `testcontainers` backend without Docker: its calls of containers."""
+"""The `testcontainers` backend without Docker: the calls that it makes to containers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from integration.clusters.containers import (
 
 
 class Recorded:
-    """A container that only records calls."""
+    """A container that records calls and does nothing."""
 
     def __init__(self, spec: ContainerSpec, calls: list[tuple[str, str]]) -> None:
         self.spec = spec
@@ -86,14 +86,14 @@ def recorder() -> Recorder:
 
 @pytest.fixture
 def awaited(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Collect the addresses that the cluster waits for; all are ready at once."""
-    asked: list[str] = []
+    """Collect the addresses that the cluster waits for. All brokers are ready immediately."""
+    calls: list[str] = []
 
     def ready(address: str, *, broker_ids: Iterable[int], **_: Any) -> None:
-        asked.append(f"{address} {sorted(broker_ids)}")
+        calls.append(f"{address} {sorted(broker_ids)}")
 
     monkeypatch.setattr(topics, "await_brokers", ready)
-    return asked
+    return calls
 
 
 def test_clients_connect_by_loopback_and_nodes_by_name(
@@ -124,19 +124,19 @@ def test_clients_connect_by_loopback_and_nodes_by_name(
 def test_features_are_finalized_when_the_brokers_serve(
     recorder: Recorder, awaited: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[list[str], dict[str, int]]] = []
+    calls: list[tuple[list[str], dict[str, int]]] = []
     refuses = False
 
     def finalize(addresses: list[str], features: dict[str, int]) -> None:
         assert len(awaited) == 2
         if refuses:
             raise features_of.FeatureUpdateError
-        asked.append((addresses, features))
+        calls.append((addresses, features))
 
     monkeypatch.setattr(features_of, "finalize", finalize)
     wanted = {"transaction.version": 1}
     with TestcontainersCluster(brokers=2, features=wanted, containers=recorder) as cluster:
-        assert asked == [([cluster.address(1), cluster.address(2)], wanted)]
+        assert calls == [([cluster.address(1), cluster.address(2)], wanted)]
     awaited.clear()
     recorder.calls.clear()
     refuses = True
@@ -148,16 +148,16 @@ def test_features_are_finalized_when_the_brokers_serve(
 def test_docker_stops_kills_and_pauses_a_broker(recorder: Recorder, awaited: list[str]) -> None:
     with TestcontainersCluster(brokers=2, containers=recorder) as cluster:
         cluster.kill_broker(1)
-        with pytest.raises(ValueError, match="broker 1"):
+        with pytest.raises(ValueError, match=r"(?i)broker 1\b"):
             cluster.stop_broker(1)
         cluster.start_broker(1)
         cluster.pause_broker(2)
-        with pytest.raises(UnsupportedByBackendError, match="broker 2"):
+        with pytest.raises(UnsupportedByBackendError, match=r"(?i)broker 2\b"):
             cluster.kill_broker(2)
         cluster.resume_broker(2)
         cluster.stop_broker(2)
         assert "log of broker-2" in cluster.logs()
-        with pytest.raises(UnsupportedByBackendError, match="backend kafka"):
+        with pytest.raises(UnsupportedByBackendError, match="kafka"):
             cluster.data_directory(1)
     assert recorder.of("broker-1") == [
         *("start", "SIGKILL", "stop"),
@@ -172,7 +172,7 @@ def test_a_node_that_exits_fails_the_start_with_its_log_and_is_removed(
 ) -> None:
     monkeypatch.setattr(node_cluster, "START_TIMEOUT_S", 5)
     monkeypatch.setattr(Recorded, "status", lambda _: "exited")
-    with pytest.raises(ClusterStartError, match=r"its container is exited(?s:.*)log of broker-1"):
+    with pytest.raises(ClusterStartError, match=r"(?s)\bexited\b.*log of broker-1"):
         TestcontainersCluster(containers=recorder)
     assert recorder.of("broker-1")[-1] == "remove"
     assert recorder.calls[-1] == ("network", "remove")

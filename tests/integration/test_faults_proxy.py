@@ -1,4 +1,4 @@
-"""The proxy's faults, for a client of an echo server and for clients of a broker."""
+"""The faults that the proxy injects, with an echo server and with a Kafka cluster."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tests.conformance.eventually import eventually
 
 TO_BROKER, TO_CLIENT = frozenset({Direction.TO_BROKER}), frozenset({Direction.TO_CLIENT})
 QUIET_S = 0.3
-"""The time after which a test assumes that nothing arrives."""
+"""The seconds after which a test assumes that no data will arrive."""
 
 
 class Broker:
-    """Answers each frame with its correlation id, and records the requests."""
+    """Server that echoes each frame, starting at its correlation id, and records the requests."""
 
     def __init__(self) -> None:
         self.requests: list[bytes] = []
-        self.asked = threading.Condition()
+        self.request_received = threading.Condition()
         self._server = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
         self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
@@ -50,16 +50,16 @@ class Broker:
             try:
                 while length := stream.read(4):
                     frame = stream.read(struct.unpack(">i", length)[0])
-                    with self.asked:
+                    with self.request_received:
                         self.requests.append(frame)
-                        self.asked.notify_all()
+                        self.request_received.notify_all()
                     connection.sendall(struct.pack(">i", len(frame) - 4) + frame[4:])
             except OSError:
                 return
 
     def await_requests(self, count: int) -> None:
-        with self.asked:
-            assert self.asked.wait_for(lambda: len(self.requests) >= count, 10)
+        with self.request_received:
+            assert self.request_received.wait_for(lambda: len(self.requests) >= count, 10)
 
     def close(self) -> None:
         if self._server.fileno() < 0:
@@ -93,14 +93,14 @@ def connect(proxy: TcpProxy) -> Iterator[Callable[[], RawConnection]]:
 
 
 def frame(api: str, correlation_id: int = 1, client_id: str | None = "test") -> bytes:
-    """Return a request whose echo is its version, correlation id and body."""
+    """Return a request frame. The server returns it without its first 4 bytes."""
     return encode_request(request(api, 3), correlation_id, client_id)
 
 
-def ask(connection: RawConnection, api: str = "metadata", correlation_id: int = 1) -> None:
-    asked = frame(api, correlation_id)
-    connection.send_frame(asked)
-    assert connection.receive_frame() == asked[4:]
+def call(connection: RawConnection, api: str = "metadata", correlation_id: int = 1) -> None:
+    request = frame(api, correlation_id)
+    connection.send_frame(request)
+    assert connection.receive_frame() == request[4:]
 
 
 def test_bytes_pass_in_order_and_unchanged(
@@ -110,7 +110,7 @@ def test_bytes_pass_in_order_and_unchanged(
     sent = [
         frame("metadata") + bytes(300_000),
         frame("metadata", client_id=None),
-        # Frames that are not requests are the broker's concern.
+        # The proxy must also forward frames that are not requests.
         b"abcd",
         bytes(8) + struct.pack(">h", 30_000) + b"?",
     ]
@@ -122,7 +122,7 @@ def test_bytes_pass_in_order_and_unchanged(
 
 def test_the_end_of_a_connection_is_forwarded(connect: Callable[[], RawConnection]) -> None:
     connection = connect()
-    ask(connection)
+    call(connection)
     connection.half_close()
     assert connection.closed_by_broker()
 
@@ -132,10 +132,10 @@ def test_a_dropped_request_never_arrives_and_the_next_one_does(
 ) -> None:
     rule = proxy.drop_requests(of_api("produce"), times=1)
     first = connect()
-    ask(first, "metadata")
+    call(first, "metadata")
     first.send_frame(frame("produce"))
     assert first.closed_by_broker()
-    ask(connect(), "produce")
+    call(connect(), "produce")
     assert rule.hits == 1
     assert broker.requests == [frame("metadata"), frame("produce")]
 
@@ -143,7 +143,7 @@ def test_a_dropped_request_never_arrives_and_the_next_one_does(
 def test_a_request_with_a_lost_response_arrives(
     connect: Callable[[], RawConnection], proxy: TcpProxy, broker: Broker
 ) -> None:
-    proxy.lose_answers(of_api("produce"))
+    proxy.drop_responses(of_api("produce"))
     connection = connect()
     connection.send_frame(frame("metadata", 1))
     connection.send_frame(frame("produce", 2))
@@ -160,7 +160,7 @@ def test_held_requests_keep_their_order_until_the_rule_ends(
     connection.send_frame(frame("list_offsets", 1))
     connection.send_frame(frame("metadata", 2))
     rule.await_hits()
-    ask(connect(), correlation_id=3)
+    call(connect(), correlation_id=3)
     assert broker.requests == [frame("metadata", 3)]
     rule.end()
     assert [connection.receive_frame() for _ in range(2)] == [
@@ -179,7 +179,7 @@ def test_a_rule_can_match_the_whole_header(
         return False
 
     proxy.drop_requests(note)
-    ask(connect(), "metadata", 7)
+    call(connect(), "metadata", 7)
     assert seen == [
         RequestHeader(api_key=3, api_version=3, correlation_id=7, client_id="test"),
     ]
@@ -211,7 +211,7 @@ def test_a_cut_to_the_broker_holds_requests_until_heal(
     connect: Callable[[], RawConnection], proxy: TcpProxy, broker: Broker
 ) -> None:
     old = connect()
-    ask(old)
+    call(old)
     proxy.cut(directions=TO_BROKER)
     new = connect()
     for connection in (old, new):
@@ -238,10 +238,10 @@ def test_dropped_connections_close_and_new_ones_work(
     connect: Callable[[], RawConnection], proxy: TcpProxy
 ) -> None:
     old = connect()
-    ask(old)
+    call(old)
     proxy.drop_connections()
     assert old.closed_by_broker()
-    ask(connect())
+    call(connect())
     assert proxy.connection_count == 1
 
 
@@ -249,36 +249,37 @@ def test_refused_connections_work_on_the_same_port_after_heal(
     connect: Callable[[], RawConnection], proxy: TcpProxy
 ) -> None:
     old, address = connect(), proxy.address
-    ask(old)
+    call(old)
     proxy.refuse_connections()
     assert old.closed_by_broker()
     with pytest.raises(ConnectionRefusedError):
         connect()
     proxy.heal()
     assert proxy.address == address
-    ask(connect())
+    call(connect())
 
 
 def test_connections_close_if_the_broker_is_gone(
     connect: Callable[[], RawConnection], broker: Broker, proxy: TcpProxy
 ) -> None:
     old = connect()
-    ask(old)
+    call(old)
     broker.close()
     assert old.closed_by_broker()
     assert connect().closed_by_broker()
     eventually(lambda: proxy.connection_count == 0)
 
 
+@pytest.mark.slow
 def test_a_delay_holds_every_frame(connect: Callable[[], RawConnection], proxy: TcpProxy) -> None:
     connection = connect()
     proxy.delay(0.1)
-    assert seconds(lambda: ask(connection)) >= 0.2
+    assert seconds(lambda: call(connection)) >= 0.2
     proxy.heal()
     proxy.delay_requests(of_api("list_offsets"), 2.0, times=1)
-    assert seconds(lambda: ask(connection, "metadata")) < 2.0
-    assert seconds(lambda: ask(connection, "list_offsets")) >= 2.0
-    assert seconds(lambda: ask(connection, "list_offsets")) < 2.0
+    assert seconds(lambda: call(connection, "metadata")) < 2.0
+    assert seconds(lambda: call(connection, "list_offsets")) >= 2.0
+    assert seconds(lambda: call(connection, "list_offsets")) < 2.0
 
 
 def test_throttled_bytes_are_slow(connect: Callable[[], RawConnection], proxy: TcpProxy) -> None:
@@ -289,7 +290,7 @@ def test_throttled_bytes_are_slow(connect: Callable[[], RawConnection], proxy: T
 
 
 def silent(connection: RawConnection) -> bool:
-    """Whether nothing arrives for a moment and the connection stays open."""
+    """Return whether no data arrives for `QUIET_S` seconds and the connection stays open."""
     connection.set_timeout(QUIET_S)
     try:
         connection.receive_frame()

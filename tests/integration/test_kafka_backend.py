@@ -1,4 +1,4 @@
-"""The `kafka` backend: starts, survives kills, and reports missing software."""
+"""The `kafka` backend starts, continues after kills and reports missing software."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from integration.clusters import Cluster, ClusterStartError, ClusterUnavailableError, open_cluster
-from integration.clusters.coordinates import Artifacts, resolve
+from integration.clusters.maven import Artifacts, resolve
 from integration.raw import RawConnection
 from tests.conformance.eventually import eventually
 
@@ -44,25 +44,25 @@ def test_three_brokers_serve_without_any_one_node() -> None:
         assert cluster.broker_ids == (1, 2, 3)
         assert [cluster.address(i) for i in (1, 2, 3)] == cluster.bootstrap_servers.split(",")
         cluster.create_topic("kept", assignment=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
-        assert led(cluster, asked=1) == {1, 2, 3}
+        assert leaders_in_metadata(cluster, broker_id=1) == {1, 2, 3}
         cluster.kill_broker(1)
-        eventually(lambda: led(cluster, asked=2) == {2, 3}, timeout_s=60)
+        eventually(lambda: leaders_in_metadata(cluster, broker_id=2) == {2, 3}, timeout_s=60)
         cluster.create_topic("while-one-is-gone", replication_factor=2)
         cluster.start_broker(1)
         cluster.stop_controller()
-        assert led(cluster, asked=1) == {2, 3}
+        assert leaders_in_metadata(cluster, broker_id=1) == {2, 3}
         cluster.start_controller()
         cluster.create_topic("by-hand", assignment=[[3, 1], [1, 2]])
-        assert led(cluster, asked=2, topic="by-hand") == {3, 1}
+        assert leaders_in_metadata(cluster, broker_id=2, topic="by-hand") == {3, 1}
         cluster.pause_broker(3)
-        eventually(lambda: 3 not in led(cluster, asked=1), timeout_s=60)
+        eventually(lambda: 3 not in leaders_in_metadata(cluster, broker_id=1), timeout_s=60)
         cluster.resume_broker(3)
         assert (cluster.data_directory(1) / "by-hand-0").is_dir()
 
 
-def led(cluster: Cluster, *, asked: int, topic: str = "kept") -> set[int]:
-    """Return the leaders of a topic's partitions that this broker knows."""
-    with RawConnection(cluster.address(asked)) as connection:
+def leaders_in_metadata(cluster: Cluster, *, broker_id: int, topic: str = "kept") -> set[int]:
+    """Return the leaders of a topic's partitions in the metadata of the broker `broker_id`."""
+    with RawConnection(cluster.address(broker_id)) as connection:
         (found,) = connection.call("metadata", 9, topics=[{"name": topic}]).topics
         return {partition.leader_id for partition in found.partitions}
 
@@ -77,7 +77,7 @@ def test_a_broker_that_does_not_start_shows_the_end_of_its_log() -> None:
 def test_without_java_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(ClusterUnavailableError, match="JRE of version 17"):
+    with pytest.raises(ClusterUnavailableError, match=r"\bJRE\b.*\b17\b"):
         open_cluster("kafka")
 
 
@@ -87,7 +87,7 @@ def test_an_old_java_is_rejected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(ClusterUnavailableError, match=r"Java 17 .* Java 11"):
+    with pytest.raises(ClusterUnavailableError, match=r"\b17\b.*\b11\b"):
         open_cluster("kafka")
 
 
@@ -98,7 +98,7 @@ _NOWHERE = Artifacts(
 
 def test_without_maven_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(ClusterUnavailableError, match="install Maven"):
+    with pytest.raises(ClusterUnavailableError, match="Maven"):
         resolve(_NOWHERE, cache=tmp_path)
 
 
@@ -107,7 +107,7 @@ def test_a_failed_download_leaves_no_complete_directory(
 ) -> None:
     _fake_maven(monkeypatch, tmp_path, "printf '\\033[0m[ERROR] no route\\n' ; exit 1")
     cache = tmp_path / "cache"
-    with pytest.raises(ClusterUnavailableError, match=r"fetch nowhere \(no route\): check"):
+    with pytest.raises(ClusterUnavailableError, match=r"\bnowhere\b.*\bno route\b"):
         resolve(_NOWHERE, cache=cache)
     assert [entry.name for entry in cache.iterdir()] == ["nowhere.lock"]
 
@@ -144,5 +144,5 @@ def _fake_maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str) ->
 
 
 def test_an_unknown_backend_is_rejected_with_the_choices() -> None:
-    with pytest.raises(ValueError, match="choose from reference, reference-processes, kafka"):
+    with pytest.raises(ValueError, match="reference, reference-processes, kafka"):
         open_cluster("rabbit")

@@ -1,4 +1,4 @@
-"""The JVMs of Kafka's nodes use class archives in tests, and Kafka's own options in benchmarks."""
+"""Kafka's JVMs use class archives in tests and default options in benchmarks."""
 
 from __future__ import annotations
 
@@ -8,27 +8,31 @@ import pytest
 
 from integration.benchmarks.processes import command_line, descendants
 from integration.clusters import open_cluster
-from integration.clusters.kafka_jvm import archives_classes, lives_long, starts_soon
+from integration.clusters.kafka_jvm import (
+    class_archiving_jvm_options,
+    default_jvm_options,
+    fast_start_jvm_options,
+)
 
 ROLES = ("controller", "broker")
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_an_archive_is_read_from_where_it_was_written(tmp_path: Path, role: str) -> None:
-    compiles_little, collects_simply, leaves = archives_classes(tmp_path)(role)
-    assert (compiles_little, collects_simply) == starts_soon(tmp_path)(role)
+    compiles_little, collects_simply, leaves = class_archiving_jvm_options(tmp_path)(role)
+    assert (compiles_little, collects_simply) == fast_start_jvm_options(tmp_path)(role)
     archive = Path(leaves.removeprefix("-XX:ArchiveClassesAtExit="))
     archive.touch()
-    assert starts_soon(tmp_path)(role)[2:] == (f"-XX:SharedArchiveFile={archive}",)
+    assert fast_start_jvm_options(tmp_path)(role)[2:] == (f"-XX:SharedArchiveFile={archive}",)
 
 
 def test_each_role_has_its_own_archive(tmp_path: Path) -> None:
-    assert len({archives_classes(tmp_path)(role) for role in ROLES}) == len(ROLES)
+    assert len({class_archiving_jvm_options(tmp_path)(role) for role in ROLES}) == len(ROLES)
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_measured_nodes_use_kafkas_own_options(role: str) -> None:
-    assert lives_long(role) == ()
+    assert default_jvm_options(role) == ()
 
 
 @pytest.mark.slow

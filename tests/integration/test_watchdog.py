@@ -1,4 +1,4 @@
-"""The child of a killed process is killed."""
+"""The watchdog kills the child when its parent is killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ time.sleep(600)
 
 
 def _is_alive(process_id: int) -> bool:
-    """Whether the process runs and is not a zombie."""
+    """Return whether the process is running and is not a zombie."""
     found = subprocess.run(
         ["ps", "-o", "stat=", "-p", str(process_id)], capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""The Spark session of the run, and fixtures that fill topics and run streams."""
+"""Fixtures: the Spark session of the run, and functions that fill topics and run streams."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Return the shared session: `local[2]`, on loopback, with workers of this interpreter."""
+    """Return the Spark session of the test run, `local[2]` on the loopback interface."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     session = (
         SparkSession.builder.master("local[2]")
@@ -55,7 +55,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def read(spark: SparkSession, bootstrap: str) -> Reader:
-    """Return a function for batch reads: `read(subscribe="t")`, with `schema=` if needed."""
+    """Return a function for batch reads, such as `read(subscribe="t")`."""
 
     def read(schema: str | None = None, **options: str) -> DataFrame:
         reader = engines.kafka(spark.read).option("kafka.bootstrap.servers", bootstrap)
@@ -67,7 +67,7 @@ def read(spark: SparkSession, bootstrap: str) -> Reader:
 
 @pytest.fixture
 def streams(spark: SparkSession, bootstrap: str, tmp_path: Path) -> Iterator[StreamRunner]:
-    """Return a runner of streaming reads with a checkpoint; it stops them after the test."""
+    """Return a runner of streaming reads with a checkpoint. It stops them after the test."""
     runner = StreamRunner(spark=spark, bootstrap_servers=bootstrap, directory=tmp_path)
     yield runner
     runner.stop()

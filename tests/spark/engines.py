@@ -1,7 +1,7 @@
-"""Reads and writes with the engine of the run: `--engine=auto|native|librdkafka`.
+"""The engine that the run uses for reads and writes: `--engine=auto|native|librdkafka`.
 
-The engine is in an environment variable, for the scripts in `jobs/`, which are processes of their
-own.
+An environment variable contains the engine, so that the scripts in `jobs/`, which run in separate
+processes, can read it.
 """
 
 from __future__ import annotations
@@ -20,5 +20,5 @@ Side = TypeVar("Side", "DataFrameReader", "DataStreamReader", "DataFrameWriter",
 
 
 def kafka(side: Side) -> Side:
-    """Set format and engine of `spark.read`, `readStream`, `write` or `writeStream`."""
+    """Set the format and the engine of `spark.read`, `readStream`, `write` or `writeStream`."""
     return side.format("pyspark_kafka").option("engine", os.environ[VARIABLE])

@@ -1,8 +1,8 @@
-"""Jobs with the exactly-once sink that are killed at a failpoint.
+"""Jobs with the exactly-once sink that tests kill at a failpoint.
 
-One process of the job waits at a named failpoint until the whole job is killed: driver, JVM and
-Python processes. The failpoint is in environment variables, which Spark passes to its Python
-processes. Every wait has a deadline.
+One process of the job waits at a named failpoint until the test kills the whole job: driver, JVM
+and Python processes. Environment variables contain the failpoint, and Spark passes them to its
+Python processes. Every wait has a deadline.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REACHED: Final = "PYSPARK_KAFKA_TESTS_FAILPOINT_REACHED"
 
 
 def wait_at(failpoint: str) -> None:
-    """Wait if this is the named failpoint and this is the first process there."""
+    """Wait if this is the failpoint of the test and no other process has reached it."""
     if failpoint != os.environ[_NAME]:
         return
     try:
@@ -40,13 +40,16 @@ def wait_at(failpoint: str) -> None:
     except FileExistsError:
         return
     parent = os.getppid()
-    while os.getppid() == parent:  # ends with its parent, if it is in another process group
+    while os.getppid() == parent:  # End with the parent, which may be in another process group.
         time.sleep(0.05)
     os._exit(1)
 
 
 def environment(failpoint: str, reached: Path) -> Mapping[str, str]:
-    """Return variables so that one process waits there and writes its id to `reached`."""
+    """Return environment variables that make one process wait at `failpoint`.
+
+    The process writes its process id to `reached`.
+    """
     return {
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         steps.VARIABLE: f"{__name__}:{wait_at.__name__}",
@@ -63,7 +66,7 @@ class Job:
         self._reached = reached
 
     def await_failpoint(self) -> None:
-        """Return when a process waits at the failpoint."""
+        """Wait until a process waits at the failpoint."""
         eventually(lambda: self._reached.exists() or self._has_ended(), timeout_s=TIMEOUT_S)
         assert self._reached.exists(), "the job ended before the failpoint"
 
@@ -71,16 +74,16 @@ class Job:
         return self.process.poll() is not None
 
     def kill(self) -> None:
-        """Kill driver and JVM with SIGKILL; the other processes end with them."""
+        """Kill the driver and the JVM with SIGKILL. The other processes end with them."""
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
-            return  # the job has ended
+            return  # The job has ended.
 
 
 @contextmanager
 def exactly_once_job(failpoint: str | None = None, **job: Any) -> Iterator[Job]:
-    """Run the job in a process group of its own, and kill it at the end."""
+    """Run the job in its own process group, and kill it when the context closes."""
     with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryFile("w+") as errors:
         reached = Path(directory, "reached")
         variables = {} if failpoint is None else environment(failpoint, reached)
@@ -107,6 +110,6 @@ def exactly_once_job(failpoint: str | None = None, **job: Any) -> Iterator[Job]:
 
 
 def run_to_end(**job: Any) -> None:
-    """Copy all available records; fails the test if the job fails."""
+    """Copy all available records. Fail the test if the job fails."""
     with exactly_once_job(until_end=True, **job) as running:
         assert running.process.wait() == 0, "the query failed"

@@ -1,7 +1,7 @@
-"""A gate inside a Spark task: the task waits after its first rows until the test opens the gate.
+"""A gate that blocks a Spark task after its first rows until the test opens the gate.
 
-Purpose: tests that act during a read or a write, regardless of its speed. The gate is a directory
-that is shared with the Python workers of the tasks. Every wait has a deadline.
+With a gate, a test can act during a read or a write, however fast it is. The gate is a directory
+that the test and the Python workers of the tasks share. Every wait has a deadline.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True)
 class Gate:
-    """Closed until `open`. Tasks that start later do not wait."""
+    """A gate that is closed until `open`. Tasks that start later do not wait."""
 
     directory: Path
 
@@ -31,7 +31,7 @@ class Gate:
         self.directory.mkdir()
 
     def await_tasks(self, count: int) -> None:
-        """Return when this number of tasks waits at the gate, each with its first rows."""
+        """Wait until `count` tasks have processed their first rows and are waiting at the gate."""
         eventually(
             lambda: len(list(self.directory.glob("waiting-*"))) >= count, timeout_s=TIMEOUT_S
         )
@@ -40,7 +40,7 @@ class Gate:
         (self.directory / "open").touch()
 
     def rows(self) -> ArrowFunction:
-        """For `mapInArrow`: return a function that passes batches on, and waits after the first."""
+        """Return a function for `mapInArrow` that passes batches on and waits after the first."""
         directory = str(self.directory)
 
         def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -52,9 +52,11 @@ class Gate:
         return rows
 
     def endless_rows(self, *, batch_rows: int = 500) -> ArrowFunction:
-        """For `mapInArrow` on one number per task: write rows until the gate opens, then as many.
+        """Return a function for `mapInArrow` that creates rows until the gate opens.
 
-        Rows are numbered by task and row, as `2:17`. `made` returns them.
+        The input has one number per task. After the gate opens, the function creates the same
+        number of rows again. A row consists of the number of its task and its own number, such as
+        `2:17`. `made` returns the rows.
         """
         directory = str(self.directory)
 
@@ -70,13 +72,13 @@ class Gate:
                 if rows_max is None and Path(directory, "open").exists():
                     rows_max = 2 * made
                 elif rows_max is None:
-                    time.sleep(_INTERVAL_S)  # the pace of a live source
+                    time.sleep(_INTERVAL_S)  # Limit the rate of rows.
             Path(directory, f"made-{task}").write_text(str(made))
 
         return endless_rows
 
     def made(self) -> list[bytes]:
-        """Return all rows of the tasks of `endless_rows`."""
+        """Return all rows that the tasks of `endless_rows` created."""
         return [
             f"{path.name.removeprefix('made-')}:{n}".encode()
             for path in self.directory.glob("made-*")
@@ -85,7 +87,7 @@ class Gate:
 
 
 def _wait(directory: str) -> None:
-    from pyspark import TaskContext  # noqa: PLC0415, in the worker
+    from pyspark import TaskContext  # noqa: PLC0415, runs in the worker
 
     context = TaskContext.get()
     assert context is not None

@@ -1,10 +1,8 @@
-"""A standalone Spark cluster of two hosts, for retries and speculative attempts of tasks.
+"""A standalone Spark cluster of two hosts, for task retries and speculative attempts.
 
-Invariant: all its processes have ended when the context ends. Must not know: jobs.
-
-In `local` mode Spark does not retry a task on another host, and it never starts a speculative
-attempt on the host of the first. The hosts are two loopback addresses, each with a worker of one
-core.
+In `local` mode Spark does not retry a task on another host, and Spark never starts a speculative
+attempt on the host of the first attempt. The hosts are two loopback addresses with one worker of
+one core each. Invariant: all processes have ended when the context closes.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ _CLASS: Final = Path(pyspark.__file__).parent / "bin" / "spark-class"
 
 @contextmanager
 def standalone(directory: Path, environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield the URL of the master. Executors and Python workers get `environment`."""
+    """Yield the URL of the master. Executors and Python workers inherit `environment`."""
     inherited = {
         "PYSPARK_PYTHON": sys.executable,
         **os.environ,
@@ -58,7 +56,7 @@ def standalone(directory: Path, environment: Mapping[str, str]) -> Iterator[str]
 
 @contextmanager
 def _daemon(command: list[str], environment: Mapping[str, str], pattern: str) -> Iterator[str]:
-    """Yield the first group of the pattern, when its log contains a match."""
+    """Start a daemon. When its log matches the pattern, yield the first group of the match."""
     process = subprocess.Popen(
         command,
         stdout=subprocess.DEVNULL,
@@ -80,7 +78,7 @@ def _daemon(command: list[str], environment: Mapping[str, str], pattern: str) ->
             raise AssertionError(f"{command[1]} did not start:\n{''.join(log)}")
         watchdog.cancel()
         reader = threading.Thread(target=process.stderr.read, daemon=True)
-        reader.start()  # so that the daemon never blocks on its log
+        reader.start()  # Read the log, so that the daemon never blocks when it writes to it.
         yield found.group(1)
     finally:
         watchdog.cancel()

@@ -17,7 +17,7 @@ from tests.spark import engines
 
 @dataclass(kw_only=True)
 class StreamRunner:
-    """Runs queries from one checkpoint; `batches` contains their rows by batch id."""
+    """Runner of queries from one checkpoint. `batches` contains their rows by batch id."""
 
     spark: SparkSession
     bootstrap_servers: str
@@ -27,7 +27,10 @@ class StreamRunner:
     after_batch: Callable[[], None] = lambda: None
 
     def available_now(self, **options: str) -> StreamingQuery:
-        """Read all available records and end; raises the error of the query."""
+        """Read all available records and return the query after it has ended.
+
+        Raises the query's error if the query fails.
+        """
         query = self._writer(options).trigger(availableNow=True).start()
         self.queries.append(query)
         assert query.awaitTermination(90), "the query did not end"
@@ -55,7 +58,7 @@ class StreamRunner:
 
     @property
     def values(self) -> list[str]:
-        """Return all values in the order of batch, topic, partition and offset."""
+        """All values, ordered by batch, topic, partition and offset."""
         return [
             row.value.decode()
             for batch_id in sorted(self.batches)
@@ -65,7 +68,7 @@ class StreamRunner:
         ]
 
     def offsets(self, batch_id: int) -> Any:
-        """Return the end offsets of a batch in the checkpoint."""
+        """Return the end offsets of a micro-batch in the checkpoint."""
         return json.loads((self.checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[2])
 
     def stop(self) -> None:

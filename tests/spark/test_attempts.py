@@ -1,4 +1,4 @@
-"""Exactly-once writes with several attempts of a task, on a cluster of two hosts."""
+"""Exactly-once writes with several attempts of a task, on a standalone cluster of two hosts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from integration.benchmarks.processes import command_line, parent
-from pyspark_kafka.client.factory import open_transactional
+from pyspark_kafka.client.factory import open_transactional_client
 from pyspark_kafka.kafka.transactions import TransactionState
 from tests.conformance.eventually import eventually
 from tests.conftest import TopicFactory
@@ -42,7 +42,7 @@ Start = Callable[..., AbstractContextManager[Job]]
 
 @pytest.fixture
 def reached(tmp_path: Path) -> Path:
-    """Return the file to which the task at the failpoint writes its process id."""
+    """Return the path of the file to which the task at the failpoint writes its process id."""
     return tmp_path / "reached"
 
 
@@ -54,7 +54,7 @@ def copying(
     tmp_path: Path,
     reached: Path,
 ) -> Iterator[tuple[str, Start]]:
-    """Yield the target topic, and a function that starts a copy with a failpoint."""
+    """Yield the target topic and a function that starts a copy job with a failpoint."""
     source, target = topic(partitions=2), topic(partitions=2)
     fill(bootstrap, source, ROWS)
     job = a_job(bootstrap, source, target, tmp_path)
@@ -67,7 +67,7 @@ def copying(
 
 
 def open_transactions(bootstrap: str, sink_id: str) -> list[str]:
-    with open_transactional(options(bootstrap, engine="native")) as client:
+    with open_transactional_client(options(bootstrap, engine="native")) as client:
         return [
             listed.transactional_id
             for listed in client.list_transactions(f"{sink_id}/")
@@ -79,7 +79,7 @@ def open_transactions(bootstrap: str, sink_id: str) -> list[str]:
 def test_a_speculative_attempt_overtakes_a_blocked_one(
     copying: tuple[str, Start], bootstrap: str, reached: Path
 ) -> None:
-    """The first attempt has prepared all its rows, and never returns."""
+    """The first attempt has prepared all its rows and never returns."""
     target, start = copying
     with start(SPECULATION) as running:
         assert running.process.wait(TIMEOUT_S) == 0
@@ -102,7 +102,7 @@ def test_a_task_is_retried_when_its_executor_is_lost(
 
 
 def executor_of(process_id: int) -> int:
-    """Return the process id of the executor of this Python worker."""
+    """Return the process id of the executor that started this Python worker."""
     ancestor: int | None = process_id
     while ancestor is not None and not any(EXECUTOR in arg for arg in command_line(ancestor)):
         ancestor = parent(ancestor)

@@ -1,6 +1,6 @@
 """Reads and writes through Spark while brokers are killed and restarted, and topics grow.
 
-Every row arrives once. Without a leader, an error is raised in bounded time.
+Every row is read or written exactly once. Without a leader, an error is raised within a time limit.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from tests.spark.streams import StreamRunner
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SETTINGS = {
-    # The controller detects a killed broker fast.
+    # The controller detects killed brokers quickly.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "300",
-    # Leaders do not move back by themselves.
+    # Leadership does not move back to the preferred leader.
     "auto.leader.rebalance.enable": "false",
 }
 EACH_LEADS_ONE = ([1, 2, 3], [2, 3, 1], [3, 1, 2])
 MIN_ISR = {"min.insync.replicas": "2"}
 SMALL_FETCHES = {
-    # Little read-ahead, so that most records are read after the gate opens.
+    # The client prefetches little, so that it reads most records after the gate opens.
     "kafka.max.partition.fetch.bytes": "1",
     "kafka.queued.max.messages.kbytes": "64",
     "kafka.queued.min.messages": "1",
@@ -61,13 +61,13 @@ def cluster_of_three(cluster_with: ClusterFactory) -> Cluster:
 
 @pytest.fixture
 def bootstrap(cluster_of_three: Cluster) -> str:
-    """Return the bootstrap servers of the cluster of three, for all fixtures."""
+    """Return the bootstrap servers of the three-broker cluster, for all fixtures."""
     return cluster_of_three.bootstrap_servers
 
 
 @pytest.fixture
 def nodes(cluster_of_three: Cluster) -> Iterator[Nodes]:
-    """Return three running brokers; the test may stop any of them."""
+    """Return three running brokers, which the test may stop."""
     made = Nodes(cluster_of_three)
     try:
         yield made
@@ -87,7 +87,7 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 def numbered(
     bootstrap: str, topic: str, partitions: int, *, rows: int, value_bytes: int = 1
 ) -> set[tuple[int, int]]:
-    """Write numbered rows to each partition; returns partitions and numbers."""
+    """Write numbered rows to each partition. Return the partition and number of each row."""
     padding = b"x" * value_bytes
     producer = confluent_kafka.Producer(
         {
@@ -113,7 +113,7 @@ def numbered(
 
 
 def through(gate: Gate, records: DataFrame) -> DataFrame:
-    """Return partition and number of the records, after the gate."""
+    """Return the partitions and numbers of records that pass through the gate."""
     numbers = records.selectExpr("partition", "int(string(substring(value, 1, 8))) AS number")
     return numbers.mapInArrow(gate.rows(), numbers.schema)
 
@@ -124,14 +124,14 @@ def counted(rows: list[Any]) -> Counter[tuple[int, int]]:
 
 @contextmanager
 def in_background(work: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
-    """Run `work` in a thread; yields a function that returns its result or raises its error."""
+    """Run `work` in a thread. Yield a function that returns its result or raises its error."""
     with ThreadPoolExecutor(1) as executor:
         future = executor.submit(work)
         try:
             yield lambda: future.result(timeout=120)
         except AssertionError:
             if future.done():
-                future.result()  # raises the cause
+                future.result()  # Raise the error of `work`, which is the cause.
             raise
 
 
@@ -142,7 +142,7 @@ def test_a_batch_read_continues_when_a_leader_is_killed_and_the_topic_grows(
     written = numbered(bootstrap, name, 3, rows=30_000, value_bytes=1_000)
     records = read(subscribe=name, startingOffsets="earliest", **SMALL_FETCHES)
     with in_background(lambda: through(gate, records).collect()) as rows:
-        gate.await_tasks(2)  # of three: the last one starts after a leader is killed
+        gate.await_tasks(2)  # Of three tasks, the last one starts after a leader is killed.
         nodes.kill(1)
         grow_topic(nodes.cluster.address(2), name, partitions=4)
         gate.open()
@@ -150,7 +150,7 @@ def test_a_batch_read_continues_when_a_leader_is_killed_and_the_topic_grows(
 
 
 class Writer(threading.Thread):
-    """Writes numbered rows to any partition until `stop`, which awaits their delivery."""
+    """Thread that writes numbered rows to all partitions until `stop`."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         super().__init__(name="row writer")
@@ -169,13 +169,13 @@ class Writer(threading.Thread):
         )
 
     def run(self) -> None:
-        while not self._stop_requested.wait(timeout=0.02):  # the pace of a live source
+        while not self._stop_requested.wait(timeout=0.02):  # Limit the rate of rows.
             for _ in range(10):
                 self._producer.produce(self._topic, b"%d" % self.rows, on_delivery=self._on)
                 self.rows += 1
             self._producer.poll(0)
         if self._producer.flush(90):
-            self.failed.append("not all rows were confirmed")
+            self.failed.append("not all rows were acknowledged")
 
     def stop(self) -> int:
         self._stop_requested.set()
@@ -232,7 +232,7 @@ def test_a_batch_write_continues_when_a_leader_is_killed(
         nodes.kill(1)
         gate.open()
 
-    # Spark looks up data sources in the session of this thread.
+    # `write` runs in this thread, because Spark looks up data sources in the thread's session.
     with in_background(kill_a_leader) as killed:
         write(rows, bootstrap, topic=name)
         killed()
@@ -328,7 +328,7 @@ def test_errors_of_reads_and_writes_without_a_leader(
 
 
 def fails(work: Callable[[], Any], message: str) -> None:
-    """Assert that it fails in bounded time with this message, and not with data loss."""
+    """Check that `work` fails within `BOUNDED_S` with this message and not with data loss."""
     started_s = time.monotonic()
     with pytest.raises(PySparkException, match=message) as caught:
         work()
@@ -345,7 +345,7 @@ def test_committed_offsets_are_read_after_their_coordinator_is_killed(
     find_coordinator(nodes.any(), group)
     coordinator = only(find_coordinator(nodes.any(), group).coordinators).node_id
     await_coordinator(nodes.to(coordinator), group)
-    # The last commit is repeated: when followers have it, the ones before are replicated.
+    # The last commit is repeated. When followers have it, the earlier commits are replicated too.
     for partition, offset in ((0, 2), (1, 1), (1, 1)):
         code = commit(nodes.to(coordinator), group, name, offset, partition=partition)
         assert code == ErrorCode.none

@@ -1,4 +1,4 @@
-"""The data source through Spark Connect, where it is registered manually."""
+"""The data source through Spark Connect, which requires explicit registration."""
 
 from __future__ import annotations
 

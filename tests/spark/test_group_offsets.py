@@ -1,4 +1,4 @@
-"""Offsets that streaming queries commit to a group, and reads that start there."""
+"""Offsets that streaming queries commit to a group, and reads that start at these offsets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 
 def committed(bootstrap: str, group: str, topic: str, *, partitions: int = 2) -> list[int | None]:
-    """Return the committed offsets of the group by partition, from librdkafka."""
+    """Return the group's committed offsets by partition, as librdkafka returns them."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "log_level": 2, "group.id": group})
     try:
         requested = [TopicPartition(topic, partition) for partition in range(partitions)]
@@ -108,7 +108,7 @@ def test_reads_start_at_the_committed_offsets_of_the_group(
     assert [row.value for row in read(**options).collect()] == [b"c"]
     produce(source, ["d"], partition=1)
     streams.available_now(**options)
-    if not ADMISSION_CONTROL:  # available-now is one micro-batch, which was empty
+    if not ADMISSION_CONTROL:  # Available-now was one micro-batch, which was empty.
         streams.available_now(**options)
     assert sorted(streams.values) == ["c", "d"]
 
@@ -132,7 +132,7 @@ def test_a_sink_commits_offsets_in_the_transaction_of_the_rows(
     tmp_path: Path,
     tools: KafkaTools,
 ) -> None:
-    """The job is killed directly before the decision, and directly after it."""
+    """The test kills the job immediately before the decision and immediately after it."""
     source, target = topic(partitions=2), topic(partitions=2)
     group = f"group-of-{source}"
     job = {
@@ -150,7 +150,7 @@ def test_a_sink_commits_offsets_in_the_transaction_of_the_rows(
     with exactly_once_job("commit.decide.after", until_end=True, **job) as running:
         running.await_failpoint()
         running.kill()
-    assert committed(bootstrap, group, source) == [3, 0], "the decision includes the offsets"
+    assert committed(bootstrap, group, source) == [3, 0], "the decision must include the offsets"
     produce(source, ["d"], partition=1)
     run_to_end(**job)
     values = [record.value or b"" for record in read_all(bootstrap, target, partitions=2)]

@@ -1,4 +1,4 @@
-"""Errors of invalid options, which the driver raises before any task."""
+"""Errors for invalid options, which the driver raises before any task runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
     ("options", "message"),
     [
         pytest.param({}, "'subscribe'", id="missing"),
-        pytest.param({"subscribe": "t", "assign": "{}"}, "'assign' and 'subscribe'", id="two"),
+        pytest.param({"subscribe": "t", "assign": "{}"}, "'assign'.*'subscribe'", id="two"),
         pytest.param(
             {"subscribe": "t", "startingOfsets": "earliest"},
             "'startingofsets'.* 'startingOffsets'",
@@ -55,7 +55,7 @@ def test_invalid_options_of_a_batch_read_fail_without_a_task(
     frame = read(subscribe="t", startingOffsets="latest")
     spark.sparkContext.setJobGroup("invalid", "a read with invalid options")
     try:
-        with pytest.raises(PySparkException, match="OptionError: Option 'startingOffsets'"):
+        with pytest.raises(PySparkException, match=r"OptionError: .*'startingOffsets'"):
             frame.collect()
         assert spark.sparkContext.statusTracker().getJobIdsForGroup("invalid") == []
     finally:
@@ -63,12 +63,12 @@ def test_invalid_options_of_a_batch_read_fail_without_a_task(
 
 
 def test_invalid_options_of_a_streaming_read(streams: StreamRunner) -> None:
-    with pytest.raises(PySparkException, match="OptionError: Option 'endingOffsets'"):
+    with pytest.raises(PySparkException, match=r"OptionError: .*'endingOffsets'"):
         streams.available_now(subscribe="t", endingOffsets="latest")
 
 
 def test_unknown_topic(read: Reader, streams: StreamRunner) -> None:
-    message = "UnknownTopicOrPartitionError: Topic 'never-created'"
+    message = "UnknownTopicOrPartitionError: .*'never-created'"
     with pytest.raises(PySparkException, match=message):
         read(subscribe="never-created").collect()
     with pytest.raises(PySparkException, match=message):
@@ -77,9 +77,9 @@ def test_unknown_topic(read: Reader, streams: StreamRunner) -> None:
 
 def test_unknown_partition(read: Reader, topic: TopicFactory) -> None:
     name = topic(partitions=2)
-    with pytest.raises(PySparkException, match=f"OptionError: Option 'assign' .*{name}-2"):
+    with pytest.raises(PySparkException, match=f"OptionError: .*'assign'.*{name}-2"):
         read(assign=f'{{"{name}":[0,2]}}').collect()
-    with pytest.raises(PySparkException, match=f"OptionError: .*'startingOffsets' .*{name}-1"):
+    with pytest.raises(PySparkException, match=f"OptionError: .*'startingOffsets'.*{name}-1"):
         read(subscribe=name, startingOffsets=f'{{"{name}":{{"0":0}}}}').collect()
 
 
@@ -105,7 +105,7 @@ def test_data_loss(read: Reader, topic: TopicFactory, produce: Produce) -> None:
     }
     with pytest.raises(
         PySparkException,
-        match=f"DataLossError: .*0 to 9 of {name}-0, .* 0 to 2 .*'failOnDataLoss'",
+        match=f"DataLossError: .*0 to 9.*{name}-0.*0 to 2.*'failOnDataLoss'",
     ):
         read(**past_the_end).collect()
     assert read(**past_the_end, failOnDataLoss="false").count() == 2

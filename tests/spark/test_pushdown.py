@@ -1,4 +1,4 @@
-"""Filter pushdown through Spark: the same rows are returned, and fewer records are read."""
+"""Filter pushdown through Spark returns the same rows and reads fewer records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.spark.conftest import Produce, Reader
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.timeout(240),
-    pytest.mark.skipif(not FILTER_PUSHDOWN, reason="filter pushdown needs Spark 4.1"),
+    pytest.mark.skipif(not FILTER_PUSHDOWN, reason="filter pushdown requires Spark 4.1"),
 ]
 
 CONFIG = "spark.sql.python.filterPushdown.enabled"
@@ -36,7 +36,10 @@ def pushdown(spark: SparkSession) -> Iterator[None]:
 
 @pytest.fixture
 def filled(topic: TopicFactory, produce: Produce) -> tuple[str, str]:
-    """Return two topics with two partitions of 40 records, 10 ms apart except for late ones."""
+    """Return two topics with two partitions of 40 records.
+
+    Timestamps increase by 10 ms per record, except that every seventh record is 150 ms late.
+    """
     names = topic(partitions=2, **KEPT), topic(partitions=2, **KEPT)
     for name in names:
         for partition in range(2):
@@ -53,7 +56,7 @@ def explained(frame: DataFrame) -> str:
 
 
 def rows_read(frame: DataFrame) -> int:
-    """Return the number of rows that the source returned for a collected frame."""
+    """Return the number of rows that the source returned. The DataFrame must be collected first."""
     scan = frame._jdf.queryExecution().executedPlan()
     while scan.children().size():
         scan = scan.children().head()
@@ -113,7 +116,7 @@ def test_pushdown_that_is_disabled_in_spark_is_an_error(
 def test_pushdown_with_several_scans_of_a_dataframe(
     read: Reader, pushdown: None, filled: tuple[str, str]
 ) -> None:
-    """Spark before 5.0 reads several scans of one `load()` with the same filters."""
+    """Before Spark 5.0, several scans of one `load()` share their filters."""
     frame = read(subscribe=filled[0], filterPushdown="true")
     late, early = frame.where("offset >= 38"), frame.where("offset < 3")
     assert late.count() == 4
@@ -123,9 +126,11 @@ def test_pushdown_with_several_scans_of_a_dataframe(
     assert ("PushedFilters" in explained(late)) == FILTERS_PER_SCAN
 
 
-@pytest.mark.skipif(FILTERS_PER_SCAN, reason="this Spark keeps filters of scans separate")
+@pytest.mark.skipif(
+    FILTERS_PER_SCAN, reason="this Spark version does not share filters between scans"
+)
 def test_single_scan_is_necessary(read: Reader, pushdown: None, filled: tuple[str, str]) -> None:
-    """If this fails, Spark is fixed, and `true` can push filters down."""
+    """If this test fails, Spark has fixed the bug, and `true` can push filters down as well."""
     frame = read(subscribe=filled[0], filterPushdown="single-scan")
     assert frame.where("offset >= 38").count() == 4
-    assert frame.count() == 4, "instead of 80"
+    assert frame.count() == 4, "Spark returned all 80 rows"

@@ -1,4 +1,4 @@
-"""Batch reads through Spark: columns, ranges, schemas, tasks."""
+"""Batch reads through Spark: columns, ranges, schemas and tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 T0_MS = 1_700_000_000_000
 KEPT = {"retention.ms": "-1"}
-"""For records with old timestamps, which retention would delete during the test."""
+"""Topic config that disables retention, because the records of these topics have old timestamps."""
 
 
 def values(frame: DataFrame) -> list[str | None]:

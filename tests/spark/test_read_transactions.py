@@ -1,9 +1,12 @@
 """Reads of committed, aborted and open transactions with both isolation levels.
 
-The records of the topic by offset (c and a are the control records of a commit and an abort):
+These are the records of the topic by offset, where c and a are the control records of a commit and
+an abort:
 
     0 1 2 3 4 5 6 7 8 9 10 11 12
-    A B C c x y a p z a D  E         A-E, x-z are transactional; D, E are open
+    A B C c x y a p z a D  E
+
+A to E and x to z are transactional. The transaction of D and E is open.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ Transactional = Callable[[], Producer]
 
 @pytest.fixture
 def transactional(bootstrap: str, unique_name: Callable[[], str]) -> Iterator[Transactional]:
-    """Return a function that creates initialised transactional producers."""
+    """Return a function that creates transactional producers and initializes them."""
     producers: list[Producer] = []
 
     def producer() -> Producer:
@@ -54,7 +57,7 @@ def transactional(bootstrap: str, unique_name: Callable[[], str]) -> Iterator[Tr
 
 
 def send(producer: Producer, topic: str, values: str) -> None:
-    """Write one batch, and wait until the broker acknowledges it."""
+    """Write one batch and wait until the broker acknowledges it."""
     for value in values:
         producer.produce(topic, value, partition=0)
     assert producer.flush(30) == 0
@@ -70,7 +73,7 @@ def last_stable_offset(admin: AdminClient, topic: str) -> int:
 
 
 def await_last_stable_offset(bootstrap: str, topic: str, expected: int) -> None:
-    """Wait for control records, which are written after the commit request returns."""
+    """Wait for control records, which the coordinator writes after the commit returns."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     eventually(lambda: last_stable_offset(admin, topic) == expected)
 
@@ -79,7 +82,7 @@ def await_last_stable_offset(bootstrap: str, topic: str, expected: int) -> None:
 def open_transaction(
     topic: TopicFactory, produce: Produce, transactional: Transactional, bootstrap: str
 ) -> tuple[str, Producer]:
-    """Return the topic above, and the producer of its open transaction."""
+    """Return the name of the topic with these records and the producer of its open transaction."""
     name = topic()
     for values, commits, end in (("ABC", True, 4), ("xy", False, 7)):
         producer = transactional()
@@ -140,7 +143,7 @@ def test_ranges_that_end_without_a_record_end_without_a_wait(
     )
     started = time.monotonic()
     assert rows(frame) == expected
-    assert time.monotonic() - started < 60, "it waited for a record that does not exist"
+    assert time.monotonic() - started < 60, "the read waited for a record that does not exist"
 
 
 def test_an_end_after_the_last_stable_offset(
@@ -154,7 +157,7 @@ def test_an_end_after_the_last_stable_offset(
     }
     with pytest.raises(
         PySparkException,
-        match=rf"OffsetError: .*{name}-0 .*offset 12.*isolation\.level",
+        match=rf"OffsetError: .*{name}-0\b.*\b12\b.*isolation\.level",
     ):
         read(**options).collect()
     producer.commit_transaction(30)
@@ -206,4 +209,4 @@ def test_a_stream_after_the_last_stable_offset_continues(
     producer.commit_transaction(30)
     await_last_stable_offset(bootstrap, name, 13)
     streams.available_now(**options)
-    assert streams.values == before, "no record is read twice"
+    assert streams.values == before, "a record was read twice"

@@ -1,4 +1,4 @@
-"""Streaming writes through Spark: columns, restarts, errors."""
+"""Streaming writes through Spark: columns, restarts and errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Copy = Callable[..., StreamingQuery]
 
 @pytest.fixture
 def copy(spark: SparkSession, bootstrap: str, tmp_path: Path) -> Iterator[Copy]:
-    """Return a function that copies new records until the end: `copy("source", "target")`."""
+    """Return a function that copies all new records: `copy("source", "target")`."""
     queries: list[StreamingQuery] = []
 
     def copy(
@@ -105,7 +105,7 @@ def test_invalid_columns_fail_the_query(copy: Copy, bootstrap: str, topic: Topic
 
 
 class RowSink(DataSource):
-    """The sink as in Spark 4.0, which passes rows to a streaming writer."""
+    """Data source whose streaming writer gets rows instead of Arrow batches, as in Spark 4.0."""
 
     @classmethod
     def name(cls) -> str:

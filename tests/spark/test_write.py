@@ -1,4 +1,4 @@
-"""Batch writes through Spark: columns, partitions, errors."""
+"""Batch writes through Spark: columns, partitions and errors."""
 
 from __future__ import annotations
 

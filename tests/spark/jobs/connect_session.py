@@ -1,4 +1,4 @@
-"""Write, read and stream a topic through Spark Connect; prints the rows as JSON.
+"""Write, read and stream a topic through Spark Connect, and print the rows as JSON.
 
 Arguments: bootstrap servers, topic, scratch directory.
 """

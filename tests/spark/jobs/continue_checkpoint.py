@@ -1,9 +1,10 @@
-"""Run one streaming query after another from one checkpoint, each to the end of the topic.
+"""Run several streaming queries from one checkpoint, each to the end of the topic.
 
-Arguments: bootstrap servers, topic, checkpoint, output directory, then the formats in turn. Writes
-micro-batch N of step S to `OUTPUT/S/N` as JSON lines of partition, offset and value. Before each
-step this process writes ten rows to the topic. A step `format!` first removes the commit of the
-last micro-batch from the checkpoint, so that Spark replays it.
+Arguments: bootstrap servers, topic, checkpoint, output directory, then the data source format of
+each step. The rows of micro-batch N of step S are written to `OUTPUT/S/N` as JSON lines with
+partition, offset and value. Before each step this process writes ten rows to the topic. A step
+`format!` first removes the commit of the last micro-batch from the checkpoint, so that Spark
+replays the micro-batch.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Copy one topic to another with a streaming query, until killed or, with `until-end`, to its end.
+"""Copy a topic to another topic with a streaming query.
 
-Arguments: bootstrap servers, source topic, target topic, checkpoint, `forever` or `until-end`.
-Prints one line for each micro-batch.
+Arguments: bootstrap servers, source topic, target topic, checkpoint, `forever` or `until-end`. With
+`until-end` the query ends at the end of the source topic. Prints one line per micro-batch.
 """
 
 import os
@@ -16,7 +16,7 @@ def main(bootstrap: str, source: str, target: str, checkpoint: str, until: str) 
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        # Before 4.2 availableNow is otherwise one micro-batch, the unfinished one.
+        # Before Spark 4.2, availableNow would otherwise only run the unfinished micro-batch.
         .config("spark.sql.streaming.triggerAvailableNowWrapper.enabled", "true")
         .getOrCreate()
     )

@@ -1,9 +1,9 @@
 """Clients that are members of a consumer group.
 
-Purpose: members that join, get partitions, commit offsets, send heartbeats, and leave or die.
-Checked invariants: a partition has one member per generation; a commit succeeds only in the last
-generation; a committed offset never decreases or gets lost. What it must not know: the actual
-coordinator. Source: Kafka's `ConsumerCoordinator`.
+Members join, get partitions, commit offsets, send heartbeats, and leave or are killed. Checked
+invariants: in each generation a partition belongs to one member, a commit succeeds only in the last
+generation, and a committed offset is never lost and never decreases. Modeled on Kafka's
+`ConsumerCoordinator`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ REJOIN: Final = frozenset(
 
 @dataclass(slots=True)
 class _Owned:
-    """A partition's member, its generation, and the committed offsets."""
+    """The last owner of a partition with its generation, and the offsets of commits.
+
+    `acknowledged` is the highest acknowledged offset, and `tried` contains all offsets that members
+    tried to commit.
+    """
 
     generation: int = -1
     member_id: str = ""
@@ -47,19 +51,22 @@ class _Owned:
 
 
 class GroupHistory:
-    """The responses that members received, in order."""
+    """The responses that members have received, with checks of the invariants."""
 
     def __init__(self, partitions: Sequence[TopicPartition]) -> None:
         self._owners: dict[tuple[int, TopicPartition], str] = {}
         self._owned = {partition: _Owned() for partition in partitions}
 
     def assigned(self, partition: TopicPartition, generation: int, member_id: str) -> None:
-        """Record that a member owns a partition in a generation."""
+        """Record that a member owns a partition in a generation.
+
+        Raises `InvariantViolationError` if another member owns it.
+        """
         owner = self._owners.setdefault((generation, partition), member_id)
         if owner != member_id:
             raise InvariantViolationError(
-                f"group {GROUP_ID}: {partition} belongs to {owner} and {member_id} in generation "
-                f"{generation}"
+                f"group {GROUP_ID}: {partition} is assigned to {owner} and to {member_id} in "
+                f"generation {generation}"
             )
         owned = self._owned[partition]
         if generation > owned.generation:
@@ -74,38 +81,47 @@ class GroupHistory:
         return self._owned[partition].acknowledged
 
     def tries(self, partition: TopicPartition, offset: int) -> None:
-        """Record that a member is going to commit an offset."""
+        """Record that a member will try to commit an offset."""
         self._owned[partition].tried.add(offset)
 
     def acknowledged(
         self, partition: TopicPartition, offset: int, *, generation: int, newest: int
     ) -> None:
-        """Record an acknowledged commit; `newest` was the last generation when it was sent."""
+        """Record an acknowledged commit and check its generation.
+
+        `newest` is the last generation at the time when the commit was sent.
+        """
         if generation < newest:
             raise InvariantViolationError(
                 f"group {GROUP_ID}: a commit of generation {generation} for {partition} was "
-                f"acknowledged in generation {newest}"
+                f"acknowledged although generation {newest} had started"
             )
         owned = self._owned[partition]
         owned.acknowledged = max(owned.acknowledged, offset)
 
     def fetched(self, partition: TopicPartition, offset: int, *, least: int, who: str) -> None:
-        """Check a fetched offset; `least` was committed when the request was sent."""
+        """Check a fetched offset.
+
+        `least` is the highest acknowledged offset at the time when OffsetFetch was sent.
+        """
         if offset < least or (offset >= 0 and offset not in self._owned[partition].tried):
             raise InvariantViolationError(
-                f"group {GROUP_ID}: {who} received offset {offset} of {partition}, but {least} "
-                "was acknowledged"
+                f"group {GROUP_ID}: {who} fetched offset {offset} of {partition}, but a commit of "
+                f"{least} was acknowledged"
             )
 
 
 def offset_fetch(group_id: str, partition: TopicPartition) -> RequestPayload:
-    """Return an OffsetFetch request that waits for pending transactions (KIP-447)."""
+    """Return an OffsetFetch request with `require_stable` (KIP-447).
+
+    While a transaction with an offset commit is pending, the coordinator returns a retriable error.
+    """
     wanted = {"name": partition.topic, "partition_indexes": [partition.partition]}
     return request("offset_fetch", group_id=group_id, topics=[wanted], require_stable=True)
 
 
 def committed_offset(partition: TopicPartition, offset: int) -> dict[str, object]:
-    """Return one offset in the form of OffsetCommit requests."""
+    """Return an offset in the form used in OffsetCommit requests."""
     committed = {
         "partition_index": partition.partition,
         "committed_offset": offset,
@@ -115,7 +131,7 @@ def committed_offset(partition: TopicPartition, offset: int) -> dict[str, object
 
 
 class GroupMember:
-    """One member process."""
+    """A simulated process that is a member of the group."""
 
     def __init__(
         self,
@@ -126,7 +142,7 @@ class GroupMember:
         until_ms: int,
         start_successor: Callable[[], None],
     ) -> None:
-        """`start_successor` starts the process that replaces this one."""
+        """`start_successor` starts the process that replaces this member."""
         self.is_done = False
         self._client = client
         self._history = history
@@ -156,7 +172,7 @@ class GroupMember:
         self.is_done = True
 
     def _join(self) -> Step:
-        """Join the group; return this member's partitions, or None if it must rejoin."""
+        """Join the group. Return this member's partitions, or None if it must rejoin."""
         joining = request(
             "join_group",
             group_id=GROUP_ID,
@@ -166,14 +182,14 @@ class GroupMember:
             protocol_type="consumer",
             protocols=[{"name": "range", "metadata": b""}],
         )
-        joined, code = yield from self._coordinator.ask(joining, timeout_ms=6_000)
+        joined, code = yield from self._coordinator.call(joining, timeout_ms=6_000)
         if code is ErrorCode.member_id_required:
             self._member_id = joined.member_id
             return None
         if self._must_rejoin("JoinGroup", code):
             return None
         self._member_id, self._generation = joined.member_id, joined.generation_id
-        synced, code = yield from self._coordinator.ask(
+        synced, code = yield from self._coordinator.call(
             request(
                 "sync_group",
                 group_id=GROUP_ID,
@@ -191,7 +207,10 @@ class GroupMember:
         return mine
 
     def _assignments(self, joined: Any) -> list[dict[str, object]]:
-        """Return the leader's assignment: the indexes of partitions, one byte each."""
+        """Return the assignment if this member is the leader, otherwise an empty list.
+
+        Each member's assignment contains the indexes of its partitions, one byte each.
+        """
         if joined.leader != joined.member_id:
             return []
         members = sorted(member.member_id for member in joined.members)
@@ -223,7 +242,7 @@ class GroupMember:
                 generation_id=self._generation,
                 member_id=self._member_id,
             )
-            _, code = yield from self._coordinator.ask(beat)
+            _, code = yield from self._coordinator.call(beat)
             if self._must_rejoin("Heartbeat", code):
                 return
             if self._client.now_ms >= self._until_ms:
@@ -231,7 +250,7 @@ class GroupMember:
 
     def _fetch(self, partition: TopicPartition) -> Step:
         least = self._history.least_offset(partition)
-        response, code = yield from self._coordinator.ask(
+        response, code = yield from self._coordinator.call(
             offset_fetch(GROUP_ID, partition),
             lambda response: response.error_code or response.topics[0].partitions[0].error_code,
         )
@@ -242,10 +261,10 @@ class GroupMember:
         return offset
 
     def _commit(self, partition: TopicPartition, offset: int) -> Step:
-        """Commit an offset; return whether it was accepted."""
+        """Commit an offset and return whether the commit succeeded."""
         newest = self._history.generation_of(partition)
         self._history.tries(partition, offset)
-        _, code = yield from self._coordinator.ask(
+        _, code = yield from self._coordinator.call(
             request(
                 "offset_commit",
                 group_id=GROUP_ID,
@@ -264,7 +283,7 @@ class GroupMember:
     def _leave(self) -> Step:
         if self._member_id:
             members = [{"member_id": self._member_id}]
-            yield from self._coordinator.ask(
+            yield from self._coordinator.call(
                 request("leave_group", group_id=GROUP_ID, members=members)
             )
 

@@ -1,8 +1,8 @@
 """The event queue of a simulation, in virtual time.
 
-Purpose: one queue for nodes, network and clients. Invariant: events happen in the order of their
-times, events of the same time in the order of insertion, and time never goes back; so a run depends
-only on the inserted events. What it must not know: the events.
+Nodes, network and clients share one queue. Invariant: events run in order of time, events with the
+same time run in order of insertion, and time never goes backwards. Therefore a run depends only on
+the inserted events.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Final
 START_MS: Final = 1_700_000_000_000
 
 STEPS_MAX: Final = 20_000
-"""Limit per millisecond: more events mean that nodes message each other forever."""
+"""The limit on events per virtual millisecond, which only an endless loop exceeds."""
 
 
-class RestlessError(Exception):
-    """Events keep happening without any time passing."""
+class EndlessLoopError(Exception):
+    """Events continue to run while the virtual time does not advance."""
 
 
-class Agenda:
-    """The queue, and the virtual clock."""
+class EventQueue:
+    """The event queue and the virtual clock."""
 
     def __init__(self) -> None:
         self.now_ms = START_MS
@@ -32,20 +32,25 @@ class Agenda:
 
     @property
     def elapsed_ms(self) -> int:
-        """Milliseconds since the start."""
+        """The virtual milliseconds since the start of the simulation."""
         return self.now_ms - START_MS
 
+    @property
+    def next_ms(self) -> int | None:
+        """The time of the next event, or None if there is none."""
+        return self._entries[0][0] if self._entries else None
+
     def at(self, when_ms: int, act: Callable[[], None]) -> None:
-        """Run an action at a time, or now if that time is past."""
+        """Run an action at a virtual time, or at the current time if that time has passed."""
         self._entered += 1
         heapq.heappush(self._entries, (max(when_ms, self.now_ms), self._entered, act))
 
     def after(self, delay_ms: int, act: Callable[[], None]) -> None:
-        """Run an action after a delay."""
+        """Run an action after a delay in virtual time."""
         self.at(self.now_ms + delay_ms, act)
 
     def run_until(self, end_ms: int) -> None:
-        """Advance the clock and run the events that are due."""
+        """Run all events up to a virtual time and advance the clock to it."""
         moment_ms, first = -1, 0
         while self._entries and self._entries[0][0] <= end_ms:
             when_ms, _, act = heapq.heappop(self._entries)
@@ -53,7 +58,7 @@ class Agenda:
             if when_ms != moment_ms:
                 moment_ms, first = when_ms, self.steps
             elif self.steps - first > STEPS_MAX:
-                raise RestlessError(f"{STEPS_MAX} steps without any time passing")
+                raise EndlessLoopError(f"{STEPS_MAX} events ran while virtual time stood still")
             self.now_ms = when_ms
             act()
         self.now_ms = max(self.now_ms, end_ms)

@@ -1,9 +1,9 @@
-"""The Java artifacts of tests and benchmarks, and their download.
+"""Download of the Java artifacts that tests and benchmarks use.
 
-Purpose: the only module with Maven coordinates; `resolve` downloads a set of JARs to `.cache/`,
-which Git ignores. Invariant: a directory with its final name is complete (JARs are downloaded next
-to it and the directory is renamed), and one process at a time downloads a set. What it must not
-know: what the JARs are for, and which registry serves them (the user's Maven settings do).
+This is the only module with Maven coordinates. `resolve` downloads a set of JARs to `.cache/`,
+which Git ignores. Invariant: a directory with its final name is complete, because JARs are
+downloaded to a temporary directory that is then renamed. Only one process at a time downloads a
+set.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RESOLVE_TIMEOUT_S = 600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifacts:
-    """A set of JARs; `coordinates` are `group:artifact:version`."""
+    """A set of JARs. `coordinates` have the form `group:artifact:version`."""
 
     name: str
     coordinates: tuple[str, ...]
@@ -37,7 +37,10 @@ class Artifacts:
 
 
 def apache_kafka(version: str = KAFKA_VERSION) -> Artifacts:
-    """A broker with its tools, and a logging backend (Kafka's artifacts have none)."""
+    """Return the artifacts of a broker, its tools and a logging backend.
+
+    Kafka's own artifacts do not include a logging backend.
+    """
     return Artifacts(
         name=f"kafka-{version}",
         coordinates=(
@@ -50,9 +53,17 @@ def apache_kafka(version: str = KAFKA_VERSION) -> Artifacts:
     )
 
 
+KAFKA_STREAMS = Artifacts(
+    name=f"kafka-streams-{KAFKA_VERSION}",
+    # Most dependencies are those of `apache_kafka`. RocksDB (70 MB) is not needed for jobs whose
+    # state is in memory.
+    coordinates=(f"org.apache.kafka:kafka-streams:{KAFKA_VERSION}",),
+    transitive=False,
+)
+
 SPARK_KAFKA_CONNECTOR = Artifacts(
     name="spark-sql-kafka-4.2.0",
-    # Without dependencies, since Spark's own JARs provide them.
+    # Dependencies are not downloaded, because Spark's own JARs include them.
     coordinates=(
         "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
         "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
@@ -64,9 +75,9 @@ SPARK_KAFKA_CONNECTOR = Artifacts(
 
 
 def resolve(artifacts: Artifacts, *, cache: Path = CACHE) -> list[Path]:
-    """Return the JARs of `artifacts`, sorted; download missing ones with Maven.
+    """Return the sorted paths of the JARs of `artifacts`. Download missing JARs with Maven.
 
-    Raise `ClusterUnavailableError` if Maven is missing or the download fails.
+    Raises `ClusterUnavailableError` if Maven is missing or the download fails.
     """
     directory = cache / artifacts.name
     pom = _pom(artifacts)
@@ -87,7 +98,7 @@ def _is_complete(directory: Path, pom: str) -> bool:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file that excludes the other processes of this machine."""
+    """Hold a lock file that excludes other processes on this machine."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -97,8 +108,8 @@ def _fetch(artifacts: Artifacts, pom: str, directory: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise ClusterUnavailableError(
-            f"{artifacts.name} is fetched with Maven, and there is no `mvn`: install Maven 3.8 "
-            "or newer, with Java 17 or newer."
+            f"{artifacts.name} is downloaded with Maven, but there is no `mvn` on the PATH. "
+            "Install Maven 3.8 or newer, with Java 17 or newer."
         )
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f"{artifacts.name}-") as scratch:
         fetched = Path(scratch) / "jars"
@@ -132,29 +143,28 @@ def _run_maven(maven: str, artifacts: Artifacts, directory: Path) -> None:
         )
     except subprocess.TimeoutExpired:
         raise ClusterUnavailableError(
-            f"Maven did not fetch {artifacts.name} within {RESOLVE_TIMEOUT_S} s: check the network "
-            "or the mirror in your Maven settings."
+            f"Maven did not download {artifacts.name} within {RESOLVE_TIMEOUT_S} s. Check the "
+            "network or the mirror in your Maven settings."
         ) from None
     if done.returncode != 0:
         raise ClusterUnavailableError(
-            f"Maven could not fetch {artifacts.name} ({_first_error(done.stdout + done.stderr)}): "
-            "check the network or the mirror in your Maven settings."
+            f"Maven could not download {artifacts.name} "
+            f"({_first_error(done.stdout + done.stderr)}). Check the network or the mirror in your "
+            "Maven settings."
         )
 
 
 def _first_error(output: str) -> str:
-    """Return the first informative line of Maven's output, shortened, without
-    colours and markers.
-    """
+    """Return the first non-empty line of Maven's output, shortened, without colors or markers."""
     for line in re.sub(r"\x1b\[[0-9;]*m", "", output).splitlines():
         text = re.sub(r"^\[\w+\]\s*", "", line).strip()
         if text:
             return text[:300]
-    return "it gave no reason"
+    return "Maven printed no reason"
 
 
 def _pom(artifacts: Artifacts) -> str:
-    # Excluded from resolution, since not all dependencies of Spark's connector resolve.
+    # Dependencies of Spark's connector are excluded, because not all of them can be resolved.
     exclusion = "<exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion>"
     exclusions = "" if artifacts.transitive else f"<exclusions>{exclusion}</exclusions>"
     dependencies = []

@@ -1,6 +1,6 @@
-"""Runs many seeds in parallel processes.
+"""Run many seeds in parallel processes.
 
-This is a separate module because spawned processes import the function that they run, and cannot
+This module is separate because spawned processes import the function that they run, and they cannot
 import it from `__main__`.
 """
 
@@ -18,9 +18,9 @@ _SEEDS_AT_ONCE = 4
 
 
 def violations(seeds: range, jobs: int) -> Iterator[tuple[int, str | None]]:
-    """Yield each seed, in order, with its violation or None.
+    """Yield each seed in order, with its violation or None.
 
-    Raise `BrokenProcessPool` if a process was killed.
+    Raises `BrokenProcessPool` if a process is killed.
     """
     with ProcessPoolExecutor(
         jobs,

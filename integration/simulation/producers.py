@@ -1,12 +1,14 @@
-"""Clients that write.
+"""Clients that produce records.
 
-Purpose: an idempotent producer with acks=all that retries forever, with up to five batches in
-flight per partition, as Kafka's; and a careless one (acks=1, no producer id), whose records may be
-lost, so that logs diverge. Invariant of the first: it sends and resends a partition's batches in
-order. It never sends a batch five after an unacknowledged one, since the broker could have evicted
-that one's sequence. It sends the first batch of a producer id alone, since a partition accepts any
-sequence of an unknown producer. What it must not know: the actual leader. Source: Kafka's `Sender`,
-`RecordAccumulator`, `TransactionManager`.
+An idempotent producer uses acks=all, retries without limit and has up to five batches in flight per
+partition, as Kafka's producer does. The other producer uses acks=1 and no producer id. Its records
+may be lost, so that the logs of replicas diverge.
+
+Invariant of the idempotent producer: it sends and retries the batches of a partition in order. It
+never sends a batch five or more positions after an unacknowledged batch, because the broker keeps
+the sequences of only five batches. It sends the first batch of a producer id alone, because a
+partition accepts any sequence from an unknown producer id. Modeled on Kafka's `Sender`,
+`RecordAccumulator` and `TransactionManager`.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from kio.static.protocol import RequestPayload
 
 from broker_ref.log.batch import encode_batch
 from broker_ref.log.records import Record
-from integration.simulation.client import Ask, Client, Leader, Pause, Script, Step, TopicPartition
-from integration.simulation.invariants import InvariantViolationError, Watch
+from integration.simulation.client import Call, Client, Leader, Pause, Script, Step, TopicPartition
+from integration.simulation.invariants import InvariantChecker, InvariantViolationError
 from integration.simulation.messages import request
 
 IN_FLIGHT_MAX: Final = 5
@@ -53,7 +55,7 @@ def produce_request(
     transactional_id: str | None = None,
     is_v2: bool = False,
 ) -> RequestPayload:
-    """Return a Produce request for one batch."""
+    """Return a Produce request with one batch."""
     data = {"index": partition.partition, "records": batch}
     return request(
         "produce",
@@ -66,7 +68,7 @@ def produce_request(
 
 
 def produced(response: Any) -> Any:
-    """Return the response of the only partition, or None."""
+    """Return the response for the only partition, or None if there is no response."""
     return response.responses[0].partition_responses[0] if response is not None else None
 
 
@@ -77,7 +79,10 @@ def encode(
     producer: tuple[int, int, int] = (-1, -1, -1),
     is_transactional: bool = False,
 ) -> bytes:
-    """Return a batch of records with these values; `producer` is (id, epoch, base sequence)."""
+    """Return a batch of records with these values.
+
+    `producer` consists of producer id, producer epoch and base sequence.
+    """
     producer_id, producer_epoch, base_sequence = producer
     return encode_batch(
         [Record(timestamp=now_ms, key=b"k", value=value) for value in values],
@@ -95,14 +100,14 @@ class _Batch:
     values: tuple[bytes, ...]
     encoded: bytes
     openings: int
-    """The number of openings of the partition's replicas when the batch was created."""
+    """How often the partition's replicas were opened before the batch was created."""
     is_under_way: bool = False
     is_delayed: bool = False
 
 
 @dataclass(slots=True, eq=False)
-class _Lane:
-    """The batches of a partition that are not acknowledged, oldest first."""
+class _PartitionQueue:
+    """The unacknowledged batches of a partition, oldest first."""
 
     partition: TopicPartition
     batches: deque[_Batch] = field(default_factory=deque)
@@ -114,12 +119,12 @@ class _Lane:
 
 
 class IdempotentProducer:
-    """Writes unique values to partitions until `until_ms`."""
+    """Producer that writes unique values to partitions until `until_ms`."""
 
     def __init__(
         self,
         client: Client,
-        watch: Watch,
+        checker: InvariantChecker,
         *,
         partitions: Sequence[TopicPartition],
         pace_ms: int,
@@ -127,8 +132,8 @@ class IdempotentProducer:
     ) -> None:
         self.acknowledged = 0
         self._client = client
-        self._watch = watch
-        self._lanes = [_Lane(partition) for partition in partitions]
+        self._checker = checker
+        self._queues = [_PartitionQueue(partition) for partition in partitions]
         self._pace_ms = pace_ms
         self._until_ms = until_ms
         self._producer_id = -1
@@ -137,15 +142,15 @@ class IdempotentProducer:
 
     @property
     def is_done(self) -> bool:
-        """Whether everything is acknowledged and no more records follow."""
+        """Whether all records are acknowledged and the producer writes no more records."""
         return self._client.now_ms >= self._until_ms and not any(
-            lane.batches for lane in self._lanes
+            queue.batches for queue in self._queues
         )
 
     def _main(self) -> Script:
         client = self._client
         while self._producer_id < 0:
-            response = yield Ask(
+            response = yield Call(
                 broker_id=client.any_broker(),
                 request=request(
                     "init_producer_id", transactional_id=None, transaction_timeout=60_000
@@ -156,114 +161,121 @@ class IdempotentProducer:
             else:
                 yield Pause(ms=50)
         while client.now_ms < self._until_ms:
-            lane = client.random.choice(self._lanes)
-            if len(lane.batches) < 2 * IN_FLIGHT_MAX:
-                self._write(lane)
+            queue = client.random.choice(self._queues)
+            if len(queue.batches) < 2 * IN_FLIGHT_MAX:
+                self._write(queue)
             yield Pause(ms=client.random.randint(1, 2 * self._pace_ms))
 
-    def _write(self, lane: _Lane) -> None:
+    def _write(self, queue: _PartitionQueue) -> None:
         values = []
         for _ in range(self._client.random.choice((1, 1, 3))):
             self._values += 1
             values.append(f"{self._client.name}:{self._values}".encode())
         batch = _Batch(
-            number=lane.next_number,
-            sequence=lane.next_sequence,
+            number=queue.next_number,
+            sequence=queue.next_sequence,
             values=tuple(values),
             encoded=encode(
                 values,
                 self._client.now_ms,
-                producer=(self._producer_id, 0, lane.next_sequence),
+                producer=(self._producer_id, 0, queue.next_sequence),
             ),
-            openings=self._watch.openings[lane.partition],
+            openings=self._checker.openings[queue.partition],
         )
-        lane.next_sequence += len(values)
-        lane.next_number += 1
-        lane.batches.append(batch)
-        self._pump(lane)
+        queue.next_sequence += len(values)
+        queue.next_number += 1
+        queue.batches.append(batch)
+        self._pump(queue)
 
-    def _pump(self, lane: _Lane) -> None:
-        """Send all batches that may be sent, in order, to one leader at a time."""
-        leader = self._client.leader(lane.partition)
-        under_way = sum(batch.is_under_way for batch in lane.batches)
+    def _pump(self, queue: _PartitionQueue) -> None:
+        """Send all batches that may be sent, in order and to one leader at a time."""
+        leader = self._client.leader(queue.partition)
+        under_way = sum(batch.is_under_way for batch in queue.batches)
         if leader is None:
-            if not lane.is_searching:
-                lane.is_searching = True
-                self._client.spawn(self._search(lane))
+            if not queue.is_searching:
+                queue.is_searching = True
+                self._client.spawn(self._search(queue))
             return
-        if under_way and leader.broker_id != lane.target:
+        if under_way and leader.broker_id != queue.target:
             return
-        lane.target = leader.broker_id
-        allowed = IN_FLIGHT_MAX if lane.has_acknowledged else 1
-        for batch in lane.batches:
+        queue.target = leader.broker_id
+        allowed = IN_FLIGHT_MAX if queue.has_acknowledged else 1
+        for batch in queue.batches:
             if batch.is_under_way:
                 continue
-            if batch.is_delayed or batch.number >= lane.batches[0].number + allowed:
+            if batch.is_delayed or batch.number >= queue.batches[0].number + allowed:
                 return
             batch.is_under_way = True
-            self._client.spawn(self._send(lane, batch, leader))
+            self._client.spawn(self._send(queue, batch, leader))
 
-    def _search(self, lane: _Lane) -> Script:
-        yield from self._client.await_leader(lane.partition)
-        lane.is_searching = False
-        self._pump(lane)
+    def _search(self, queue: _PartitionQueue) -> Script:
+        yield from self._client.await_leader(queue.partition)
+        queue.is_searching = False
+        self._pump(queue)
 
-    def _send(self, lane: _Lane, batch: _Batch, leader: Leader) -> Script:
+    def _send(self, queue: _PartitionQueue, batch: _Batch, leader: Leader) -> Script:
         client = self._client
-        is_next = lane.batches[0] is batch
-        response = yield Ask(
+        is_next = queue.batches[0] is batch
+        response = yield Call(
             broker_id=leader.broker_id,
-            request=produce_request(lane.partition, batch.encoded),
+            request=produce_request(queue.partition, batch.encoded),
         )
         batch.is_under_way = False
-        answer = produced(response)
-        if answer is not None and answer.error_code is ErrorCode.none:
-            self._acknowledge(lane, batch, answer.base_offset)
+        partition_response = produced(response)
+        if partition_response is not None and partition_response.error_code is ErrorCode.none:
+            self._acknowledge(queue, batch, partition_response.base_offset)
         else:
-            code = answer.error_code if answer is not None else ErrorCode.network_exception
-            self._check_refusal(lane, batch, code, is_next=is_next)
+            code = (
+                partition_response.error_code
+                if partition_response is not None
+                else ErrorCode.network_exception
+            )
+            self._check_refusal(queue, batch, code, is_next=is_next)
             if is_next and code is ErrorCode.out_of_order_sequence_number:
-                self._acknowledge_forgotten(lane, batch)
+                self._acknowledge_if_committed(queue, batch)
             batch.is_delayed = True
             yield Pause(ms=client.random.randint(1, 60))
             if code is not ErrorCode.out_of_order_sequence_number:
-                yield from client.find_leaders(lane.partition.topic)
+                yield from client.find_leaders(queue.partition.topic)
             batch.is_delayed = False
-        self._pump(lane)
+        self._pump(queue)
 
-    def _acknowledge(self, lane: _Lane, batch: _Batch, base_offset: int) -> None:
-        lane.batches.remove(batch)
-        lane.has_acknowledged = True
+    def _acknowledge(self, queue: _PartitionQueue, batch: _Batch, base_offset: int) -> None:
+        queue.batches.remove(batch)
+        queue.has_acknowledged = True
         self.acknowledged += 1
-        committed = self._watch.of(lane.partition)
+        committed = self._checker.of(queue.partition)
         for delta, value in enumerate(batch.values):
             committed.acknowledged(value, base_offset + delta, self._client.name)
 
-    def _acknowledge_forgotten(self, lane: _Lane, batch: _Batch) -> None:
-        """Complete a batch without a response if its values are committed."""
-        offset = self._watch.of(lane.partition).offset_of(batch.values[0])
+    def _acknowledge_if_committed(self, queue: _PartitionQueue, batch: _Batch) -> None:
+        """Complete a batch without an acknowledgment if its values are committed."""
+        offset = self._checker.of(queue.partition).offset_of(batch.values[0])
         if offset is not None:
-            self._acknowledge(lane, batch, offset)
+            self._acknowledge(queue, batch, offset)
 
-    def _check_refusal(self, lane: _Lane, batch: _Batch, code: ErrorCode, *, is_next: bool) -> None:
-        """Check that an out-of-order sequence is plausible.
+    def _check_refusal(
+        self, queue: _PartitionQueue, batch: _Batch, code: ErrorCode, *, is_next: bool
+    ) -> None:
+        """Check that an OUT_OF_ORDER_SEQUENCE_NUMBER is plausible.
 
-        It is if an earlier batch is not acknowledged, or if the leader has reloaded its log since:
-        snapshots have only each producer's last batch, as Kafka's.
+        The error code is correct in two cases: an earlier batch is not acknowledged, or a replica
+        was opened again after the batch was created. As in Kafka, producer snapshots contain only
+        the last batch of each producer.
         """
-        may_be_forgotten = self._watch.openings[lane.partition] > batch.openings
+        may_be_unknown = self._checker.openings[queue.partition] > batch.openings
         is_out_of_order = code is ErrorCode.out_of_order_sequence_number
-        if code in RETRIABLE or (is_out_of_order and (may_be_forgotten or not is_next)):
+        if code in RETRIABLE or (is_out_of_order and (may_be_unknown or not is_next)):
             return
         raise InvariantViolationError(
-            f"{lane.partition}: sequence {batch.sequence} of {self._client.name} (producer "
-            f"{self._producer_id}) is rejected with {code.name} although all earlier ones "
-            "are acknowledged"
+            f"{queue.partition}: sequence {batch.sequence} of {self._client.name} (producer id "
+            f"{self._producer_id}) is rejected with {code.name}, although all earlier batches are "
+            "acknowledged"
         )
 
 
-class CarelessProducer:
-    """Writes with acks=1 and ignores the outcome."""
+class AcksOneProducer:
+    """Producer that writes with acks=1 and ignores the outcome."""
 
     def __init__(
         self, client: Client, *, partitions: Sequence[TopicPartition], pace_ms: int, until_ms: int
@@ -290,6 +302,8 @@ class CarelessProducer:
             yield from self._client.find_leaders(partition.topic)
             return
         batch = produce_request(partition, encode([value], self._client.now_ms), acks=1)
-        answer = produced((yield Ask(broker_id=leader.broker_id, request=batch, timeout_ms=500)))
-        if answer is None or answer.error_code is not ErrorCode.none:
+        partition_response = produced(
+            (yield Call(broker_id=leader.broker_id, request=batch, timeout_ms=500))
+        )
+        if partition_response is None or partition_response.error_code is not ErrorCode.none:
             yield from self._client.find_leaders(partition.topic)

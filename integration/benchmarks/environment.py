@@ -1,4 +1,4 @@
-"""The environment of a run: versions, cores and settings, and nothing that identifies a machine."""
+"""The environment of a run: versions, cores and settings, but nothing that identifies a machine."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from importlib import metadata
 from integration.benchmarks.connectors import TUNED
 from integration.benchmarks.session import MASTER, SETTINGS
 from integration.benchmarks.topics import BATCH_RECORDS
-from integration.clusters.coordinates import KAFKA_VERSION, SPARK_KAFKA_CONNECTOR
 from integration.clusters.java import java_command
+from integration.clusters.maven import KAFKA_VERSION, SPARK_KAFKA_CONNECTOR
 
 _PACKAGES = ("pyspark", "pyarrow", "confluent-kafka", "aiokafka", "kafka-python")
 
 
-def facts() -> Mapping[str, str]:
-    """Return versions and settings by name, for the report."""
+def environment_facts() -> Mapping[str, str]:
+    """Return the versions and settings for the report, by name."""
     found = {
         "Cores": str(os.cpu_count()),
         "Python": platform.python_version(),
@@ -28,8 +28,8 @@ def facts() -> Mapping[str, str]:
             coordinate.split(":", 1)[1] for coordinate in SPARK_KAFKA_CONNECTOR.coordinates
         ),
         "Tuned": _settings(TUNED),
-        "Spark": f"{MASTER}, {_settings(SETTINGS)}, else its defaults",
-        "Record batches that are read": f"at most {BATCH_RECORDS} records, no keys",
+        "Spark": f"{MASTER}, {_settings(SETTINGS)}, otherwise default settings",
+        "Record batches in the topics": f"at most {BATCH_RECORDS} records, without keys",
     }
     for package in _PACKAGES:
         found[package] = _version(package)
@@ -48,8 +48,8 @@ def _version(package: str) -> str:
 
 
 def _java_version() -> str:
-    said = subprocess.run(
+    output = subprocess.run(
         [java_command(), "-version"], capture_output=True, text=True, timeout=60, check=False
     )
-    parts = said.stderr.split('"')
+    parts = output.stderr.split('"')
     return parts[1] if len(parts) > 1 else "unknown"

@@ -1,11 +1,12 @@
-"""Clients that write in transactions.
+"""Clients that produce records in transactions.
 
-Purpose: transactional producers, which write to partitions, commit offsets of a group, and commit,
-abort or abandon. The process dies at times, and another one with the same id takes over, sometimes
-while the first still runs. Both client generations (KIP-890) exist: `transaction.version` 1 adds
-partitions first; 2 does not, and gets a new epoch with every end. Checked invariants: which
-responses are allowed; group offsets are those of committed transactions. What it must not know:
-markers, and the actual coordinator. Source: Kafka's `TransactionManager`.
+A transactional producer writes to partitions, commits offsets of a group, and then commits, aborts
+or abandons the transaction. At random times its process is killed or replaced: a new process with
+the same transactional id takes over, in some cases while the old process is still running. Both
+versions of the client protocol (KIP-890) are used. With `transaction.version` 1 the client sends
+AddPartitionsToTxn before it writes. With version 2 it does not, and each EndTxn returns a new
+producer epoch. Checked invariants: only allowed error codes are returned, and group offsets are
+offsets of committed transactions. Modeled on Kafka's `TransactionManager`.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.log.control import Marker
-from integration.simulation.client import Ask, Client, Pause, Script, Step, TopicPartition
+from integration.simulation.client import Call, Client, Pause, Script, Step, TopicPartition
 from integration.simulation.coordinators import GROUP, TRANSACTION, Coordinator
-from integration.simulation.grouping import committed_offset, offset_fetch
-from integration.simulation.invariants import InvariantViolationError, Transaction, Watch
+from integration.simulation.group_member import committed_offset, offset_fetch
+from integration.simulation.invariants import InvariantChecker, InvariantViolationError, Transaction
 from integration.simulation.messages import request
-from integration.simulation.producing import RETRIABLE, encode, produce_request, produced
+from integration.simulation.producers import RETRIABLE, encode, produce_request, produced
 
 TIMEOUT_MS: Final = 2_500
 CONCURRENT: Final = frozenset({ErrorCode.concurrent_transactions})
-TRIES_MAX: Final = 25
+ATTEMPTS_MAX: Final = 25
 
 FENCED: Final = frozenset(
     {
@@ -38,14 +39,14 @@ FENCED: Final = frozenset(
         ErrorCode.out_of_order_sequence_number,
     }
 )
-"""Error codes after which another producer has taken over or the transaction has timed out.
+"""Error codes that a producer gets after it was fenced or after its transaction timed out.
 
-A sequence is out of order if the previous transaction was aborted meanwhile.
+OUT_OF_ORDER_SEQUENCE_NUMBER is possible because the previous transaction may have been aborted.
 """
 
 
 class _FencedError(Exception):
-    """The producer's id and epoch are no longer valid."""
+    """The producer id and producer epoch are no longer valid."""
 
 
 @dataclass(slots=True)
@@ -57,30 +58,31 @@ class _Offset:
 
 
 @dataclass(slots=True)
-class Account:
-    """The transactions of all processes with one transactional id."""
+class TransactionHistory:
+    """The transactions of all processes with the same transactional id."""
 
     transactional_id: str
     offsets: list[_Offset] = field(default_factory=list)
     transactions: int = 0
 
     def check(self, offset: int, seen: int, who: str) -> None:
-        """Check that a group offset is that of a possibly committed transaction, not
-        before `seen`.
+        """Check a fetched group offset.
+
+        It must be at least `seen` and belong to a transaction that is not aborted.
         """
         if offset == -1 and seen == -1:
             return
         found = next((each for each in self.offsets if each.offset == offset), None)
         if found is None or offset < seen or found.transaction.outcome is Marker.ABORT:
             raise InvariantViolationError(
-                f"group {self.transactional_id}: {who} received offset {offset} "
+                f"group {self.transactional_id}: {who} fetched offset {offset} "
                 f"({found.transaction if found is not None else 'of no transaction'}), but at "
-                f"least {seen} is committed"
+                f"least offset {seen} is committed"
             )
 
     @property
     def least_offset(self) -> int:
-        """Return the lower bound of the group offset, from the coordinator's responses."""
+        """The lower bound of the group offset, according to the coordinator's responses."""
         committed = [
             each.offset for each in self.offsets if each.transaction.response is Marker.COMMIT
         ]
@@ -93,8 +95,8 @@ class TransactionalProducer:
     def __init__(
         self,
         client: Client,
-        watch: Watch,
-        account: Account,
+        checker: InvariantChecker,
+        history: TransactionHistory,
         *,
         partitions: Sequence[TopicPartition],
         version: int,
@@ -102,18 +104,18 @@ class TransactionalProducer:
         until_ms: int,
         start_successor: Callable[[], None],
     ) -> None:
-        """`start_successor` starts the process that takes the id over."""
+        """`start_successor` starts the process that takes over the transactional id."""
         self.is_done = False
         self._client = client
-        self._watch = watch
-        self._account = account
+        self._checker = checker
+        self._history = history
         self._partitions = tuple(partitions)
         self._is_v2 = version >= 2
         self._pace_ms = pace_ms
         self._until_ms = until_ms
         self._succeed = start_successor
-        self._coordinator = Coordinator(client, account.transactional_id, TRANSACTION)
-        self._group = Coordinator(client, account.transactional_id, GROUP)
+        self._coordinator = Coordinator(client, history.transactional_id, TRANSACTION)
+        self._group = Coordinator(client, history.transactional_id, GROUP)
         self._producer_id = self._epoch = -1
         self._sequences: dict[TopicPartition, int] = {}
         self._has_succeeded = False
@@ -146,26 +148,26 @@ class TransactionalProducer:
             self._succeed()
 
     def _finish(self) -> Step:
-        """Check the group offset after the last process's transaction has ended."""
+        """Check the group offset after the transaction of the last process has ended."""
         yield from self._begin()
         offset = yield from self._check_offset()
-        for each in self._account.offsets:
+        for each in self._history.offsets:
             if each.transaction.outcome is Marker.COMMIT and each.offset > offset:
                 raise InvariantViolationError(
-                    f"group {self._account.transactional_id} has offset {offset}, but "
-                    f"{each.transaction.name}, which set {each.offset}, is committed"
+                    f"group {self._history.transactional_id} has offset {offset}, but transaction "
+                    f"{each.transaction.name} with offset {each.offset} is committed"
                 )
 
     # The steps of a transaction
 
     def _begin(self) -> Step:
-        """Initialize the producer id, which aborts an open transaction."""
+        """Initialize the producer id. The coordinator aborts any open transaction."""
         beginning = request(
             "init_producer_id",
-            transactional_id=self._account.transactional_id,
+            transactional_id=self._history.transactional_id,
             transaction_timeout=TIMEOUT_MS,
         )
-        response, code = yield from self._coordinator.ask(beginning, again_on=CONCURRENT)
+        response, code = yield from self._coordinator.call(beginning, again_on=CONCURRENT)
         if code is not ErrorCode.none:
             raise self._refused("InitProducerId", code)
         self._take_identity(response.producer_id, response.producer_epoch)
@@ -177,31 +179,29 @@ class TransactionalProducer:
 
     def _transact(self) -> Step:
         random = self._client.random
-        account = self._account
-        account.transactions += 1
-        name = f"{account.transactional_id}.{account.transactions}"
-        transaction = self._watch.transactions.begin(name)
+        history = self._history
+        history.transactions += 1
+        name = f"{history.transactional_id}.{history.transactions}"
+        transaction = self._checker.transactions.begin(name)
         count = random.randint(1, len(self._partitions))
         partitions = random.sample(self._partitions, count)
         if not self._is_v2:
             yield from self._add_partitions(partitions)
         is_whole = yield from self._write_some(transaction, partitions)
         if random.random() < 0.5:
-            yield from self._commit_offset(transaction, account.transactions)
-        if random.random() < 0.1:  # Abandon it: the coordinator or the next process aborts it.
+            yield from self._commit_offset(transaction, history.transactions)
+        if random.random() < 0.1:  # The coordinator or the next process aborts the transaction.
             raise _FencedError
         if random.random() < 0.2:
             yield Pause(ms=random.choice((50, 500, TIMEOUT_MS + 500)))
         yield from self._end(transaction, commit=is_whole and random.random() < 0.75)
-        if random.random() < 0.3:  # Markers are being written.
+        if random.random() < 0.3:  # Check it while the coordinator writes markers.
             yield from self._check_offset()
         if not is_whole:
-            yield from self._begin()  # A sequence may be missing.
+            yield from self._begin()  # The unknown outcome may leave a gap in the sequences.
 
     def _write_some(self, transaction: Transaction, partitions: Sequence[TopicPartition]) -> Step:
-        """Write batches; return False after a batch with unknown outcome, since none
-        may follow it.
-        """
+        """Write batches. Stop and return False after a batch whose outcome is unknown."""
         number = 0
         for partition in partitions:
             for _ in range(self._client.random.choice((1, 1, 2))):
@@ -217,14 +217,14 @@ class TransactionalProducer:
             topics.setdefault(partition.topic, []).append(partition.partition)
         addition = request(
             "add_partitions_to_txn",
-            v3_and_below_transactional_id=self._account.transactional_id,
+            v3_and_below_transactional_id=self._history.transactional_id,
             v3_and_below_producer_id=self._producer_id,
             v3_and_below_producer_epoch=self._epoch,
             v3_and_below_topics=[
                 {"name": name, "partitions": indexes} for name, indexes in topics.items()
             ],
         )
-        _, code = yield from self._coordinator.ask(
+        _, code = yield from self._coordinator.call(
             addition,
             lambda response: (
                 response.results_by_topic_v3_and_below[0]
@@ -236,7 +236,7 @@ class TransactionalProducer:
         self._require("AddPartitionsToTxn", code)
 
     def _write(self, transaction: Transaction, partition: TopicPartition, value: bytes) -> Step:
-        """Write one batch; return False if the outcome is unknown."""
+        """Write one batch. Return False if its outcome is unknown."""
         sequence = self._sequences.get(partition, 0)
         batch = encode(
             [value],
@@ -247,16 +247,20 @@ class TransactionalProducer:
         writing = produce_request(
             partition,
             batch,
-            transactional_id=self._account.transactional_id,
+            transactional_id=self._history.transactional_id,
             is_v2=self._is_v2,
         )
-        for _ in range(TRIES_MAX):
+        for _ in range(ATTEMPTS_MAX):
             leader = yield from self._client.await_leader(partition)
-            answer = produced((yield Ask(broker_id=leader.broker_id, request=writing)))
-            code = answer.error_code if answer is not None else ErrorCode.network_exception
-            if answer is not None and code is ErrorCode.none:
-                committed = self._watch.of(partition)
-                committed.acknowledged(value, answer.base_offset, self._client.name)
+            partition_response = produced((yield Call(broker_id=leader.broker_id, request=writing)))
+            code = (
+                partition_response.error_code
+                if partition_response is not None
+                else ErrorCode.network_exception
+            )
+            if partition_response is not None and code is ErrorCode.none:
+                committed = self._checker.of(partition)
+                committed.acknowledged(value, partition_response.base_offset, self._client.name)
                 transaction.acknowledged.setdefault(partition, []).append(value)
                 self._sequences[partition] = sequence + 1
                 return True
@@ -268,27 +272,27 @@ class TransactionalProducer:
 
     def _commit_offset(self, transaction: Transaction, offset: int) -> Step:
         """Commit the group's offset in the transaction."""
-        account = self._account
+        history = self._history
         if not self._is_v2:
-            _, code = yield from self._coordinator.ask(
+            _, code = yield from self._coordinator.call(
                 request(
                     "add_offsets_to_txn",
-                    transactional_id=account.transactional_id,
+                    transactional_id=history.transactional_id,
                     producer_id=self._producer_id,
                     producer_epoch=self._epoch,
-                    group_id=account.transactional_id,
+                    group_id=history.transactional_id,
                 ),
                 again_on=CONCURRENT,
             )
             self._require("AddOffsetsToTxn", code)
         partition = self._partitions[0]
-        account.offsets.append(_Offset(offset, transaction))
-        _, code = yield from self._group.ask(
+        history.offsets.append(_Offset(offset, transaction))
+        _, code = yield from self._group.call(
             request(
                 "txn_offset_commit",
                 is_v2=self._is_v2,
-                transactional_id=account.transactional_id,
-                group_id=account.transactional_id,
+                transactional_id=history.transactional_id,
+                group_id=history.transactional_id,
                 producer_id=self._producer_id,
                 producer_epoch=self._epoch,
                 generation_id=-1,
@@ -305,31 +309,31 @@ class TransactionalProducer:
         ending = request(
             "end_txn",
             is_v2=self._is_v2,
-            transactional_id=self._account.transactional_id,
+            transactional_id=self._history.transactional_id,
             producer_id=self._producer_id,
             producer_epoch=self._epoch,
             committed=commit,
         )
-        response, code = yield from self._coordinator.ask(ending, again_on=CONCURRENT)
+        response, code = yield from self._coordinator.call(ending, again_on=CONCURRENT)
         self._require("EndTxn", code)
-        self._watch.transactions.record_response(
+        self._checker.transactions.record_response(
             transaction, Marker.COMMIT if commit else Marker.ABORT
         )
         if self._is_v2:
             self._take_identity(response.producer_id, response.producer_epoch)
 
     def _check_offset(self) -> Step:
-        """Check the group's offset, which is that of the last committed transaction."""
-        seen = self._account.least_offset
+        """Fetch the group's offset and check that it is the last committed offset."""
+        seen = self._history.least_offset
         offset = yield from self._fetch_offset()
-        self._account.check(offset, seen, self._client.name)
+        self._history.check(offset, seen, self._client.name)
         return offset
 
     def _fetch_offset(self) -> Step:
         """Return the group's stable offset."""
         partition = self._partitions[0]
-        response, code = yield from self._group.ask(
-            offset_fetch(self._account.transactional_id, partition),
+        response, code = yield from self._group.call(
+            offset_fetch(self._history.transactional_id, partition),
             lambda response: response.error_code or response.topics[0].partitions[0].error_code,
             again_on=frozenset({ErrorCode.unstable_offset_commit}),
         )

@@ -1,9 +1,9 @@
-"""Clients that read.
+"""Clients that consume records.
 
-Purpose: read a partition from its start by offset and leader epoch, and list its end offset at
-times. Checked invariants: it reads committed records, each offset once and in order; an offset that
-it has reached is never out of range; the end offset never decreases (KIP-207). What it must not
-know: the actual leader.
+A client reads a partition from the start of its log by offset and leader epoch, and regularly
+requests the end offset with ListOffsets. Checked invariants: it reads committed records, each
+offset once and in order. An offset that it has reached is never out of range. The end offset never
+decreases (KIP-207).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 from kio.static.protocol import RequestPayload
 
-from broker_ref.log.batch import BatchHeader, decode_records, parse_sound_batches
+from broker_ref.log.batch import BatchHeader, decode_records, parse_checked_batches
 from broker_ref.log.control import Marker, decode_marker
-from integration.simulation.client import Ask, Client, Pause, Script, Step, TopicPartition
-from integration.simulation.invariants import InvariantViolationError, Watch
+from integration.simulation.client import Call, Client, Pause, Script, Step, TopicPartition
+from integration.simulation.invariants import InvariantChecker, InvariantViolationError
 from integration.simulation.messages import request
 
 LATEST: Final = -1
@@ -42,7 +42,7 @@ MOVED: Final = frozenset(
 def fetch_request(
     partition: TopicPartition, offset: int, *, leader_epoch: int, isolation: int
 ) -> RequestPayload:
-    """Return a Fetch request for one partition, without a session."""
+    """Return a Fetch request for one partition, without a fetch session."""
     wanted = {
         "partition": partition.partition,
         "fetch_offset": offset,
@@ -60,21 +60,26 @@ def fetch_request(
 
 
 def is_abort(batch: memoryview) -> bool:
-    """Whether a control batch ends an aborted transaction."""
+    """Return whether a control batch contains an abort marker."""
     marker = decode_marker(bytes(batch))
     return marker is not None and marker.marker is Marker.ABORT
 
 
-class Reader:
-    """Reads one partition with read_uncommitted or read_committed."""
+class PartitionConsumer:
+    """Client that reads one partition with isolation level read_uncommitted or read_committed."""
 
     def __init__(
-        self, client: Client, watch: Watch, partition: TopicPartition, *, isolation: int
+        self,
+        client: Client,
+        checker: InvariantChecker,
+        partition: TopicPartition,
+        *,
+        isolation: int,
     ) -> None:
         self._isolation = isolation
         self._aborted: dict[int, None] = {}
         self._client = client
-        self._watch = watch
+        self._checker = checker
         self._partition = partition
         self._offset = 0
         self._end_offset = 0
@@ -82,57 +87,59 @@ class Reader:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has read all committed records."""
-        return self._offset >= self._watch.of(self._partition).end_offset
+        """Whether the client has read all committed records."""
+        return self._offset >= self._checker.of(self._partition).end_offset
 
     def _main(self) -> Script:
         rounds, refresh = 0, True
         while True:
             leader = yield from self._client.await_leader(self._partition, refresh=refresh)
             rounds += 1
-            step = self._ask_end if rounds % 4 == 0 else self._fetch
+            step = self._fetch_end_offset if rounds % 4 == 0 else self._fetch
             refresh = not (yield from step(leader.broker_id, leader.epoch))
 
     def _fetch(self, broker_id: int, leader_epoch: int) -> Step:
         fetch = fetch_request(
             self._partition, self._offset, leader_epoch=leader_epoch, isolation=self._isolation
         )
-        response = yield Ask(broker_id=broker_id, request=fetch)
+        response = yield Call(broker_id=broker_id, request=fetch)
         if response is None:
             return False
-        answer = response.responses[0].partitions[0]
-        self._check(answer.error_code, "fetch")
-        if answer.error_code is ErrorCode.none:
-            self._take(answer)
-        return answer.error_code is ErrorCode.none
+        partition_response = response.responses[0].partitions[0]
+        self._check(partition_response.error_code, "fetch")
+        if partition_response.error_code is ErrorCode.none:
+            self._handle_response(partition_response)
+        return partition_response.error_code is ErrorCode.none
 
-    def _take(self, answer: Any) -> None:
-        """Skip the records of aborted transactions up to their markers, as clients do."""
+    def _handle_response(self, partition_response: Any) -> None:
+        """Read the records of a response, except records of aborted transactions."""
         self._aborted.clear()
-        if answer.last_stable_offset > answer.high_watermark:
+        if partition_response.last_stable_offset > partition_response.high_watermark:
             raise InvariantViolationError(
                 f"{self._partition}: {self._client.name} received last stable offset "
-                f"{answer.last_stable_offset}, above the high watermark {answer.high_watermark}"
+                f"{partition_response.last_stable_offset}, which is above the high watermark "
+                f"{partition_response.high_watermark}"
             )
         aborted = sorted(
-            answer.aborted_transactions or (), key=lambda one: one.first_offset, reverse=True
+            partition_response.aborted_transactions or (),
+            key=lambda one: one.first_offset,
+            reverse=True,
         )
-        for header, batch in parse_sound_batches(answer.records or b""):
+        for header, batch in parse_checked_batches(partition_response.records or b""):
             while aborted and aborted[-1].first_offset <= header.last_offset:
                 self._aborted[aborted.pop().producer_id] = None
             if header.base_offset >= self._offset:
-                self._take_batch(header, batch)
+                self._handle_batch(header, batch)
             if header.is_control and is_abort(batch):
                 self._aborted.pop(header.producer_id, None)
 
-    def _take_batch(self, header: BatchHeader, batch: memoryview) -> None:
+    def _handle_batch(self, header: BatchHeader, batch: memoryview) -> None:
         if header.base_offset != self._offset:
             raise InvariantViolationError(
                 f"{self._partition}: {self._client.name} received offset {header.base_offset} "
-                "instead of "
-                f"{self._offset}"
+                f"instead of {self._offset}"
             )
-        committed, name = self._watch.of(self._partition), self._client.name
+        committed, name = self._checker.of(self._partition), self._client.name
         is_seen = not (header.is_transactional and header.producer_id in self._aborted)
         for record in () if header.is_control else decode_records(batch):
             committed.read(record.value or b"", record.offset, name)
@@ -140,8 +147,8 @@ class Reader:
                 committed.check_visible(record.offset, is_seen=is_seen, who=name)
         self._offset = header.next_offset
 
-    def _ask_end(self, broker_id: int, leader_epoch: int) -> Step:
-        asked = {
+    def _fetch_end_offset(self, broker_id: int, leader_epoch: int) -> Step:
+        partition = {
             "partition_index": self._partition.partition,
             "timestamp": LATEST,
             "current_leader_epoch": leader_epoch,
@@ -150,27 +157,28 @@ class Reader:
             "list_offsets",
             replica_id=-1,
             isolation_level=self._isolation,
-            topics=[{"name": self._partition.topic, "partitions": [asked]}],
+            topics=[{"name": self._partition.topic, "partitions": [partition]}],
         )
-        response = yield Ask(broker_id=broker_id, request=question)
+        response = yield Call(broker_id=broker_id, request=question)
         if response is None:
             return False
-        answer = response.topics[0].partitions[0]
-        self._check(answer.error_code, "ask for the end")
-        if answer.error_code is not ErrorCode.none:
+        partition_response = response.topics[0].partitions[0]
+        self._check(partition_response.error_code, "list the end offset")
+        if partition_response.error_code is not ErrorCode.none:
             return False
-        if answer.offset < max(self._end_offset, self._offset):
+        if partition_response.offset < max(self._end_offset, self._offset):
             raise InvariantViolationError(
                 f"{self._partition}: the end offset decreased from "
-                f"{max(self._end_offset, self._offset)} to {answer.offset} for {self._client.name}"
+                f"{max(self._end_offset, self._offset)} to {partition_response.offset} for "
+                f"{self._client.name}"
             )
-        self._end_offset = answer.offset
+        self._end_offset = partition_response.offset
         yield Pause(ms=self._client.random.randint(1, 100))
         return True
 
     def _check(self, code: ErrorCode, what: str) -> None:
         if code is not ErrorCode.none and code not in MOVED:
             raise InvariantViolationError(
-                f"{self._partition}: {self._client.name} cannot {what} at offset {self._offset}, "
-                f"which it has reached: {code.name}"
+                f"{self._partition}: {self._client.name} has reached offset {self._offset}, but "
+                f"could not {what}: {code.name}"
             )

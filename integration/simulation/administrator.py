@@ -1,7 +1,6 @@
-"""A simulated administrator: creates topics and moves leaders.
+"""A simulated administrator, which creates topics and moves leaders.
 
-Purpose: send administrative requests. Invariant: a topic is created, or found to exist. What it
-must not know: what topics are for.
+Invariant: topic creation is retried until the topic exists.
 """
 
 from __future__ import annotations
@@ -10,19 +9,19 @@ from collections.abc import Mapping, Sequence
 
 from kio.schema.errors import ErrorCode
 
-from integration.simulation.client import Ask, Client, Pause, Script, Step, TopicPartition
+from integration.simulation.client import Call, Client, Pause, Script, Step, TopicPartition
 from integration.simulation.messages import request
 
 
 class Administrator:
-    """An administrator with one client."""
+    """An administrator that sends requests with one client."""
 
     def __init__(self, client: Client) -> None:
         self.made: dict[str, None] = {}
         self._client = client
 
     def make_topic(self, name: str, configs: Mapping[str, str] | None = None) -> None:
-        """Create a topic; `made` contains its name afterwards."""
+        """Create a topic. `made` contains its name once it exists."""
         self._client.spawn(self._make(name, configs or {}), after_ms=300)
 
     def _make(self, name: str, configs: Mapping[str, str]) -> Script:
@@ -31,7 +30,7 @@ class Administrator:
         creation = request("create_topics", topics=[topic], timeout=5_000)
         while name not in self.made:
             broker_id = self._client.any_broker()
-            response = yield Ask(broker_id=broker_id, request=creation)
+            response = yield Call(broker_id=broker_id, request=creation)
             if response is not None and response.topics[0].error_code in {
                 ErrorCode.none,
                 ErrorCode.topic_already_exists,
@@ -47,7 +46,7 @@ class Administrator:
         every_ms: int,
         until_ms: int,
     ) -> None:
-        """Elect each of these replicas in turn, if it is in sync, until `until_ms`."""
+        """Elect each of these replicas as leader in turn, if it is in sync, until `until_ms`."""
         self._client.spawn(self._move_around(partition, tuple(replicas), every_ms, until_ms))
 
     def _move_around(
@@ -67,4 +66,4 @@ class Administrator:
             request("alter_partition_reassignments", topics=[topic], timeout=1_000),
             request("elect_leaders", topic_partitions=[elected], timeout=1_000),
         ):
-            yield Ask(broker_id=self._client.any_broker(), request=each)
+            yield Call(broker_id=self._client.any_broker(), request=each)
