@@ -1,4 +1,4 @@
-# Every target sets up what it needs; `make demo` and `make test` are all a newcomer has to know.
+# Every target installs its own requirements. Start with `make demo` and `make test`.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -6,20 +6,37 @@ BENCH  := .cache/bench
 DOCS   := .cache/docs
 QUIETLY := --disable-pip-version-check --quiet
 PIP    := $(BIN)/pip $(QUIETLY)
-# Tests of Spark run once on each of these beside the one in constraints.txt, and by the way once with
-# the implementation in plain Python and once with the other engine: a user gets the kernel and `native`.
+# The Spark tests also run on these PySpark versions, in addition to the version in constraints.txt.
+# One of these runs uses the pure Python implementation, and one uses the librdkafka engine. All other
+# runs use the defaults: the compiled kernel and the `native` engine.
 OTHER_PYSPARKS := 4.0.5 4.1.4 4.2.1
 IMPLEMENTATION_WITH_4.1.4 := PYSPARK_KAFKA_RECORDS=pure
 ENGINE_WITH_4.2.1 := --engine=librdkafka
+# Brokers fail, or a driver is killed and starts again: `make test-all` runs these on Apache Kafka.
+ONLY_ON_KAFKA := spark/test_cluster_faults.py spark/test_driver_kill.py
+# Options and checkpoints do not depend on the cluster. Kafka's own tools work on Kafka: run these
+# with `--cluster=kafka` after a change of their expectations.
+NOT_ON_KAFKA := conformance/tools spark/test_checkpoint_interchange.py spark/test_options_errors.py
 
-# Tests spend much of their time waiting: several at once, those of a file in one process.
+# Tests mostly wait, so several run in parallel. The tests of a file run in the same process.
 AT_ONCE := -n 3 --dist loadfile --no-loadscope-reorder
 
-# Halves the start of Spark's drivers, of which tests kill many.
-ARCHIVE_CLASSES := $(BIN)/python -m integration.spark_jvm
+# These take a third of the time: kills at random, other programs, and packages.
+ONLY_IN_TEST_ALL := broker_ref/scenarios/test_kill_9.py broker_ref/test_kill.py chaos conformance/tools \
+  failpoints/test_spark.py packaging spark/test_checkpoint_interchange.py
 
-# Not ours: PySpark before 4.3 leaves sockets of its workers open.
+# Make Spark's drivers and Python processes start in half the time; tests start many of them.
+# $(1) is an assignment that selects another PySpark.
+define fast_spark
+	@$(1) $(BIN)/python -m integration.pyspark_bytecode
+	@$(1) $(BIN)/python -m integration.spark_jvm
+endef
+
+# PySpark before 4.3 does not close the sockets of its workers.
 LEAKS := -W "ignore:unclosed:ResourceWarning"
+
+# Without the bytecode of an earlier run, each process of a test compiles our modules, and pytest its tests.
+unexport PYTHONDONTWRITEBYTECODE
 
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
@@ -35,7 +52,8 @@ setup: $(VENV)/.ready ## make .venv with the project (editable) and its developm
 
 KERNEL := hatch_build.py $(wildcard connector/pyspark_kafka/records/_kernel*.p?? connector/pyspark_kafka/records/*.h)
 
-# A virtual environment in the target's folder; $(1) says what it gets beside the project, editable.
+# Create a virtual environment in the directory of the target. $(1) are pip's arguments: the packages
+# to install.
 define venv
 	@echo "Setting up $(@D) (a minute or two) ..." >&2
 	@$(PYTHON) -m venv $(@D)
@@ -49,11 +67,11 @@ endef
 $(VENV)/.ready: pyproject.toml constraints.txt $(KERNEL) | python
 	$(call venv,--group dev --editable .)
 
-# Without the development tools: hypothesis, where it is there, gets imported into every worker.
+# This environment has no development tools: if hypothesis is installed, every worker imports it.
 $(BENCH)/.ready: pyproject.toml constraints.txt $(KERNEL) | python
 	$(call venv,--group bench --editable '.[spark]')
 
-# The site's tools read our code without importing it.
+# The tools that build the site read our code without importing it, so it is not installed.
 $(DOCS)/.ready: pyproject.toml constraints.txt | python
 	$(call venv,--group docs)
 
@@ -67,28 +85,28 @@ java: python
 demo: java $(VENV)/.ready ## real logs through Spark and the reference broker, with a kill half-way
 	@$(BIN)/python examples/demo.py
 
-test: java $(VENV)/.ready ## every test on the reference broker (15 minutes at most)
-	@$(ARCHIVE_CLASSES)
-	$(BIN)/pytest $(AT_ONCE) -m "not full"
+test: java $(VENV)/.ready ## the tests on the reference broker (about 11 minutes on two cores)
+	$(call fast_spark)
+	$(BIN)/pytest $(AT_ONCE) -m "not full" $(ONLY_IN_TEST_ALL:%=--ignore=tests/%) $(ONLY_ON_KAFKA:%=--ignore=tests/%)
 
-test-all: java lint docs ## all of `test` and `check`, both engines, Apache Kafka, every PySpark (more than an hour)
-	@$(ARCHIVE_CLASSES)
-	$(BIN)/pytest $(AT_ONCE) -m "not by_hand"
+test-all: java lint docs ## every test: also kills at random, Apache Kafka, every PySpark (about an hour)
+	$(call fast_spark)
+	$(BIN)/pytest $(AT_ONCE) -m "not by_hand" $(ONLY_ON_KAFKA:%=--ignore=tests/%)
 	$(MAKE) --no-print-directory test-kafka test-pysparks
 
 test-kafka: java $(VENV)/.ready ## what tests state about Kafka, on Apache Kafka itself
-	@$(ARCHIVE_CLASSES)
-	$(BIN)/pytest $(AT_ONCE) -m "not full" --cluster=kafka tests/conformance tests/integration tests/pyspark_kafka tests/spark
-	$(BIN)/pytest -m full --cluster=kafka tests/failpoints -k "not old_transactions"
+	$(call fast_spark)
+	$(BIN)/pytest $(AT_ONCE) -m "not full or kafka_only" --cluster=kafka $(NOT_ON_KAFKA:%=--ignore=tests/%) \
+	  tests/conformance tests/failpoints/test_matrix.py tests/integration tests/pyspark_kafka tests/spark
 
 test-pysparks: $(OTHER_PYSPARKS:%=test-pyspark-%) ## the Spark tests on the other PySpark versions
 
 .PRECIOUS: .cache/pyspark-%
 test-pyspark-%: java .cache/pyspark-%
 	@echo "== PySpark $* $(IMPLEMENTATION_WITH_$*) $(ENGINE_WITH_$*) =="
-	@PYTHONPATH=$(CURDIR)/.cache/pyspark-$* $(ARCHIVE_CLASSES)
-	@$(IMPLEMENTATION_WITH_$*) PYTHONPATH=$(CURDIR)/.cache/pyspark-$* $(BIN)/pytest $(AT_ONCE) -m "not full" \
-	  $(LEAKS) $(ENGINE_WITH_$*) tests/spark
+	$(call fast_spark,PYTHONPATH=$(CURDIR)/.cache/pyspark-$*)
+	@$(IMPLEMENTATION_WITH_$*) PYTHONPATH=$(CURDIR)/.cache/pyspark-$* $(BIN)/pytest $(AT_ONCE) \
+	  -m "not full and not slow" $(LEAKS) $(ENGINE_WITH_$*) tests/spark
 
 bench: java $(BENCH)/.ready ## ratios to Spark's connector and others, on a quiet machine (20 minutes); build/reports
 	@$(BENCH)/bin/python -m integration.benchmarks
@@ -108,7 +126,7 @@ failpoints: $(VENV)/.ready ## kill the sink at every failpoint (10 minutes); BAC
 	@$(BIN)/python -m integration.failpoints --backend $(BACKEND) --old-transactions
 
 chaos: java $(VENV)/.ready ## a query while everything around it fails: SEED=n, BACKEND=kafka, SECONDS=60
-	@$(ARCHIVE_CLASSES)
+	$(call fast_spark)
 	@$(BIN)/python -m integration.chaos --seed $(or $(SEED),1) --backend $(BACKEND) --seconds $(or $(SECONDS),60)
 
 .cache/pyspark-%: | $(VENV)/.ready
@@ -121,8 +139,8 @@ docs: $(VENV)/.ready $(DOCS)/.ready ## the documentation as a site, in build/sit
 	@$(BIN)/python -m integration.docs_site
 	@$(DOCS)/bin/zensical build --strict --config-file build/zensical.toml
 
-check: lint ## format, lint, types, import contracts, fast tests: run before each commit
-	$(BIN)/pytest $(AT_ONCE) -m "not spark and not slow and not full"
+check: lint ## format, lint, types, import contracts, fast tests (2 minutes): run before each commit
+	$(BIN)/pytest $(AT_ONCE) -n 4 -m "not spark and not slow and not full"
 
 lint: $(VENV)/.ready ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

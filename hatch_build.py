@@ -1,9 +1,11 @@
-"""Build hook: compiles the kernel of `pyspark_kafka.records` if there is a C compiler.
+"""Build hook that compiles the kernel of `pyspark_kafka.records` if there is a C compiler.
 
-Purpose: `pip install` (of a wheel, or editable) compiles `_kernel.pyx` to an extension of Python's
-stable ABI for 3.11 and later. Without a compiler it warns and installs the package in plain Python.
-Invariant: a wheel has the tag of its content. With `PYSPARK_KAFKA_RECORDS=cython` a missing
-compiler is an error; with `pure` no extension is built. What it must not know: the kernel.
+A wheel build or an editable install compiles `_kernel.pyx` to an extension for Python's stable ABI,
+3.11 and later. Without a compiler the hook prints a warning and installs the package without the
+extension. With `PYSPARK_KAFKA_RECORDS=cython` a missing compiler is an error; with `pure` the hook
+builds no extension.
+
+Invariant: a wheel's tag matches its content.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ VARIABLE = "PYSPARK_KAFKA_RECORDS"
 
 
 class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg, misc, unused-ignore]
-    """Adds the extension to a wheel, or to the source directory of an editable install."""
+    """Hook that adds the extension to a wheel or, for an editable install, to the sources."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         selected = os.environ.get(VARIABLE)
@@ -35,7 +37,7 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg, misc, unuse
             stale.unlink()
         if selected == "pure":
             return
-        # The files are read after this method, so `finalize` removes the directory.
+        # Hatchling reads the files after this method returns, so `finalize` removes the directory.
         self._directory = tempfile.TemporaryDirectory(prefix="pyspark-kafka-")
         try:
             extension = build_kernel(Path(self.root), Path(self._directory.name))
@@ -44,8 +46,8 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg, misc, unuse
                 raise
             self.app.display_warning(
                 f"The kernel of pyspark-kafka was not compiled ({failed}). Records are decoded in "
-                f"plain Python, which is slower. Install a C compiler and Python's headers; set "
-                f"{VARIABLE}=cython to make this an error."
+                "plain Python, which is slower. Install a C compiler and the Python headers. To "
+                f"make this an error, set {VARIABLE}=cython."
             )
             return
         if version == "editable":
@@ -61,17 +63,17 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg, misc, unuse
 
 
 class BuildFailedError(Exception):
-    """The C compiler or Cython is missing, or failed."""
+    """The C compiler or Cython is missing or failed."""
 
 
 def is_stable() -> bool:
-    """Return whether this Python has the stable ABI; a free-threaded one does not."""
+    """Return whether this Python has the stable ABI. A free-threaded build does not have it."""
     return not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 
 def wheel_tag() -> str:
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    # Not manylinux: the extension is compiled with the C library of this machine.
+    # Not manylinux, because the extension is linked against the C library of this machine.
     plain = next(tag for tag in platform_tags() if not tag.startswith(("manylinux", "musllinux")))
     if is_stable():
         return f"{STABLE_SINCE[1]}-abi3-{plain}"
@@ -79,13 +81,16 @@ def wheel_tag() -> str:
 
 
 def build_kernel(root: Path, directory: Path) -> Path:
-    """Compile the extension into `directory`. Raises `BuildFailedError`, and Cython's errors."""
+    """Compile the extension into `directory` and return its path.
+
+    Raises `BuildFailedError` and Cython's errors.
+    """
     try:
         from Cython.Build import cythonize  # noqa: PLC0415
         from setuptools import Distribution, Extension  # noqa: PLC0415
         from setuptools.command.build_ext import build_ext  # noqa: PLC0415
         from setuptools.errors import BaseError, CCompilerError  # noqa: PLC0415
-    except ImportError as error:  # in an environment that was not set up for building
+    except ImportError as error:  # the environment was not set up for building
         raise BuildFailedError(str(error)) from error
 
     extension = Extension(

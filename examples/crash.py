@@ -1,8 +1,9 @@
-"""Blocks a query during a commit, so that the demo can kill it there.
+"""Blocks a query during a commit, so that the demo can kill it at this point.
 
-`PYSPARK_KAFKA_FAILPOINTS`, a variable for tests, makes the connector call `in_commit` at its
-failpoints. At this one the commit topic contains the decision to commit a micro-batch, and the
-transactions with its rows are still open: readers with read_committed do not see them yet.
+`PYSPARK_KAFKA_FAILPOINTS`, an environment variable for tests, makes the connector call `in_commit`
+at its failpoints. At the `commit.decide.after` failpoint, the commit topic contains the decision to
+commit a micro-batch, but the transactions with its rows are still open. Consumers with
+isolation.level=read_committed do not see these rows yet.
 """
 
 import os
@@ -15,7 +16,7 @@ DIRECTORY = "DEMO_CRASH_DIRECTORY"
 
 
 def in_commit(failpoint: str) -> None:
-    """Wait at the fifth commit until the process is killed."""
+    """Block at the fifth commit until the process is killed."""
     if failpoint != FAILPOINT:
         return
     directory = Path(os.environ[DIRECTORY])

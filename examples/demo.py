@@ -1,10 +1,10 @@
 """A streaming job on real logs that is killed during a commit: `make demo`.
 
-Starts the reference broker, writes three log files to topics with a batch job, and runs a streaming
-query that counts failed SSH logins per address and writes alerts to another topic exactly once.
-During a commit the query is killed (SIGKILL, driver and JVM), and restarts from its checkpoint. The
-demo compares the alerts with the log file: every alert of every micro-batch, including the
-interrupted commit, is in the topic once.
+The demo starts the reference broker, writes three log files to topics with a batch job, and runs a
+streaming query. The query counts failed SSH logins per address and writes alerts to another topic
+exactly once. During a commit the demo kills the query (SIGKILL, driver and JVM) and restarts it
+from its checkpoint. Finally it compares the alerts with the log file: the topic must contain every
+alert of every micro-batch once, including the micro-batch of the interrupted commit.
 """
 
 import json
@@ -35,7 +35,7 @@ FAILED_LOGIN = re.compile(r"Failed password for (?:invalid user )?.* from (\S+) 
 REPEATED = re.compile(r"message repeated (\d+) times")
 
 Alerts = Counter[tuple[str, int]]
-"""The number of alerts with this address and this count."""
+"""The number of alerts for each (address, count) pair."""
 
 
 def announce(text: str) -> None:
@@ -44,7 +44,7 @@ def announce(text: str) -> None:
 
 @contextmanager
 def example(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Run an example in a process group of its own, and kill it at the end."""
+    """Run an example script in its own process group, and kill the group at the end."""
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
             [sys.executable, str(EXAMPLES / script), *arguments],
@@ -68,15 +68,15 @@ def example(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def kill(process: subprocess.Popen[str]) -> None:
-    """Kill the driver and its JVM with SIGKILL, so that neither can clean up."""
+    """Kill the driver and its JVM with SIGKILL, so that they cannot clean up."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
-        return  # the process has ended
+        return  # the process has already ended
 
 
 def run(script: str, *arguments: str, kill_in_commit: bool = False) -> int:
-    """Run an example and print its output; returns the number of rows that it has read."""
+    """Run an example script and print its output; return the number of rows that it read."""
     rows = 0
     with blocking_in_commit(kill_in_commit) as blocked, example(script, *arguments) as process:
         threading.Thread(target=kill_when, args=(blocked, process), daemon=True).start()
@@ -92,7 +92,7 @@ def run(script: str, *arguments: str, kill_in_commit: bool = False) -> int:
 
 @contextmanager
 def blocking_in_commit(enabled: bool) -> Iterator[Path]:
-    """Make queries block during a commit; yields the file that marks it."""
+    """Make queries block during a commit; yield the path of a file that then appears."""
     with tempfile.TemporaryDirectory(prefix="pyspark-kafka-demo-") as directory:
         if enabled:
             os.environ["PYSPARK_KAFKA_FAILPOINTS"] = "examples.crash:in_commit"
@@ -109,7 +109,7 @@ def kill_when(blocked: Path, process: subprocess.Popen[str]) -> None:
 
 
 def failed_logins_of(lines: Iterable[str]) -> Counter[str]:
-    """Count failed logins without Spark."""
+    """Count failed logins per address without Spark."""
     failures: Counter[str] = Counter()
     for line in lines:
         match = FAILED_LOGIN.search(line)
@@ -120,9 +120,10 @@ def failed_logins_of(lines: Iterable[str]) -> Counter[str]:
 
 
 def expected_alerts(lines: list[Row], checkpoint: Path) -> Alerts:
-    """Return the alerts that the query should have written: all counts after each micro-batch.
+    """Return the alerts that the query should have written.
 
-    The checkpoint contains the end of each micro-batch, because Spark writes it before the batch.
+    Each micro-batch writes all counts. The checkpoint contains the end offsets of each micro-batch,
+    because Spark writes them before it runs the batch.
     """
     alerts, failures, remaining = Alerts(), Counter[str](), lines
     for file in sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name)):
@@ -137,7 +138,7 @@ def expected_alerts(lines: list[Row], checkpoint: Path) -> Alerts:
 def rows_of(
     spark: SparkSession, bootstrap_servers: str, topic: str, isolation_level: str = "read_committed"
 ) -> list[Row]:
-    """Return the records of a topic: partition, offset and text."""
+    """Return the records of a topic with the columns partition, offset and text."""
     records = (
         spark.read.format("pyspark_kafka")
         .option("kafka.bootstrap.servers", bootstrap_servers)
@@ -154,7 +155,7 @@ def alerts_of(rows: list[Row]) -> Alerts:
 
 
 def show_topics(spark: SparkSession, bootstrap_servers: str) -> int:
-    """Print rows and offsets of all partitions; returns the number of rows in the log topics."""
+    """Print row counts and offsets of all partitions; return the number of log rows."""
     records = (
         spark.read.format("pyspark_kafka")
         .option("kafka.bootstrap.servers", bootstrap_servers)
@@ -176,7 +177,7 @@ def main() -> None:
     python_path = [str(EXAMPLES.parent), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, python_path)
-    )  # workers import `crash` from there
+    )  # workers import `crash` from this path
     with (
         tempfile.TemporaryDirectory(prefix="pyspark-kafka-demo-") as directory,
         Cluster(configs={"num.partitions": "3"}) as cluster,
@@ -191,7 +192,7 @@ def main() -> None:
         arguments = ("failed_logins.py", bootstrap_servers, str(checkpoint))
         rows_before = run(*arguments, kill_in_commit=True)
 
-        announce(f"Killed (SIGKILL) after {rows_before} lines, during a commit")
+        announce(f"The query was killed (SIGKILL) during a commit, after {rows_before} lines")
         spark = (
             SparkSession.builder.appName("demo")
             .config("spark.log.level", "ERROR")
@@ -200,13 +201,11 @@ def main() -> None:
         )
         in_topic = len(rows_of(spark, bootstrap_servers, "alerts", "read_uncommitted"))
         visible = len(rows_of(spark, bootstrap_servers, "alerts"))
-        print(f"    alerts in the topic {in_topic}, visible with read_committed {visible}")
+        print(f"    alerts in the topic: {in_topic}, visible with read_committed: {visible}")
         if visible == in_topic:
             sys.exit("The killed query had no uncommitted alerts.")
 
-        announce(
-            "After a restart from its checkpoint, the query completes that commit and continues"
-        )
+        announce("The query restarts from its checkpoint, completes the commit and continues")
         rows_after = run(*arguments)
 
         announce("The topics, and the top attackers")
@@ -224,7 +223,7 @@ def main() -> None:
     print(f"    lines in the files        {lines_in_files}")
     print(f"    rows in the log topics    {rows_written}")
     print(f"    rows read by the query    {rows_before} before the kill, {rows_after} after it")
-    print(f"    failed logins in the file {expected.total()} from {len(expected)} addresses")
+    print(f"    failed logins in the file: {expected.total()} from {len(expected)} addresses")
     print(f"    failed logins in alerts   {sum(found.values())} from {len(found)} addresses")
     print(f"    alerts expected           {expected_of_all.total()}")
     print(f"    alerts written            {alerts.total()}")

@@ -1,13 +1,14 @@
-"""Copy the errors of a web server's log to another topic, exactly once.
+"""Copy the error lines of a web server's log to another topic, exactly once.
 
     python examples/write_logs.py 127.0.0.1:9092
     python examples/exactly_once.py 127.0.0.1:9092 /tmp/exactly-once-checkpoint
 
-A streaming query from topic `apache-log` to topic `apache-errors`. With `transactionalId`, readers
-with read_committed see all rows of a micro-batch at once and never twice, even if the query is
-killed and restarted from its checkpoint. With `commitOffsets`, the offsets of the source are
-committed to the group `apache-errors` in the same transaction, for tools that monitor consumer lag.
-This script prints them with confluent-kafka; Kafka's own tool is:
+The streaming query reads the `apache-log` topic and writes to the `apache-errors` topic. With
+`transactionalId`, consumers with isolation.level=read_committed see every row exactly once, and see
+the rows of a micro-batch only after all of them have been written. This also holds if the query is
+killed and restarted from its checkpoint. With `commitOffsets`, the source offsets are committed for
+the `apache-errors` group in the same transaction, for tools that monitor consumer lag. This script
+prints the offsets with confluent-kafka. Kafka's own tool for this is:
 
     kafka-consumer-groups.sh --bootstrap-server 127.0.0.1:9092 --describe --group apache-errors
 """
@@ -23,7 +24,10 @@ LINE = r"^\[([^\]]+)\] \[(\w+)\] (?:\[client ([^\]]+)\] )?(.*)$"
 
 
 def errors(lines: DataFrame) -> DataFrame:
-    """Return the lines of level `error` as JSON of time, client and message, keyed by client."""
+    """Return the lines with level `error` as JSON with time, client and message.
+
+    The key is the client.
+    """
     line = F.col("value").cast("string")
     time, level, client, message = (F.regexp_extract(line, LINE, group) for group in range(1, 5))
     return lines.where(level == "error").select(
@@ -42,7 +46,7 @@ def errors(lines: DataFrame) -> DataFrame:
 
 
 def show_group(bootstrap_servers: str) -> None:
-    """Print the committed offset and the lag of the group for each partition."""
+    """Print the group's committed offset and lag for each partition."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": GROUP})
     partitions = consumer.list_topics(SOURCE, timeout=30).topics[SOURCE].partitions
     for committed in consumer.committed([TopicPartition(SOURCE, p) for p in partitions], 30):

@@ -1,10 +1,11 @@
-"""Count failed SSH logins per source address and write the counts as alerts, keyed by address.
+"""Count failed SSH logins per source address and write the counts as alerts.
 
     python examples/failed_logins.py 127.0.0.1:9092 /tmp/failed-logins-checkpoint
 
-A streaming query from topic `ssh-log` to topic `alerts`. After a restart with the same checkpoint
-it continues where it stopped or was killed, and with `transactionalId` it writes every alert
-exactly once. With `availableNow` it ends when it has read all available records.
+The streaming query reads the `ssh-log` topic and writes to the `alerts` topic, with the address as
+the key. If it is started again with the same checkpoint, it continues where it was stopped or
+killed. With `transactionalId` it writes every alert exactly once. With the `availableNow` trigger
+it ends when it has read all available records.
 """
 
 import sys
@@ -41,7 +42,10 @@ class PrintProgress(StreamingQueryListener):
 
 
 def failed_logins(lines: DataFrame) -> DataFrame:
-    """Count failed logins per source address. The log combines repeated lines, with a count."""
+    """Count failed logins per source address.
+
+    A log line can represent several identical messages.
+    """
     line = F.col("value").cast("string")
     return (
         lines.select(
@@ -79,7 +83,7 @@ def main(bootstrap_servers: str, checkpoint: str) -> None:
         alerts.writeStream.format("pyspark_kafka")
         .outputMode(
             "complete"
-        )  # all counts in every micro-batch; the newest of an address is valid
+        )  # every micro-batch writes all counts; use only the newest alert of an address
         .option("kafka.bootstrap.servers", bootstrap_servers)
         .option("topic", "alerts")
         .option("transactionalId", "alerts")

@@ -1,4 +1,4 @@
-"""Read topic `alerts` and print the addresses with the most failed logins.
+"""Read the `alerts` topic and print the addresses with the most failed logins.
 
 python examples/top_attackers.py 127.0.0.1:9092
 """
@@ -10,13 +10,13 @@ from pyspark.sql.functions import col, from_json, max_by
 
 
 def newest_alerts(spark: SparkSession, bootstrap_servers: str) -> DataFrame:
-    """Return the newest alert of each address: columns `address` and `failed_logins`."""
+    """Return the newest alert of each address, with the columns `address` and `failed_logins`."""
     return (
         spark.read.format("pyspark_kafka")
         .option("kafka.bootstrap.servers", bootstrap_servers)
         .option("subscribe", "alerts")
         .load()
-        .groupBy("key")  # a key is in one partition, so that its offsets are in order
+        .groupBy("key")  # all records of a key are in one partition, so their offsets are ordered
         .agg(max_by("value", "offset").cast("string").alias("alert"))
         .select(from_json("alert", "address string, failed_logins long").alias("alert"))
         .select("alert.*")

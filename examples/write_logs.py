@@ -1,4 +1,4 @@
-"""Write log files to Kafka topics: one batch job for each file, one record for each line.
+"""Write log files to Kafka topics, with one batch job per file and one record per line.
 
 python examples/write_logs.py 127.0.0.1:9092
 """
@@ -11,11 +11,11 @@ from pyspark.sql.functions import regexp_extract, when
 
 DATA = Path(__file__).parent / "data"
 
-# topic: (file, pattern of the key); lines with the same key keep their order
+# Topic: (file, pattern of the record key). Lines with the same key keep their order.
 LOGS = {
-    "ssh-log": ("OpenSSH_2k.log", r"sshd\[(\d+)\]"),  # process of the connection
-    "hdfs-log": ("HDFS_2k.log", r"(blk_-?\d+)"),  # block
-    "apache-log": ("Apache_2k.log", r"\[client ([^\]]+)\]"),  # client, if the line has one
+    "ssh-log": ("OpenSSH_2k.log", r"sshd\[(\d+)\]"),  # the process id of the connection
+    "hdfs-log": ("HDFS_2k.log", r"(blk_-?\d+)"),  # the block id
+    "apache-log": ("Apache_2k.log", r"\[client ([^\]]+)\]"),  # the client, if the line names one
 }
 
 

@@ -1,9 +1,10 @@
-"""The cluster that a test run is for, and ways to talk to it.
+"""The cluster of a test run, and fixtures to use it.
 
-`--cluster=` chooses the backend and `--brokers=` how many brokers it has. One cluster serves the
-whole run (a directory of tests that needs more brokers overrides `cluster`), so every test takes
-topics of its own from `topic`; a test that stops brokers takes a cluster from `cluster_with`.
-Where the backend cannot run here, its tests are skipped with the reason.
+`--cluster=` selects the backend and `--brokers=` the number of brokers. All tests of a run use the
+same cluster, unless a test directory overrides the `cluster` fixture because it needs more brokers.
+Therefore each test creates its own topics with `topic`, and a test that stops brokers starts a
+separate cluster with `cluster_with`. If the backend is not available on this machine, the tests
+that use it are skipped and the reason is reported.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pyspark_kafka import records
 from tests.spark import engines
 
 BROKERS_OF_CONFORMANCE = 3
-LONG_TESTS = ("tests/examples/", "tests/spark/")
+LONG_TESTS = ("tests/examples/", "tests/failpoints/", "tests/spark/")
 STARTS_BROKERS = {"cluster_with", "three_brokers"}
 STARTING_BROKERS_TIMEOUT_S = 240
 _CLUSTERS = pytest.StashKey[list[Cluster]]()
@@ -33,9 +34,9 @@ _UNAVAILABLE = pytest.StashKey[str]()
 _LEFT_OUT = pytest.StashKey[str]()
 _SEED = pytest.StashKey[int]()
 _SEEDS = 1_000_000
-_LOG_CHARACTERS_MAX = 80_000
+_LOG_CHARACTERS_MAX = 10_000
 
-# On a busy machine tests are slow, not red.
+# On a busy machine, Hypothesis must not fail slow tests.
 hypothesis.settings.register_profile(
     "busy machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
@@ -50,23 +51,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--cluster",
         default="reference",
         choices=clusters.BACKENDS,
-        help="the Kafka to test against (default: reference)",
+        help="backend of the Kafka cluster that is tested (default: reference)",
     )
     parser.addoption(
         "--brokers",
         type=int,
-        help=f"how many brokers it has (default: 1; {BROKERS_OF_CONFORMANCE} in tests/conformance)",
+        help=f"number of brokers (default: 1; {BROKERS_OF_CONFORMANCE} in tests/conformance)",
     )
     parser.addoption(
         "--engine",
         default="auto",
         choices=engines.ENGINES,
-        help="the engine of tests/spark (default: auto, what a user gets)",
+        help="engine of the connector in tests/spark (default: auto, the connector's default)",
     )
     parser.addoption(
         "--seed",
         type=int,
-        help="what fault scenarios draw from, to replay a run (default: another for each run)",
+        help="seed of fault scenarios, to replay a run (default: random)",
     )
 
 
@@ -75,14 +76,14 @@ def _backend(config: pytest.Config) -> str:
 
 
 def brokers_of_run(config: pytest.Config, *, default: int) -> int:
-    """How many `--brokers` says, or else `default`."""
+    """Return the value of `--brokers`, or `default` if the option is not set."""
     asked: int | None = config.getoption("--brokers")
     return default if asked is None else asked
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if brokers_of_run(config, default=1) < 1:
-        raise pytest.UsageError("--brokers: a cluster has at least one")
+        raise pytest.UsageError("--brokers: a cluster requires at least one broker")
     os.environ[engines.VARIABLE] = config.getoption("--engine")
     for name, value in spark_jvm.environment().items():
         os.environ.setdefault(name, value)
@@ -92,7 +93,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Have the backend's artifacts now: a first download is no part of any test's time."""
+    """Download the backend's artifacts before the tests, so that no test's timeout applies."""
     if session.config.option.collectonly:
         return
     try:
@@ -116,27 +117,29 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def _fixtures(item: pytest.Item) -> Sequence[str]:
-    """The fixtures that a test uses, and those that they use."""
+    """Return the fixtures that a test uses directly or indirectly."""
     return getattr(item, "fixturenames", ())
 
 
 def _uses_cluster(item: pytest.Item) -> bool:
-    """Whether `--cluster` makes a difference to a test."""
+    """Return whether a test uses the cluster of the run or its backend."""
     return not {
         "cluster",
         "one_broker",
         "processes",
         "linked_clusters",
+        "secured",
         *STARTS_BROKERS,
     }.isdisjoint(_fixtures(item))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only Apache Kafka serves, or, on it, what uses no cluster of the run.
+    """Deselect tests that do not apply to the backend of the run.
 
-    With `-n`, what takes longest comes first. Tests that start brokers, and may end them, have
-    more time than others, unless they say how much.
+    On Apache Kafka, these are the tests that do not use the run's cluster. On other backends, these
+    are the tests that are marked `kafka_only`. With `-n`, long tests start first. Tests that start
+    brokers get a longer timeout unless they set one.
     """
     for item in items:
         if not item.get_closest_marker("timeout") and STARTS_BROKERS & set(_fixtures(item)):
@@ -144,7 +147,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: not item.nodeid.startswith(LONG_TESTS))
     on_kafka = _backend(config) in ("kafka", "testcontainers")
-    why = "use no cluster of the run" if on_kafka else "kafka_only (run them with --cluster=kafka)"
+    why = "do not use the run's cluster" if on_kafka else "kafka_only, --cluster=kafka runs them"
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     for item in items:
@@ -153,7 +156,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (kept if stays else left_out).append(item)
     if left_out:
         items[:] = kept
-        config.stash[_LEFT_OUT] = f"left out: {len(left_out)} {why}"
+        config.stash[_LEFT_OUT] = f"deselected tests: {len(left_out)} ({why})"
         config.hook.pytest_deselected(items=left_out)
 
 
@@ -165,7 +168,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show with a failure what the cluster printed last."""
+    """Add the end of the clusters' logs to the report of a failed test."""
     report = yield
     if report.failed and _uses_cluster(item):
         for cluster in item.config.stash[_CLUSTERS]:
@@ -178,7 +181,10 @@ def pytest_runtest_makereport(
 def open_cluster(
     config: pytest.Config, *, backend: str | None = None, **options: Any
 ) -> Iterator[Cluster]:
-    """A cluster of the run's backend, or another; `options` are those of `integration.clusters`."""
+    """Open a cluster of the run's backend or of `backend`.
+
+    `options` are options of `integration.clusters.open_cluster`.
+    """
     if _UNAVAILABLE in config.stash:
         pytest.skip(config.stash[_UNAVAILABLE])
     with clusters.open_cluster(backend or _backend(config), **options) as opened:
@@ -189,18 +195,18 @@ def open_cluster(
 
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """The cluster of this run, started by the first test that asks."""
+    """Return the cluster of the run. The first test that uses this fixture starts it."""
     with open_cluster(request.config, brokers=brokers_of_run(request.config, default=1)) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def cluster_with(request: pytest.FixtureRequest) -> Iterator[ClusterFactory]:
-    """Start a further cluster of the same backend, which ends with the module.
+    """Return a function that starts another cluster of the same backend.
 
-    `cluster_with({"setting": "value"}, brokers=3, racks=..., links=...)`; of one broker where
-    nothing is said, whatever `--brokers` is. This is the one for tests that stop, kill or pause
-    brokers.
+    Call it as `cluster_with({"setting": "value"}, brokers=3, racks=..., links=...)`. The cluster
+    has one broker by default, and `--brokers` has no effect on it. It is closed after the last test
+    of the module. Tests that stop, kill or pause brokers must use this fixture.
     """
     with ExitStack() as opened:
 
@@ -215,7 +221,7 @@ def cluster_with(request: pytest.FixtureRequest) -> Iterator[ClusterFactory]:
 
 @pytest.fixture(scope="session")
 def bootstrap(cluster: Cluster) -> str:
-    """The bootstrap servers of the run's cluster."""
+    """Return the bootstrap servers of the run's cluster."""
     return cluster.bootstrap_servers
 
 
@@ -224,7 +230,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def unique_name(request: pytest.FixtureRequest) -> Callable[[], str]:
-    """Names that no other test of the run has, and that say whose they are."""
+    """Return a function that returns unique names, which contain the name of the test."""
     test = "".join(c if c.isalnum() or c in "_-" else "-" for c in request.node.name)
 
     return lambda: f"{test[:80]}.{next(_numbers)}"
@@ -232,10 +238,11 @@ def unique_name(request: pytest.FixtureRequest) -> Callable[[], str]:
 
 @pytest.fixture
 def topic(cluster: Cluster, unique_name: Callable[[], str]) -> TopicFactory:
-    """Create a topic: `topic(partitions=1, **{"cleanup.policy": "compact"})` gives its name.
+    """Return a function that creates a topic and returns its name.
 
-    All its partitions are on the first broker alone, which is the one that `raw` talks to. A
-    test about replicas or leaders says `replication_factor=3`, and the cluster places them.
+    Call it as `topic(partitions=1, **{"cleanup.policy": "compact"})`. All partitions are on the
+    first broker, to which `raw` is connected. A test of replicas or leaders sets
+    `replication_factor=3`, and the cluster then assigns the replicas.
     """
 
     def create(partitions: int = 1, replication_factor: int | None = None, **configs: str) -> str:
@@ -254,20 +261,20 @@ def topic(cluster: Cluster, unique_name: Callable[[], str]) -> TopicFactory:
 
 @pytest.fixture
 def raw_address(cluster: Cluster) -> str:
-    """`host:port` of the first broker."""
+    """Return the `host:port` of the first broker."""
     return cluster.address(cluster.broker_ids[0])
 
 
 @pytest.fixture
 def raw(raw_address: str) -> Iterator[RawConnection]:
-    """A connection to the first broker that sends exactly what the test says."""
+    """Return a raw connection to the first broker."""
     with RawConnection(raw_address) as connection:
         yield connection
 
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
-    """What a fault scenario draws from; a failure shows it, for it is printed."""
+    """Return the seed of fault scenarios and print it for the report of a failed test."""
     found = request.config.stash[_SEED]
-    print(f"seed {found}: replay this with --seed={found}")
+    print(f"seed {found}: to replay the run, use --seed={found}")
     return found

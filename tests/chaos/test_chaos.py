@@ -1,4 +1,4 @@
-"""A streaming query writes each row once while brokers, workers, driver and links fail."""
+"""A streaming query writes each row exactly once while nodes, links and its processes fail."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ SECONDS = 15.0
 
 @pytest.mark.timeout(1200)
 def test_a_seed_writes_exactly_once(seed: int) -> None:
-    outcome = run(Setup(seed=seed, backend="reference-processes", seconds=SECONDS))
+    is_secured = seed % 2 == 1
+    outcome = run(
+        Setup(seed=seed, backend="reference-processes", seconds=SECONDS, is_secured=is_secured)
+    )
     assert outcome.is_exactly_once, report(outcome)
     kinds = {fault.kind for fault in schedule_of(seed, seconds=SECONDS, brokers=BROKERS).of_query}
     assert outcome.driver_starts > (FaultKind.KILL_DRIVER in kinds)

@@ -1,4 +1,4 @@
-"""The parts of a chaos run that need no cluster: schedules, reports, the command line."""
+"""The parts of a chaos run that do not need a cluster: schedules, reports, the command line."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_the_text_of_a_failed_run_has_its_seed_and_timeline() -> None:
     text = command.report(outcome(lost=1))
     assert "1000 rows, 1 lost, 0 duplicates" in text
     assert "1.00 s  kill -9 of broker 1" in text
-    assert text.endswith("replay with: make chaos SEED=7 BACKEND=kafka")
-    assert "replay" not in command.report(outcome())
+    assert text.endswith("--seed 7 --backend kafka")
+    assert "--seed" not in command.report(outcome())
 
 
 def test_the_report_has_a_row_per_seed() -> None:
@@ -74,7 +74,7 @@ def test_the_report_has_a_row_per_seed() -> None:
         (("--seed", "abc"), "'abc'"),
         (("--seeds", "5"), "'5'"),
         (("--seeds", "9:3"), "'9:3'"),
-        ((), "one of the arguments --seed --seeds is required"),
+        ((), "--seed --seeds"),
         (("--seed", "1", "--seconds", "0"), "'0'"),
         (("--seed", "1", "--seconds", "nan"), "'nan'"),
         (("--seed", "1", "--seconds", "inf"), "'inf'"),

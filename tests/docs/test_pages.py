@@ -1,4 +1,4 @@
-"""Links and navigation of the documentation, and facts on its pages that the code defines."""
+"""Checks of the documentation's links and navigation, and of facts that the code defines."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ def test_navigation_contains_every_page() -> None:
     assert sorted(nav) == sorted(["index.md", *pages])
 
 
+@pytest.mark.slow
 def test_copy_gives_a_page_to_each_linked_source(tmp_path: Path) -> None:
     docs_site.Stage(tmp_path).write()
     assert "(../broker_ref/api/k00_produce.py.md)" in (tmp_path / "docs/mechanisms.md").read_text()

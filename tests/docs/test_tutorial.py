@@ -1,4 +1,4 @@
-"""The tutorial's blocks run, and print what the page shows."""
+"""The tutorial's code blocks run and print the output that the page contains."""
 
 import os
 import subprocess

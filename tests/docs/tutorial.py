@@ -1,6 +1,6 @@
-"""Runs the Python blocks of docs/tutorial.md in order and puts their output below them.
+"""Runner of the Python blocks in docs/tutorial.md that writes their output below the blocks.
 
-`python -m tests.docs.tutorial` writes the page again with the output of this run.
+`python -m tests.docs.tutorial` updates the page with the output of this run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BLOCK = re.compile(
 
 
 def run(page: str) -> str:
-    """Return the page with the output that its blocks print in one Python session."""
+    """Return the page with the current output of its blocks, which run in one Python session."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
 
     def with_output(block: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Fixtures: a cluster of one broker in its own processes, and a warm fork server."""
+"""Fixtures of the failpoint tests: a cluster of one broker in processes, and a fork server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from integration.clusters import Cluster
+from integration.clusters import Cluster, restricted_user
 from integration.failpoints import matrix
 from integration.failpoints.lanes import SETTINGS
 from integration.failpoints.matrix import Recording
@@ -16,7 +16,7 @@ from tests.conftest import open_cluster
 
 @pytest.fixture(scope="package")
 def processes(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Open `reference-processes`, or the cluster of the option `--cluster`."""
+    """Open a cluster of `reference-processes`, or of the backend in the option `--cluster`."""
     with open_cluster(request.config, backend=_backend(request), configs=SETTINGS) as opened:
         yield opened
 
@@ -28,13 +28,31 @@ def _backend(request: pytest.FixtureRequest) -> str | None:
 
 @pytest.fixture(scope="package")
 def old_transactions(request: pytest.FixtureRequest) -> Iterator[Session]:
-    """Open a session on a cluster with `transaction.version` 1, where EndTxn bumps no epoch."""
+    """Open a session on a cluster with `transaction.version` 1.
+
+    With this version EndTxn does not bump the producer epoch.
+    """
     features = {"transaction.version": 1}
     with (
         open_cluster(
             request.config, backend=_backend(request), configs=SETTINGS, features=features
         ) as opened,
         open_session(opened, name="failpoints") as started,
+    ):
+        yield started
+
+
+@pytest.fixture(scope="package")
+def secured_session(request: pytest.FixtureRequest) -> Iterator[Session]:
+    """Open a session whose sink connects over SASL_SSL as a user with the ACLs of the guide."""
+    with (
+        open_cluster(
+            request.config,
+            backend=_backend(request),
+            configs={**SETTINGS, **restricted_user.CONFIGS},
+            security=restricted_user.SECURITY,
+        ) as opened,
+        open_session(opened, name="failpoints", is_secured=True) as started,
     ):
         yield started
 
@@ -47,5 +65,5 @@ def session(processes: Cluster) -> Iterator[Session]:
 
 @pytest.fixture(scope="package")
 def recordings(session: Session) -> list[Recording]:
-    """Record every scenario with no faults but its preconditions."""
+    """Record every scenario without faults except its preconditions."""
     return matrix.record(session)

@@ -68,7 +68,7 @@ def test_of_failpoints_between_two_requests_one_is_killed_in_all_modes() -> None
     found = [(case.failpoint, case.mode) for case in cases([a_recording(*reached)])]
     in_all_modes = ["a.before", "a.x.after", "b.x.after"]
     assert [point for point, mode in found if mode is FailureMode.ALONE] == in_all_modes
-    assert {point for point, _ in found} == set(reached), "each failpoint is killed at least once"
+    assert {point for point, _ in found} == set(reached), "a failpoint is never killed"
     assert len(found) == 3 * len(in_all_modes) + 4
     assert [
         case.failpoint for case in stalls([a_recording(*reached)], during_next_batch=False)
@@ -107,12 +107,12 @@ def test_undeclared_requests_are_reported() -> None:
 def test_lost_and_duplicate_rows_are_reported() -> None:
     row, other = (b"1:0:0", 0), (b"1:0:1", 1)
     oracle.check_rows([other, row], [row, other])
-    with pytest.raises(
-        DeliveryError, match=r"lost: 1 .1:0:1 in partition 1, 1 x.; duplicate rows: none"
-    ):
+    with pytest.raises(DeliveryError, match=r"\b1:0:1\b") as caught:
         oracle.check_rows([row], [row, other])
-    with pytest.raises(DeliveryError, match=r"duplicate rows: 1 .1:0:0 in partition 0, 2 x."):
+    assert (caught.value.lost, caught.value.duplicates) == ({other: 1}, {})
+    with pytest.raises(DeliveryError, match=r"\b1:0:0\b") as caught:
         oracle.check_rows([row, row, row], [row])
+    assert (caught.value.lost, caught.value.duplicates) == ({}, {row: 2})
 
 
 def test_results_are_counted_by_failpoint() -> None:
@@ -130,7 +130,7 @@ def test_results_are_counted_by_failpoint() -> None:
     assert found.stalls == {"commit.mark.after": Tally(passed=1, all=1)}
     text = report.render("broker_ref", results)
     assert "| commit.mark |  | - | **1 of 2** | - | 1 |" in text
-    assert "2 of 3 cases passed" in text
+    assert "2 of 3" in text
     assert [row["error"] for row in report.rows(results)] == [None, "no", None]
 
 
@@ -153,7 +153,7 @@ def test_invalid_arguments_are_rejected(
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 class TestWithProcesses:
-    """Tests that need the cluster."""
+    """Tests that require a cluster."""
 
     def trial(self, session: Session, **how: object) -> None:
         with session.lanes.lane() as lane:
@@ -167,27 +167,27 @@ class TestWithProcesses:
 
     def test_at_least_once_writes_are_detected(self, session: Session) -> None:
         failing = replace(PLAIN, fails=frozenset({1}), failures=1)
-        with pytest.raises(DeliveryError, match="rows lost: none; duplicate rows: "):
+        with pytest.raises(DeliveryError) as caught:
             self.trial(session, scenario=failing, transactional=False)
+        assert not caught.value.lost
+        assert caught.value.duplicates
 
     def test_a_failpoint_that_is_not_reached_is_reported(self, session: Session) -> None:
-        with pytest.raises(
-            NotReachedError,
-            match=r"commit of batch 1, driver run 0 .* no.such.failpoint",
-        ):
+        with pytest.raises(NotReachedError, match=rf"{COMMIT}.*no\.such\.failpoint"):
             self.trial(session, scenario=PLAIN, injections=self.kill("no.such.failpoint"))
 
     def test_a_precondition_that_is_not_reached_is_reported(self, session: Session) -> None:
         precondition = Precondition(kind=ProcessKind.COMMIT, failpoint="no.such.failpoint")
-        with pytest.raises(NotReachedError, match=r"driver run 0 .* no.such.failpoint"):
+        with pytest.raises(NotReachedError, match=r"no\.such\.failpoint"):
             self.trial(session, scenario=replace(PLAIN, preconditions=(precondition,)))
 
     def test_a_loss_that_does_not_happen_is_reported(self, session: Session) -> None:
-        """The lost rows are not decided, so the next batch writes them without reporting a loss."""
+        """The rows are not decided, so the next batch writes them and reports no loss."""
         precondition = Precondition(kind=ProcessKind.COMMIT, failpoint="commit.decide.before")
         losing = replace(PLAIN, preconditions=(precondition,), loss_between_runs=Loss.FENCED)
-        with pytest.raises(NotReachedError, match="no decided rows were lost"):
+        with pytest.raises(NotReachedError) as caught:
             self.trial(session, scenario=losing)
+        assert precondition.failpoint not in str(caught.value)
 
     def test_a_failed_retry_is_reported(
         self, session: Session, monkeypatch: pytest.MonkeyPatch
@@ -200,20 +200,22 @@ class TestWithProcesses:
                 fault=InjectedFault(failpoint="task.check.before", action=Action.KILL),
             )
         ]
-        with pytest.raises(DeliveryError, match="failed without a fault"):
+        with pytest.raises(DeliveryError) as caught:
             self.trial(session, scenario=PLAIN, injections=faults, attempts_max=2)
+        assert not caught.value.lost | caught.value.duplicates
 
     def test_a_driver_run_that_fails_without_a_fault_is_reported(self, session: Session) -> None:
         failing = replace(PLAIN, fails=frozenset({1}))
-        with pytest.raises(DeliveryError, match="failed without a fault"):
+        with pytest.raises(DeliveryError) as caught:
             self.trial(session, scenario=failing)
+        assert not caught.value.lost | caught.value.duplicates
 
     def test_an_open_transaction_is_reported(
         self, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("integration.failpoints.lanes.SETTLE_TIMEOUT_S", 0.5)
         monkeypatch.setattr(Trial, "_run_to_the_end", run_once)
-        with pytest.raises(NotSettledError, match=r"is Ongoing.* ends at .* and can be read up to"):
+        with pytest.raises(NotSettledError, match="Ongoing"):
             self.trial(session, scenario=PLAIN, injections=self.kill("commit.decide.before"))
 
 
@@ -223,12 +225,12 @@ _start_task = DriverRun._start_task
 def start_first_attempts_alone(
     driver_run: DriverRun, batch: int, planned: bytes, partition: int, *, attempt: int
 ) -> tuple[ProcessKey, Process]:
-    """Replace `_start_task`: a second attempt fails the batch."""
+    """Replace `_start_task`. A second attempt of a task fails the batch."""
     if attempt > 0:
-        raise _ProcessFailedError("no second attempt is made")
+        raise _ProcessFailedError("the test allows no second attempt")
     return _start_task(driver_run, batch, planned, partition, attempt=attempt)
 
 
 def run_once(trial: Trial, workload: object, checkpoint: object) -> None:
-    """Replace `_run_to_the_end`: one driver run, with any outcome."""
+    """Replace `_run_to_the_end`. Run the driver once and accept any outcome."""
     trial._driver_run(workload, checkpoint).run()  # type: ignore[arg-type]

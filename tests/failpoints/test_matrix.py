@@ -1,4 +1,4 @@
-"""The sink writes exactly once wherever one of its processes is killed or stalled."""
+"""The sink writes each row exactly once if any of its processes is killed or stalled."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from integration.failpoints.session import Session
 pytestmark = [pytest.mark.slow]
 
 SAMPLE_S = 15.0
-"""`make test` starts cases for this long, in an order that depends on the seed."""
+"""The seconds during which `make test` starts cases, in an order that the seed determines."""
 
 SAMPLE_CASES_MIN = 6
 MATRIX_S = 1500
 
 
 def check(session: Session, chosen: Iterable[AnyCase], *, for_s: float | None = None) -> int:
-    """Run cases and fail with the timelines of failed ones; return the number of cases."""
+    """Run cases and return their number. Fail with the timelines of failed cases."""
     until_s = None if for_s is None else time.monotonic() + for_s
     results = list(matrix.run(session, chosen, until_s=until_s))
     failed = [f"{each.case}\n{each.error}" for each in results if each.error is not None]
@@ -42,16 +42,29 @@ def test_every_declared_step_and_request_is_reached(recordings: list[Recording])
 def test_a_sample_of_kills_and_stalls_passes(
     session: Session, recordings: list[Recording], seed: int
 ) -> None:
+    check_sample(session, recordings, seed)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(240)
+def test_a_sample_passes_over_sasl_ssl_with_the_acls_of_the_guide(
+    secured_session: Session, recordings: list[Recording], seed: int
+) -> None:
+    check_sample(secured_session, recordings, seed)
+
+
+def check_sample(session: Session, recordings: list[Recording], seed: int) -> None:
     everything: list[AnyCase] = [
         *matrix.cases(recordings),
         *matrix.stalls(recordings, during_next_batch=False),
         *matrix.stalls(recordings, during_next_batch=True),
     ]
     count = check(session, matrix.shuffled(everything, seed), for_s=SAMPLE_S)
-    assert count >= SAMPLE_CASES_MIN, "the machine is too busy to run a sample"
+    assert count >= SAMPLE_CASES_MIN, "the machine is too busy to run enough cases"
 
 
 @pytest.mark.full
+@pytest.mark.kafka_only
 @pytest.mark.timeout(MATRIX_S)
 def test_every_kill_passes(session: Session, recordings: list[Recording]) -> None:
     slow = matrix.record(session, SLOW_SCENARIOS)
@@ -66,6 +79,7 @@ def test_every_kill_passes_with_old_transactions(old_transactions: Session) -> N
 
 
 @pytest.mark.full
+@pytest.mark.kafka_only
 @pytest.mark.timeout(MATRIX_S)
 @pytest.mark.parametrize(
     "during_next_batch", [False, True], ids=["afterwards", "during-next-batch"]

@@ -1,8 +1,8 @@
-// Writes topics with Apache Kafka's own producer, and prints what its own consumer reads of them:
+// Writes topics with Apache Kafka's producer, reads them with its consumer and prints each record:
 //
 //   topic, isolation level, offset, timestamp, timestamp type, key, value, (header key, value)*
 //
-// separated by tabs, bytes in base64, "-" for null. `capture.py` runs it.
+// The fields are separated by tabs. Bytes are in base64, and "-" is null. `capture.py` runs this.
 
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
@@ -75,7 +75,8 @@ public class GoldenRecords {
         }
     }
 
-    // Two keys, many times, in segments that are closed at once: the cleaner leaves gaps.
+    // Writes a few keys many times, in segments that are closed quickly, so that compaction leaves
+    // gaps between offsets.
     static void compacted(String topic) throws Exception {
         create(topic, Map.of("cleanup.policy", "compact", "min.cleanable.dirty.ratio", "0.0001",
                 "segment.ms", "200", "max.compaction.lag.ms", "500"));
@@ -140,7 +141,7 @@ public class GoldenRecords {
         return found;
     }
 
-    // A transaction has ended for its producer before its markers are written.
+    // The coordinator acknowledges the end of a transaction before it writes the markers.
     static void waitForMarkers(String topic) throws Exception {
         var partition = new TopicPartition(topic, 0);
         try (var admin = Admin.create(Map.of("bootstrap.servers", bootstrap))) {

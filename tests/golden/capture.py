@@ -1,8 +1,8 @@
-"""Capture golden batches from Apache Kafka: `python -m tests.golden.capture`.
+"""Capture of golden batches from Apache Kafka: `python -m tests.golden.capture`.
 
-Purpose: for each topic that `GoldenRecords.java` writes, the bytes that a fetch returns (`.bin`)
-beside what Kafka's own consumer makes of them (`.json`). It needs a JDK and Maven, and takes a
-minute or two; the files it wrote are under version control.
+For each topic that `GoldenRecords.java` writes, it stores the record batches that a Fetch returns
+(`.bin`) and the records that Kafka's consumer reads (`.json`). It requires a JDK and Maven and
+takes one or two minutes. The captured files are under version control.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from integration.clusters import open_cluster
-from integration.clusters.coordinates import KAFKA_VERSION, apache_kafka, resolve
 from integration.clusters.java import java_command
+from integration.clusters.maven import KAFKA_VERSION, apache_kafka, resolve
 from integration.raw import RawConnection
 from tests.conformance.batches import parse
 from tests.conformance.wire import fetch
@@ -27,7 +27,7 @@ FETCH_BYTES = 50_000_000
 
 
 def printed_by_kafka(bootstrap_servers: str) -> dict[str, dict[str, list[Any]]]:
-    """Topic to isolation level to rows."""
+    """Return the rows that Kafka's consumer read, by topic and isolation level."""
     class_path = os.pathsep.join(str(jar) for jar in resolve(apache_kafka()))
     output = subprocess.check_output(
         [java_command(), "-cp", class_path, str(PROGRAM), bootstrap_servers], text=True, timeout=300
@@ -55,7 +55,10 @@ def bytes_text(text: str) -> str | None:
 
 
 def fetched(raw: RawConnection, topic: str) -> tuple[bytes, list[list[int]]]:
-    """The whole partition, a segment at each fetch, and its aborted transactions."""
+    """Return the record batches of the partition and its aborted transactions.
+
+    Each Fetch returns at most one segment.
+    """
     records, aborted, position, end = b"", set(), 0, 1
     while position < end:
         found = fetch(raw, topic, position, isolation_level=1, partition_max_bytes=FETCH_BYTES)

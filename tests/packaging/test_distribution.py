@@ -1,4 +1,4 @@
-"""The wheel and the sdist, their builds, and the constraints of the set-up."""
+"""The wheel and the sdist, their builds, and the constraints of the development setup."""
 
 import os
 import re
@@ -17,7 +17,7 @@ PROJECT = Path(__file__).parents[2]
 
 
 def direct_requirements() -> list[Requirement]:
-    """Return all requirements of pyproject.toml, for users and developers."""
+    """Return all direct requirements in pyproject.toml, of users and developers."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
     named = [
         *project["project"]["dependencies"],
@@ -52,7 +52,7 @@ PRINT_IMPLEMENTATION = "import pyspark_kafka.records as r; print(r.IMPLEMENTATIO
 def build(
     directory: Path, *, source: Path = PROJECT, target: str = "wheel", **environment: str
 ) -> tuple[Path, str]:
-    """Build a wheel or an sdist; returns its path and the output of the build."""
+    """Build a wheel or an sdist. Return its path and the output of the build."""
     done = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(directory)],
         cwd=source,
@@ -69,7 +69,7 @@ def build(
 
 
 class BuildError(Exception):
-    """The output of a hatchling that failed."""
+    """A failed build. The message is the output of hatchling."""
 
 
 @pytest.fixture(scope="session")
@@ -109,7 +109,7 @@ def test_the_kernel_is_compiled_if_there_is_a_compiler(tmp_path: Path) -> None:
 def test_without_a_compiler_the_wheel_is_pure_with_a_warning(tmp_path: Path) -> None:
     path, output = build(tmp_path, CC="/does/not/exist")
     assert path.name.endswith("-py3-none-any.whl")
-    assert "Install a C compiler and Python's headers" in " ".join(output.split())
+    assert f"{VARIABLE}=cython" in output
     with zipfile.ZipFile(path) as pure:
         assert KERNEL not in pure.namelist()
 

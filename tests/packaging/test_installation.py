@@ -1,6 +1,7 @@
-"""An installation of the wheel from the sdist in a fresh environment, which reads a topic.
+"""A wheel built from the sdist and installed in a new environment reads a topic.
 
-With a C compiler the wheel contains the kernel, without one only the implementation in Python.
+If there is a C compiler, the wheel contains the kernel. Otherwise it contains only the pure Python
+implementation.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def activated(fresh: Path) -> dict[str, str]:
-    """Return the variables of the active environment, without references to this checkout."""
+    """Return the variables of an activated environment, without references to this checkout."""
     own = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", VARIABLE)
     kept = {name: value for name, value in os.environ.items() if name not in own}
     path = f"{fresh / 'bin'}{os.pathsep}{os.environ['PATH']}"
@@ -91,17 +92,10 @@ def run(*command: object, cwd: Path, timeout_s: int) -> None:
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
 
 
-@pytest.mark.parametrize("implementation", ["cython", "pure"])
-def test_an_installed_wheel_reads_a_topic(
-    implementation: str, unpacked: Path, bootstrap: str, topic: TopicFactory, tmp_path: Path
+@pytest.mark.skipif(shutil.which("cc") is None, reason="the compiled kernel needs a C compiler")
+def test_installed_wheels_read_a_topic(
+    unpacked: Path, bootstrap: str, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    compiler = (
-        {"PYSPARK_KAFKA_RECORDS": "cython"} if implementation == "cython" else {"CC": "/not/there"}
-    )
-    if implementation == "cython" and shutil.which("cc") is None:
-        pytest.skip("needs a C compiler")
-    wheel, _ = build(tmp_path / "wheel", source=unpacked, **compiler)
-    assert ("-cp311-abi3-" if implementation == "cython" else "-py3-none-any.") in wheel.name
     values = [f"value {index}" for index in range(ROWS)]
     name = topic()
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 2, "compression.type": "lz4"})
@@ -114,18 +108,22 @@ def test_an_installed_wheel_reads_a_topic(
     constraints = PROJECT / "constraints.txt"
     pip = (python, "-m", "pip", "install", "--quiet", "--constraint", constraints)
     run(*pip, "pip", cwd=tmp_path, timeout_s=300)
-    run(
-        *(*pip, "--build-constraint", constraints, f"{wheel}[spark]"),
-        cwd=tmp_path,
-        timeout_s=600,
-    )
-    golden = PROJECT / "tests" / "golden" / "none.bin"
     (tmp_path / "program.py").write_text(PROGRAM)
-    run(python, "program.py", bootstrap, name, golden, cwd=tmp_path, timeout_s=400)
-
-    found = json.loads((tmp_path / "found.json").read_text())
+    golden = PROJECT / "tests" / "golden" / "none.bin"
     site_packages = next((tmp_path / "fresh").glob("lib/*/site-packages"))
-    assert found["rows"] == values
-    assert (found["implementation"], found["decoded"] > 0) == (implementation, True)
-    assert Path(found["file"]).is_relative_to(site_packages)
-    assert (site_packages / KERNEL).exists() == (implementation == "cython")
+
+    for implementation, variables, requirements in (
+        ("cython", {VARIABLE: "cython"}, ("--build-constraint", constraints)),
+        # The first wheel installed the dependencies.
+        ("pure", {"CC": "/not/there"}, ("--no-deps", "--force-reinstall")),
+    ):
+        wheel, _ = build(tmp_path / implementation, source=unpacked, **variables)
+        tag = "-cp311-abi3-" if implementation == "cython" else "-py3-none-any."
+        assert tag in wheel.name
+        run(*pip, *requirements, f"{wheel}[spark]", cwd=tmp_path, timeout_s=600)
+        run(python, "program.py", bootstrap, name, golden, cwd=tmp_path, timeout_s=400)
+        found = json.loads((tmp_path / "found.json").read_text())
+        assert found["rows"] == values
+        assert (found["implementation"], found["decoded"] > 0) == (implementation, True)
+        assert Path(found["file"]).is_relative_to(site_packages)
+        assert (site_packages / KERNEL).exists() == (implementation == "cython")

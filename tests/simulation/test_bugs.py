@@ -1,4 +1,4 @@
-"""The simulation detects bugs that Kafka had when they are reintroduced into the core."""
+"""The simulation detects former bugs of Kafka that are reintroduced into broker_ref."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.simulation.bugs.table import all_bugs, detected_bugs, table
 BUGS_MIN = 15
 QUICK = {
     "truncate to own high watermark",
-    "remember one batch",
+    "remember only the last batch",
     "delayed fetch drops the aborted list",
-    "acknowledge commits at once",
+    "acknowledge offset commits too early",
 }
-"""One bug per part, which `make test` checks too."""
+"""One bug per area. `make test` checks only these; the full tests check all bugs."""
 
 DOCS = Path(__file__).parents[2] / "docs" / "simulation.md"
 
@@ -30,6 +30,7 @@ def violation_without_bugs(seed: int) -> str | None:
     return run(plan_of(seed)).violation
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "bug",

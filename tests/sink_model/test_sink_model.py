@@ -1,4 +1,4 @@
-"""The model of the exactly-once protocol: its invariants hold, and each mutation is detected."""
+"""The invariants of the exactly-once protocol's model hold, and each mutation is detected."""
 
 from __future__ import annotations
 
@@ -16,13 +16,25 @@ from integration.sink_model.explore import explore
 
 TESTS_OF_THE_CODE = Path(__file__).parents[1] / "pyspark_kafka" / "sink" / "exactly_once"
 PAGE = Path(__file__).parents[2] / "docs" / "sink-model.md"
+LARGE = 50_000
+"""States of a case that takes seconds to explore."""
+
+
+def documented_states() -> dict[str, int]:
+    """Return the number of states of each case in docs/sink-model.md."""
+    found = re.findall(r"^\| `([a-z0-9-]+)` \| ([\d,]+) \|$", PAGE.read_text(), re.MULTILINE)
+    return {name: int(states.replace(",", "")) for name, states in found}
+
+
+def slow_if_large(case: Case) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] if documented_states()[case.name] >= LARGE else []
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "case",
     [
-        *(pytest.param(case, id=case.name) for case in SMALL),
+        *(pytest.param(case, id=case.name, marks=slow_if_large(case)) for case in SMALL),
         *(pytest.param(case, id=case.name, marks=pytest.mark.full) for case in FULL),
     ],
 )
@@ -34,13 +46,13 @@ def test_the_invariants_hold(case: Case) -> None:
     assert outcome.states == documented_states()[case.name]
 
 
-def documented_states() -> dict[str, int]:
-    """Return the number of states of each case in docs/sink-model.md."""
-    found = re.findall(r"^\| `([a-z0-9-]+)` \| ([\d,]+) \|$", PAGE.read_text(), re.MULTILINE)
-    return {name: int(states.replace(",", "")) for name, states in found}
-
-
-@pytest.mark.parametrize(("mutation", "found"), FOUND_BY.items())
+@pytest.mark.parametrize(
+    ("mutation", "found"),
+    [
+        pytest.param(mutation, found, id=mutation, marks=slow_if_large(ALL[found.case]))
+        for mutation, found in FOUND_BY.items()
+    ],
+)
 def test_the_mutation_is_detected(mutation: str, found: Found) -> None:
     outcome = explore(dataclasses.replace(ALL[found.case], mutation=mutation))
     assert outcome.violation is not None

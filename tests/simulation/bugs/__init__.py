@@ -1,1 +1,1 @@
-"""Bugs that Kafka had, put back into the core for the simulation to find."""
+"""Bugs that Kafka had, which tests reintroduce into broker_ref and the simulation detects."""

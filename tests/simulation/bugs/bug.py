@@ -1,4 +1,4 @@
-"""A bug that can be reintroduced."""
+"""A bug that tests can reintroduce into broker_ref."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from integration.simulation.plan import Settings
 class Bug:
     """A bug with its source, its effect, and a function that reintroduces it.
 
-    `needs` selects the plans that can trigger the bug. `first_seed` is the first seed that detected
-    it when it was added (`find` searches for it), or None. Tests try at most `seeds_max` seeds from
-    there.
+    `applies_to` returns whether a plan's settings can trigger the bug. `first_seed` is the first
+    seed that detected the bug when it was added, or None; `find` searches for it. Tests try at most
+    `seeds_max` seeds, starting with `first_seed`.
     """
 
     name: str
     source: str
-    what: str
+    description: str
     reintroduce: Callable[[pytest.MonkeyPatch], None]
     first_seed: int | None
     seeds_max: int = 100
-    needs: Callable[[Settings], bool] = lambda _: True
+    applies_to: Callable[[Settings], bool] = lambda _: True

@@ -1,6 +1,8 @@
-"""`python -m tests.simulation.bugs.find 0:60 [part of a name]`: find the first seeds per bug.
+"""Search for the first seed that detects each bug.
 
-Run it after a change of the core or the simulation that makes tests try many seeds.
+    python -m tests.simulation.bugs.find 0:60 [part of a bug's name]
+
+Run it after a change of broker_ref or the simulation if tests have to try many seeds.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ def first_detecting_seed(bug: Bug, seeds: Iterable[int]) -> int | None:
     """Return the first seed that detects a reintroduced bug, or None."""
     for seed in seeds:
         plan = plan_of(seed)
-        if bug.needs(plan.settings) and run(plan).violation is not None:
+        if bug.applies_to(plan.settings) and run(plan).violation is not None:
             return seed
     return None
 

@@ -1,4 +1,4 @@
-"""Bugs of consumer groups: commits, generations, coordinator changes."""
+"""Bugs of consumer groups: offset commits, generations and changes of the coordinator."""
 
 from __future__ import annotations
 
@@ -43,27 +43,27 @@ def has_members(settings: Settings) -> bool:
 
 BUGS = (
     Bug(
-        name="acknowledge commits at once",
+        name="acknowledge offset commits too early",
         source="GroupMetadataManager.storeOffsets",
-        what="an offset is acknowledged as committed before it is replicated",
+        description="an offset commit is acknowledged before it is replicated",
         reintroduce=_acknowledge_commits_at_once,
         first_seed=18,
-        needs=has_members,
+        applies_to=has_members,
     ),
     Bug(
         name="accept commits of any generation",
         source="GroupMetadataManager.validateOffsetCommit",
-        what="a member of an old generation can commit",
+        description="a member of an old generation can commit offsets",
         reintroduce=_take_commits_of_any_generation,
         first_seed=None,
-        needs=has_members,
+        applies_to=has_members,
     ),
     Bug(
         name="restart generations",
         source="GroupMetadataManager.loadGroupsAndOffsets",
-        what="a new coordinator loads a group's members but not its generation id",
+        description="a new coordinator loads a group's members but not its generation id",
         reintroduce=_begin_generations_anew,
         first_seed=3,
-        needs=has_members,
+        applies_to=has_members,
     ),
 )

@@ -1,4 +1,4 @@
-"""Bugs of idempotent producers: the producer state of partitions."""
+"""Bugs of idempotent producers, in the producer state of partitions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker_ref.log import producer_state
-from broker_ref.log.batch import parse_sound_batches
+from broker_ref.log.batch import parse_checked_batches
 from broker_ref.log.partition_log import AppendResult, PartitionLog
 from broker_ref.log.producer_log import ProducerLog
 from broker_ref.log.producer_snapshots import ProducerSnapshots
@@ -30,14 +30,14 @@ def _mutate_before_append(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _remember_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer_state, "BATCHES_REMEMBERED", 1)
+    monkeypatch.setattr(producer_state, "BATCHES_RETAINED", 1)
 
 
 def _follower_validates_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     append = PartitionLog.append_as_follower
 
     def validated(self: Any, records: bytes, *, now_ms: int) -> None:
-        for header, batch in parse_sound_batches(records):
+        for header, batch in parse_checked_batches(records):
             if header.has_producer_id and not header.is_control:
                 self.producers._state.check(header)
             append(self, bytes(batch), now_ms=now_ms)
@@ -46,7 +46,7 @@ def _follower_validates_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _keep_snapshots_of_what_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ProducerSnapshots, "keep_between", lambda *_: None)
+    monkeypatch.setattr(ProducerSnapshots, "retain_between", lambda *_: None)
 
 
 def _keep_state_of_what_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,25 +82,25 @@ def _acknowledge_duplicates_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 BUGS = (
     Bug(
-        name="state mutated before append",
+        name="producer state updated before the append",
         source="ProducerStateManager.update",
-        what="a failed append updates the producer state",
+        description="a failed append updates the producer state",
         reintroduce=_mutate_before_append,
         first_seed=5,
     ),
     Bug(
-        name="remember one batch",
+        name="remember only the last batch",
         source="KAFKA-5494",
-        what="only the last batch of a producer is deduplicated, with five in flight",
+        description="only a producer's last batch is deduplicated, although five may be in flight",
         reintroduce=_remember_one_batch,
         first_seed=0,
     ),
     Bug(
         name="follower validates sequences",
         source="ProducerAppendInfo.maybeValidateDataBatch, AppendOrigin.REPLICATION",
-        what=(
-            "a follower rejects batches that its leader accepted: a coordinator's all have "
-            "sequence 0"
+        description=(
+            "a follower rejects batches that its leader accepted, such as the batches of a "
+            "coordinator, which all have sequence 0"
         ),
         reintroduce=_follower_validates_sequences,
         first_seed=1,
@@ -108,28 +108,28 @@ BUGS = (
     Bug(
         name="keep truncated producer state",
         source="ProducerStateManager.truncateAndReload",
-        what="a truncation does not change the producer state",
+        description="a truncation does not change the producer state",
         reintroduce=_keep_state_of_what_was_cut,
         first_seed=11,
     ),
     Bug(
         name="keep truncated snapshots",
         source="ProducerStateManager.truncateAndReload",
-        what="producer snapshots survive the truncation of their records",
+        description="producer snapshots survive the truncation of their records",
         reintroduce=_keep_snapshots_of_what_was_cut,
         first_seed=None,
     ),
     Bug(
         name="restore from snapshots only",
         source="UnifiedLog.rebuildProducerState",
-        what="after a start or truncation the producer state comes from snapshots only",
+        description="after a start or truncation, the producer state is loaded from snapshots only",
         reintroduce=_forget_what_no_snapshot_has,
         first_seed=5,
     ),
     Bug(
-        name="acknowledge duplicates at once",
+        name="acknowledge duplicates too early",
         source="ReplicaManager.appendRecords",
-        what="a duplicate batch is acknowledged before it is replicated",
+        description="a duplicate batch is acknowledged before it is replicated",
         reintroduce=_acknowledge_duplicates_at_once,
         first_seed=0,
     ),

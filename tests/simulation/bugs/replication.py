@@ -1,4 +1,4 @@
-"""Bugs of replication: truncation, high watermark, in-sync replicas, elections."""
+"""Bugs of replication: truncation, high watermark, in-sync replicas and elections."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _answer_in_a_later_leadership(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> ErrorCode | None:
         if self.is_leader:
             return outcome(self, required_offset, self.leadership_count)
-        # As one that fails a request at its deadline alone.
+        # Without a leader the request is not failed before its timeout.
         del leadership_count
         return None
 
@@ -100,35 +100,37 @@ BUGS = (
     Bug(
         name="truncate to own high watermark",
         source="KIP-101 (KAFKA-1211)",
-        what="a new follower truncates its log to its own high watermark",
+        description="a new follower truncates its log to its own high watermark",
         reintroduce=_truncate_to_own_high_watermark,
         first_seed=0,
     ),
     Bug(
-        name="compare offsets only",
+        name="compare only offsets",
         source="KIP-101",
-        what="a follower truncates its log only if it is longer than the leader's",
+        description="a follower truncates its log only if it is longer than the leader's",
         reintroduce=_compare_offsets_alone,
         first_seed=3,
     ),
     Bug(
-        name="compare epoch ends only",
+        name="compare only the ends of leader epochs",
         source="KIP-279 (KAFKA-6361)",
-        what="the leader returns an end offset for an epoch that it never had",
+        description=(
+            "the leader returns an end offset for a leader epoch that its log does not contain"
+        ),
         reintroduce=_compare_ends_of_epochs_alone,
         first_seed=11,
     ),
     Bug(
         name="ignore joining replicas",
         source="KIP-497 (KAFKA-8836)",
-        what="the high watermark ignores replicas whose join of the ISR is pending",
+        description="the high watermark ignores replicas that the leader is adding to the ISR",
         reintroduce=_ignore_who_joins,
         first_seed=0,
     ),
     Bug(
-        name="shrink the ISR at once",
+        name="shrink the ISR too early",
         source="KIP-497 (KAFKA-8836)",
-        what=(
+        description=(
             "a leader ignores lagging replicas before the controller has removed them from the ISR"
         ),
         reintroduce=_shrink_at_once,
@@ -137,14 +139,14 @@ BUGS = (
     Bug(
         name="complete in a later leader epoch",
         source="DelayedProduce, Partition.checkEnoughReplicasReachOffset",
-        what="the high watermark of a later leader epoch completes an acks=all request",
+        description="the high watermark of a later leader epoch completes an acks=all request",
         reintroduce=_answer_in_a_later_leadership,
         first_seed=11,
     ),
     Bug(
         name="expose a lagging high watermark",
         source="KIP-207 (KAFKA-2334)",
-        what=(
+        description=(
             "a new leader exposes its high watermark before it has caught up with committed offsets"
         ),
         reintroduce=_tell_a_high_watermark_that_lags,
@@ -153,14 +155,14 @@ BUGS = (
     Bug(
         name="out of range above the high watermark",
         source="KIP-207 (KAFKA-2334)",
-        what="a new leader rejects a fetch at a committed offset above its high watermark",
+        description="a new leader rejects a fetch at a committed offset above its high watermark",
         reintroduce=_out_of_range_above_the_high_watermark,
         first_seed=3,
     ),
     Bug(
-        name="elect uncleanly",
+        name="unclean leader election by default",
         source="KIP-106",
-        what="an out-of-sync replica is elected by default if no in-sync replica is up",
+        description="an out-of-sync replica is elected by default if no in-sync replica is alive",
         reintroduce=_elect_uncleanly,
         first_seed=52,
     ),

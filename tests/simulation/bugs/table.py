@@ -1,4 +1,4 @@
-"""All bugs that can be reintroduced, and their table in docs/simulation.md.
+"""All bugs that tests can reintroduce, and their table in docs/simulation.md.
 
 `python -m tests.simulation.bugs.table` prints the table.
 """
@@ -28,16 +28,18 @@ def all_bugs() -> list[Bug]:
 
 
 def detected_bugs() -> list[Bug]:
-    """Return the detected bugs."""
+    """Return the bugs that the simulation detects."""
     return [bug for bug in all_bugs() if bug.first_seed is not None]
 
 
 def table() -> str:
-    """Return the Markdown table of the docs."""
+    """Return the table of bugs in Markdown."""
     lines = ["| bug | what it does | from | seed |", "| --- | --- | --- | ---: |"]
     for part, bugs in BUGS.items():
         lines.append(f"| **{part}** | | | |")
-        lines += [f"| {bug.name} | {bug.what} | {bug.source} | {_found(bug)} |" for bug in bugs]
+        lines += [
+            f"| {bug.name} | {bug.description} | {bug.source} | {_found(bug)} |" for bug in bugs
+        ]
     return "\n".join(lines)
 
 

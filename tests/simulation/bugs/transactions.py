@@ -1,4 +1,4 @@
-"""Bugs of transactions: coordinator, markers, last stable offset, pending offsets."""
+"""Bugs of transactions: coordinator, markers, last stable offset and pending offsets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from tests.simulation.bugs.bug import Bug
 
 def _high_watermark_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     def last_stable_offset(self: Partition) -> int:
-        # What is decided is asked of one high watermark, and the bound is another.
+        # Two values of the high watermark are used: the log end offset decides which transactions
+        # are complete, and the high watermark limits the result.
         first = self.log.producers.first_unstable_offset(self.log.log_end_offset)
         return self.high_watermark if first is None else min(first, self.high_watermark)
 
@@ -152,105 +153,110 @@ BUGS = (
     Bug(
         name="last stable offset from a high watermark read twice",
         source="UnifiedLog.fetchLastStableOffsetMetadata",
-        what="a transaction counts as completed before its marker is replicated",
+        description="a transaction counts as completed before its marker is replicated",
         reintroduce=_high_watermark_read_twice,
         first_seed=0,
-        needs=has_transactions,
+        applies_to=has_transactions,
     ),
     Bug(
         name="delayed fetch drops the aborted list",
         source="DelayedFetch, FetchPartitionData.abortedTransactions",
-        what="a delayed read_committed fetch has no list of aborted transactions",
+        description="the response to a delayed read_committed fetch lacks the aborted transactions",
         reintroduce=_delayed_fetch_drops_aborted_list,
         first_seed=0,
-        needs=has_transactions,
+        applies_to=has_transactions,
     ),
     Bug(
         name="marker acknowledged before offsets materialise",
         source="GroupCoordinator.scheduleHandleTxnCompletion",
-        what="a group coordinator acknowledges a marker before it is replicated",
+        description="a group coordinator acknowledges a marker before it is replicated",
         reintroduce=_acknowledge_marker_before_offsets,
         first_seed=15,
-        needs=has_transactions,
+        applies_to=has_transactions,
     ),
     Bug(
         name="late produce after abort",
         source="KIP-890 part 1 (KAFKA-14402)",
-        what="a batch starts a transaction that its coordinator has ended or never added",
+        description=(
+            "a batch is appended although the coordinator has ended its transaction or never added "
+            "the partition"
+        ),
         reintroduce=_verify_nothing,
         first_seed=0,
-        needs=has_transactions,
+        applies_to=has_transactions,
     ),
     Bug(
         name="abort without epoch bump",
         source="KIP-360, TransactionCoordinator.abortTimedOutTransactions",
-        what="a transaction times out, and its producer keeps its epoch",
+        description="the producer epoch is not bumped when a transaction times out",
         reintroduce=_abort_without_epoch_bump,
         first_seed=164,
-        needs=has_transactions_of_version_1,
+        applies_to=has_transactions_of_version_1,
     ),
     Bug(
-        name="answer before PREPARE is replicated",
+        name="respond before PREPARE is replicated",
         source="TransactionStateManager.appendTransactionToLog",
-        what="EndTxn and InitProducerId succeed before PREPARE is replicated",
+        description="EndTxn and InitProducerId succeed before PREPARE is replicated",
         reintroduce=_answer_before_prepare_is_replicated,
         first_seed=10,
-        needs=has_transactions,
+        applies_to=has_transactions,
     ),
     Bug(
         name="accept markers of old coordinators",
         source="ProducerAppendInfo.checkCoordinatorEpoch",
-        what="a delayed marker ends a later transaction",
+        description="a delayed marker ends a later transaction",
         reintroduce=_take_markers_of_old_coordinators,
         first_seed=None,
-        needs=has_transactions,
+        applies_to=has_transactions,
     ),
     Bug(
-        name="forget the aborted index after a crash",
+        name="lose the aborted transaction index after a crash",
         source="LogSegment.recover, TransactionIndex",
-        what="recovery does not rebuild the index of aborted transactions",
+        description="recovery does not rebuild the index of aborted transactions",
         reintroduce=_forget_aborted_index_after_a_crash,
         first_seed=27,
-        needs=has_transactions,
+        applies_to=has_transactions,
     ),
     Bug(
-        name="forget prepared transactions",
+        name="lose prepared transactions",
         source="TransactionStateManager.loadTransactionsForTxnTopicPartition",
-        what="a new coordinator does not complete prepared transactions",
+        description="a new coordinator does not complete prepared transactions",
         reintroduce=_forget_what_is_prepared,
         first_seed=3,
-        needs=has_transactions,
+        applies_to=has_transactions,
     ),
     Bug(
         name="do not fence zombies",
         source="KIP-98, InitProducerId",
-        what="InitProducerId returns the epoch of the previous producer",
+        description="InitProducerId returns the producer epoch of the previous producer",
         reintroduce=_let_zombies_live,
         first_seed=0,
-        needs=has_transactions,
+        applies_to=has_transactions,
     ),
     Bug(
-        name="give up markers",
+        name="do not retry markers",
         source="TransactionMarkerRequestCompletionHandler",
-        what="a marker that a partition rejects temporarily counts as written",
+        description=(
+            "a marker counts as written after a partition rejected it with a retriable error"
+        ),
         reintroduce=_give_markers_up,
         first_seed=3,
-        needs=has_transactions,
+        applies_to=has_transactions,
     ),
     Bug(
-        name="end with any epoch",
+        name="accept EndTxn with any producer epoch",
         source="KIP-98, TransactionCoordinator.endTransaction",
-        what="a fenced producer can end its successor's transaction",
+        description="a fenced producer can end its successor's transaction",
         reintroduce=_end_with_any_epoch,
         first_seed=121,
-        needs=has_transactions_of_version_1,
+        applies_to=has_transactions_of_version_1,
     ),
     Bug(
-        name="forget pending offsets",
+        name="ignore pending offsets",
         source="KIP-447 (KAFKA-8587)",
-        what="require_stable ignores pending offsets of open transactions",
+        description="OffsetFetch with require_stable ignores pending offsets of open transactions",
         reintroduce=_forget_pending_offsets,
         first_seed=0,
-        needs=has_transactions,
+        applies_to=has_transactions,
     ),
 )
