@@ -23,7 +23,7 @@ NO_AUTHORIZER: Final = "No Authorizer is configured."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedFilter:
-    """A filter with the codes of the protocol. None matches every value."""
+    """A filter as in a request, with the numeric codes of enums. `None` matches any value."""
 
     resource_type_filter: int
     resource_name_filter: str | None

@@ -7,12 +7,12 @@ The error is NOT_ENOUGH_REPLICAS if the ISR is too small before the append,
 NOT_ENOUGH_REPLICAS_AFTER_APPEND if it became too small afterwards, and NOT_LEADER_OR_FOLLOWER if
 the leader has changed.
 
-The request contains one batch per partition, in format 2, which the log validates. Validation
-errors are INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP and sequence
-errors. Before version 7, zstd is rejected with UNSUPPORTED_COMPRESSION_TYPE (KIP-110). Responses
-contain the invalid records from version 8 on (KIP-467) and the current leader from version 10 on
-(KIP-951). Topics are identified by topic id from version 13 on (KIP-516). Clients cannot write to
-internal topics (INVALID_TOPIC_EXCEPTION).
+The request contains one batch per partition, in message format v2, which the log validates.
+Validation errors are INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP and
+sequence errors. Before version 7, zstd is rejected with UNSUPPORTED_COMPRESSION_TYPE (KIP-110).
+Responses contain the invalid records from version 8 on (KIP-467) and the current leader from
+version 10 on (KIP-951). Topics are identified by topic id from version 13 on (KIP-516). Clients
+cannot write to internal topics (INVALID_TOPIC_EXCEPTION).
 
 A request with a transactional batch needs a transactional id (otherwise
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED) and a single producer (otherwise

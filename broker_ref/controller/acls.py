@@ -43,7 +43,7 @@ def created_acls(
 def deleted_acls(
     existing: AclCache, filters: Sequence[AclFilter]
 ) -> tuple[list[MetadataRecord], list[tuple[Acl, ...] | ApiError]]:
-    """Return the records for the matching ACLs, and the ACLs that match each filter."""
+    """Return the records, and for each filter the ACLs that matched it, or its error."""
     outcomes: list[tuple[Acl, ...] | ApiError] = []
     removed: dict[MetadataRecord, None] = {}
     for one in filters:

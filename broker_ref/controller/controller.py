@@ -409,9 +409,9 @@ class Controller:
         return outcomes
 
     def delete_acls(self, filters: Sequence[AclFilter]) -> list[tuple[Acl, ...] | ApiError]:
-        """Delete the ACLs that match any filter together.
+        """Delete all ACLs that match at least one of the filters, in one commit.
 
-        Return the ACLs that match each filter, or its error.
+        Return, for each filter, the ACLs that matched it, or its error.
         """
         records, outcomes = deleted_acls(self.metadata.acls, filters)
         self._commit(records)

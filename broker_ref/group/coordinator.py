@@ -255,7 +255,8 @@ class GroupCoordinator:
         if owned.shard.state is ShardState.LOADING:
             raise ApiError(
                 ErrorCode.coordinator_load_in_progress,
-                f"This broker is loading the partition of group {group_id!r}. Retry later.",
+                f"This broker is still loading the partition of __consumer_offsets that stores "
+                f"group {group_id!r}. Retry later.",
             )
         return owned
 

@@ -207,7 +207,7 @@ def parse_batches(records: Buffer) -> tuple[BatchHeader, ...]:
 
     Raises: LogError(CORRUPT_MESSAGE) for an invalid length, an unknown magic byte or a wrong CRC;
     LogError(INVALID_RECORD) for magic 0 or 1, or if there is no complete batch. Since version 3,
-    Produce requests must use format 2 (`ProduceRequest.validateRecords`).
+    Produce requests must use message format v2 (`ProduceRequest.validateRecords`).
     """
     view = memoryview(records)
     headers: list[BatchHeader] = []
@@ -216,9 +216,9 @@ def parse_batches(records: Buffer) -> tuple[BatchHeader, ...]:
         if view[position + HEADER_UP_TO_MAGIC_BYTES - 1] != MAGIC:
             raise LogError(
                 ErrorCode.invalid_record,
-                "A record batch has format "
-                f"{view[position + HEADER_UP_TO_MAGIC_BYTES - 1]}, but format 2 is required. Use "
-                "a client that supports Produce version 3 or later.",
+                "A record batch has message format "
+                f"v{view[position + HEADER_UP_TO_MAGIC_BYTES - 1]}, but v2 is required. Use a "
+                "client that supports Produce version 3 or later.",
             )
         if size_bytes < HEADER_BYTES:
             raise LogError(

@@ -1,4 +1,4 @@
-"""Encode and decode single records in record format 2.
+"""Encode and decode single records in message format v2.
 
     record: length varint | attributes int8 | timestamp delta varlong | offset delta varint
             | key length varint (-1: null) | key | value length varint | value

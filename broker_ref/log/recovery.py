@@ -97,8 +97,8 @@ class LogLoader:
             raise CorruptLogError(
                 segments[-1].path,
                 segments[-1].size_bytes,
-                f"the log ends at offset {log_end_offset}, but it ended at offset "
-                f"{self.recovery_point} at the clean shutdown",
+                f"the log ends at offset {log_end_offset}, but at the last clean shutdown it ended "
+                f"at offset {self.recovery_point}",
             )
         if log_end_offset < self.log_start_offset:
             logger.warning(

@@ -38,7 +38,9 @@ def check_replicated(records: bytes, *, log_end_offset: int, directory: str) -> 
             or header.magic != MAGIC
             or header.last_offset_delta < 0
         ):
-            raise _corrupt(directory, f"there is no batch of format 2 at byte {position}")
+            raise _corrupt(
+                directory, f"there is no record batch in message format v2 at byte {position}"
+            )
         if end > length:
             break
         if header.base_offset < next_offset:

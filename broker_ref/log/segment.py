@@ -572,7 +572,7 @@ class LogSegment:
 def _chain_break(header: BatchHeader, next_offset: int, bytes_left: int) -> str | None:
     """Return the reason why a batch with this header cannot follow the previous batch, or None."""
     if header.size_bytes < HEADER_BYTES or header.magic != MAGIC:
-        return "there is no batch of format 2 at this position"
+        return "there is no record batch in message format v2 at this position"
     # The CRC does not cover base offsets. Compaction leaves gaps.
     if header.base_offset < next_offset or header.last_offset_delta < 0:
         return f"a batch has offset {header.base_offset}, but offset {next_offset} is expected"

@@ -254,7 +254,7 @@ class _Failure:
     message: str | None
 
     def struct(self, schema: type[Any], source: object) -> Any:
-        """Return an entity of `schema` for a struct or a value of the request."""
+        """Return an instance of `schema` with names and ids from a part of the request."""
         values: dict[str, Any] = {}
         for described in fields_of(schema):
             sources = self.mirror.sources(described.name, self.version)

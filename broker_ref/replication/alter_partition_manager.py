@@ -66,7 +66,7 @@ class AlterPartitionManager(Protocol):
     """The interface through which leaders propose ISR changes."""
 
     def submit(self, change: IsrChange, on_outcome: OnOutcome) -> None:
-        """Propose an ISR change; `on_outcome` is called once, in a later step.
+        """Propose an ISR change; `on_outcome` is called once, during a later event.
 
         If an earlier change to the partition is pending, `on_outcome` is called immediately with
         OPERATION_NOT_ATTEMPTED.

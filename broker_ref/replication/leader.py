@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaContext:
-    """The broker's services for replicas; `clock` returns the time of the current step."""
+    """The broker's services for replicas; `clock` returns the time of the current event."""
 
     broker_id: int
     broker_epoch: Callable[[], int]

@@ -60,7 +60,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetcherContext:
-    """The broker's services for fetchers; `clock` returns the time of the current step."""
+    """The broker's services for fetchers; `clock` returns the time of the current event."""
 
     config: BrokerConfig
     outbox: Outbox

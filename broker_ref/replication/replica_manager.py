@@ -77,7 +77,7 @@ class ReplicaManager:
         """Open the logs of all partitions on this broker. Raises: CorruptLogError, StorageError.
 
         Replicas are neither leaders nor followers before the first `apply_metadata`. `clock`
-        returns the time of the current step. Periodic tasks use `schedule`, and followers send
+        returns the time of the current event. Periodic tasks use `schedule`, and followers send
         fetch requests through `outbox`.
         """
         self.storage_failed: str | None = None

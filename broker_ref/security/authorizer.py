@@ -77,7 +77,7 @@ def parse_super_users(text: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandardAuthorizer:
-    """Decides with the ACLs in `acls`, which change over time."""
+    """Authorizes operations based on the ACLs in `acls`, which change over time."""
 
     acls: AclCache
     super_users: frozenset[str] = frozenset()

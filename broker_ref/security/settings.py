@@ -160,7 +160,7 @@ def node_settings(configs: SecurityConfigs, listener: ListenerSettings, name: st
     if listener.sasl.mechanisms[mechanism].tokens is not None:
         raise InvalidBrokerConfigError(
             name,
-            f"broker_ref cannot obtain signed tokens, so {name} must be another mechanism than "
+            f"broker_ref cannot obtain signed tokens, so {name} must be a mechanism other than "
             f"{OAUTHBEARER}.",
         )
     required = ("unsecuredLoginStringClaim_sub",) if mechanism == OAUTHBEARER else _CREDENTIALS

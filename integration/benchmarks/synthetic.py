@@ -1,8 +1,8 @@
-"""Python data sources that do no work, as an upper limit for every Python data source.
+"""Python data sources that do no work: their throughput is the upper bound for any other one.
 
-Contains a source that fabricates rows with our columns, a sink that drops rows, and a streaming
-source and sink. Invariant: they do the minimum that Spark requires, with the same columns and the
-same number of tasks as the compared side.
+Contains a source that generates rows, a sink that drops rows, and a streaming source and sink.
+Invariant: they do only what Spark requires, with the same columns and the same number of tasks as
+the connector that they are compared with.
 """
 
 from __future__ import annotations

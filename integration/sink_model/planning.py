@@ -161,7 +161,7 @@ def _after_roll_forward(action: DriverAction, state: State) -> State:
 
 
 def mark(action: DriverAction) -> Transitions:
-    """Write the finished mark of a decision without lost rows (`plan.mark`)."""
+    """Mark a decision that has no lost rows as finished (`plan.mark`)."""
     (query, number), *others = action.driver.unfinished
     after = action.go_to(
         action.state,

@@ -105,8 +105,9 @@ class FetchErrors:
                 position,
                 f"{sentence(self.operation(position))} failed: the range ends at offset "
                 f"{end_offset}, but {existing}, and these offsets have not changed for "
-                f"{self.timeout_s:g} s. With 'kafka.isolation.level' read_committed, a fetch ends "
-                "at the last stable offset, which is the start of the oldest open transaction.",
+                f"{self.timeout_s:g} s. With 'kafka.isolation.level' set to read_committed, a "
+                "fetch ends at the last stable offset, which is the start of the oldest open "
+                "transaction.",
                 advice="Wait until that transaction ends, end it with kafka-transactions.sh, or "
                 "set 'kafka.isolation.level' to 'read_uncommitted'.",
             )

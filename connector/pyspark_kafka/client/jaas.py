@@ -214,7 +214,7 @@ def _oauthbearer(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _trust_store(store: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties for the authorities of the token endpoint."""
+    """Return the properties for the CA certificates that verify the token endpoint."""
     try:
         properties = tls_properties(store)
     except OptionError:  # it would name an option that the user did not set

@@ -96,7 +96,8 @@ class DecodeResult:
 class Decode(Protocol):
     """The type of `decode`, which decodes the records of one partition in a Fetch response.
 
-    `data` contains record batches of format 2 (KIP-98). An incomplete batch at the end is ignored.
+    `data` contains record batches in message format v2 (KIP-98). An incomplete batch at the end is
+    ignored.
     The result contains neither control records nor records of aborted transactions. Batches and
     records are validated in order, up to the end of the range. Raises `CorruptBatchError` for
     corrupt bytes, and `KafkaError` for valid records that do not fit the columns. No input causes a

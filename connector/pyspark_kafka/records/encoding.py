@@ -24,7 +24,7 @@ NO_SEQUENCE: Final = -1
 """The values for a producer without idempotence (`RecordBatch` in Kafka)."""
 
 HEADER_BYTES: Final = 61
-"""The size of the header of a batch of format 2."""
+"""The size of the header of a record batch in message format v2."""
 
 LENGTH_BYTES_MAX: Final = 2**31 - 1
 """The maximum value of the length field of a batch."""
@@ -90,9 +90,10 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedBatch:
-    """One record batch of format 2 (KIP-98) with base offset 0 and partition leader epoch -1.
+    """One record batch in message format v2 (KIP-98).
 
-    `data` is read-only and owns its memory.
+    Its base offset is 0 and its partition leader epoch is -1. `data` is read-only and owns
+    its memory.
     """
 
     partition: int

@@ -304,11 +304,13 @@ class StreamPlanner:
             if committed and high_watermarks[partition] >= start[partition]:
                 raise OffsetError(
                     f"The query has read {partition} up to offset {start[partition]} with "
-                    "'kafka.isolation.level' read_uncommitted, but this micro-batch ends at offset "
-                    f"{end[partition]}, which was the last stable offset when it was planned.",
-                    advice="Remove the newest file in the checkpoint's 'offsets' directory; the "
-                    "'commits' directory has no file with the same name. Then continue with "
-                    "read_uncommitted, or wait until no transaction is open.",
+                    "'kafka.isolation.level' set to read_uncommitted, but this micro-batch ends at "
+                    f"offset {end[partition]}, which was the last stable offset when it was "
+                    "planned.",
+                    advice="Check that the checkpoint's 'commits' directory has no file with the "
+                    "name of the newest file in its 'offsets' directory, and remove that file from "
+                    "'offsets'. Then continue with read_uncommitted, or wait until no transaction "
+                    "is open.",
                     option="kafka.isolation.level",
                     topic=partition.topic,
                     partition=partition.partition,

@@ -94,7 +94,10 @@ class FetchedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResponse:
-    """A Fetch response. `endpoints` are the brokers of all `current_leader`s (version 16)."""
+    """A Fetch response.
+
+    `endpoints` contains the brokers that `current_leader` fields refer to (from version 16 on).
+    """
 
     throttle_ms: int
     error_code: ErrorCode

@@ -309,7 +309,7 @@ def _load_authorities(context: ssl.SSLContext, settings: TlsSettings) -> None:
                 capath=settings.ca_location if is_directory else None,
             )
         if settings.ca_pem is not None:
-            # Comments can contain other characters than ASCII.
+            # Comments can contain characters other than ASCII.
             ascii_only = _normalized(settings.ca_pem).encode("ascii", "ignore").decode()
             context.load_verify_locations(cadata=ascii_only)
         if settings.ca_location is None and settings.ca_pem is None:

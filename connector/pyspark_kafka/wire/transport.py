@@ -175,9 +175,9 @@ def connected_socket(
             reasons.append(reason_of(error))
         except OverflowError as error:
             reasons.append(str(error))
-    of_family = "" if family == "any" else f" of the family {family}"
+    version = "" if family == "any" else f"IP{family} "
     raise TransportError(
-        "; ".join(dict.fromkeys(reasons)) or f"the host name has no address{of_family}"
+        "; ".join(dict.fromkeys(reasons)) or f"the host name has no {version}address"
     )
 
 

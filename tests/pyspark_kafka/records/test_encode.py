@@ -130,7 +130,7 @@ def test_slices_are_encoded_without_the_other_rows(encode: Encode) -> None:
         part = whole.slice(start, length)
         copy = pa.RecordBatch.from_pylist(part.to_pylist(), schema=part.schema)
         assert encode(part, encoding()) == encode(copy, encoding())
-    # The child arrays have other offsets than their parents.
+    # The offsets of the child arrays differ from those of their parents.
     pairs = whole.column("headers").values
     lists = pa.ListArray.from_arrays(pa.array([0, 0, 2, 5], pa.int32()), pairs.slice(3, 6))
     (batch,) = encode(pa.RecordBatch.from_pydict({"headers": lists.slice(1)}), encoding())

@@ -65,9 +65,8 @@ def check(report: Report, request: RepairRequest, *, names_topic: bool) -> None:
     sink_id, topic = report.sink_id, report.commit_topic
     if report.damage is not None and not (request.forget and request.accept_loss):
         raise ExactlyOnceError(
-            f"The decisions of transactionalId '{sink_id}' cannot be read: {report.damage.what} "
-            "Transactions that seem to be undecided may belong to a decided batch. Therefore "
-            "nothing was changed.",
+            f"{report.damage.what} Transactions that appear undecided may belong to a decided "
+            "batch, so the command changed nothing.",
             advice=report.damage.advice,
             topic=topic,
             transactional_id=sink_id,
@@ -83,7 +82,7 @@ def check(report: Report, request: RepairRequest, *, names_topic: bool) -> None:
         )
     if report.has_commit_topic and not (report.damage or report.decisions or names_topic):
         raise ExactlyOnceError(
-            f"The commit topic '{topic}' contains no decision of transactionalId '{sink_id}'. If "
+            f"The commit topic '{topic}' contains no decision for transactionalId '{sink_id}'. If "
             "the sink's option 'commitTopic' names another topic, a repair would abort "
             "transactions that are decided in that topic. Nothing was changed.",
             advice=f"If this is the right topic, add --commit-topic {topic}. Otherwise pass the "
