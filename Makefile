@@ -19,7 +19,7 @@ ONLY_ON_KAFKA := spark/test_cluster_faults.py spark/test_driver_kill.py
 NOT_ON_KAFKA := conformance/tools spark/test_checkpoint_interchange.py spark/test_options_errors.py
 
 # Tests mostly wait, so several run in parallel. The tests of a file run in the same process.
-AT_ONCE := -n 3 --dist loadfile --no-loadscope-reorder
+AT_ONCE := -n 3 --dist loadfile --no-loadscope-reorder --durations=20
 
 # These take a third of the time: kills at random, other programs, and packages.
 ONLY_IN_TEST_ALL := broker_ref/scenarios/test_kill_9.py broker_ref/test_kill.py chaos conformance/tools \

@@ -34,6 +34,7 @@ from tests.pyspark_kafka.client.test_fetch import fetch_range
 from tests.pyspark_kafka.wire.scripted import ScriptedBroker
 
 pytestmark = [pytest.mark.timeout(240)]
+RETRIED = pytest.mark.slow  # The client tries to connect for 10 seconds.
 
 COMMITTED = IsolationLevel.READ_COMMITTED
 USER, PASSWORD = "alice", "alice-secret"
@@ -265,10 +266,12 @@ def test_missing_client_certificate(secured: Cluster) -> None:
     [
         ("TLS", "PLAINTEXT", "TLS alert"),
         ("SASL_TLS", "SASL_PLAINTEXT", "TLS alert"),
-        ("SASL", "SASL_SSL", "closed the connection during the TLS handshake"),
+        pytest.param(
+            "SASL", "SASL_SSL", "closed the connection during the TLS handshake", marks=RETRIED
+        ),
         ("TLS", "SASL_SSL", "listener without SASL"),
-        ("SASL", "PLAINTEXT", "closed the connection"),
-        ("SASL_TLS", "SSL", "closed the connection"),
+        pytest.param("SASL", "PLAINTEXT", "closed the connection", marks=RETRIED),
+        pytest.param("SASL_TLS", "SSL", "closed the connection", marks=RETRIED),
     ],
 )
 def test_wrong_protocol(listener: str, protocol: str, expected: str, secured: Cluster) -> None:
@@ -280,6 +283,7 @@ def test_wrong_protocol(listener: str, protocol: str, expected: str, secured: Cl
     assert "'kafka.security.protocol'" in error.advice
 
 
+@RETRIED
 def test_tls_to_a_listener_without_tls(secured: Cluster) -> None:
     kafka = trusting(secured) | {"security_protocol": "SSL"}
     error = failure(options(secured.bootstrap_servers, **kafka))
@@ -287,6 +291,7 @@ def test_tls_to_a_listener_without_tls(secured: Cluster) -> None:
     assert error.option == "kafka.security.protocol"
 
 
+@RETRIED
 def test_broker_that_never_ends_the_handshake(secured: Cluster) -> None:
     kafka = trusting(secured) | {"security_protocol": "SSL"}
     with ScriptedBroker(lambda peer: peer.hang()) as broker:
