@@ -19,7 +19,7 @@ ONLY_ON_KAFKA := spark/test_cluster_faults.py spark/test_driver_kill.py
 NOT_ON_KAFKA := conformance/tools spark/test_checkpoint_interchange.py spark/test_options_errors.py
 
 # Tests mostly wait, so several run in parallel. The tests of a file run in the same process.
-AT_ONCE := -n 3 --dist loadfile --no-loadscope-reorder --durations=20
+AT_ONCE := -n 4 --dist loadfile --no-loadscope-reorder --durations=20
 
 # These take a third of the time: kills at random, other programs, and packages.
 ONLY_IN_TEST_ALL := broker_ref/scenarios/test_kill_9.py broker_ref/test_kill.py chaos conformance/tools \
@@ -85,13 +85,14 @@ java: python
 demo: java $(VENV)/.ready ## real logs through Spark and the reference broker, with a kill half-way
 	@$(BIN)/python examples/demo.py
 
-test: java $(VENV)/.ready ## the tests on the reference broker (about 11 minutes on two cores)
+test: java $(VENV)/.ready ## the tests on the reference broker (about 9 minutes on two cores)
 	$(call fast_spark)
 	$(BIN)/pytest $(AT_ONCE) -m "not full" $(ONLY_IN_TEST_ALL:%=--ignore=tests/%) $(ONLY_ON_KAFKA:%=--ignore=tests/%)
 
-test-all: java lint docs ## every test: also kills at random, Apache Kafka, every PySpark (about an hour)
+# Three at a time: it also kills the processes of whole clusters, which need the cores to recover.
+test-all: java lint docs ## every test: also kills at random, Apache Kafka, every PySpark (less than an hour)
 	$(call fast_spark)
-	$(BIN)/pytest $(AT_ONCE) -m "not by_hand" $(ONLY_ON_KAFKA:%=--ignore=tests/%)
+	$(BIN)/pytest $(AT_ONCE) -n 3 -m "not by_hand" $(ONLY_ON_KAFKA:%=--ignore=tests/%)
 	$(MAKE) --no-print-directory test-kafka test-pysparks
 
 test-kafka: java $(VENV)/.ready ## what tests state about Kafka, on Apache Kafka itself
@@ -140,7 +141,7 @@ docs: $(VENV)/.ready $(DOCS)/.ready ## the documentation as a site, in build/sit
 	@$(DOCS)/bin/zensical build --strict --config-file build/zensical.toml
 
 check: lint ## format, lint, types, import contracts, fast tests (2 minutes): run before each commit
-	$(BIN)/pytest $(AT_ONCE) -n 4 -m "not spark and not slow and not full"
+	$(BIN)/pytest $(AT_ONCE) -m "not spark and not slow and not full"
 
 lint: $(VENV)/.ready ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
