@@ -73,7 +73,7 @@ def validate(request: DeleteAclsRequest) -> None:
 def handle(
     context: ControllerContext, call: Call, request: DeleteAclsRequest
 ) -> DeleteAclsResponse:
-    """Delete the ACLs that match any filter together."""
+    """Delete all ACLs that match at least one of the filters, in one commit."""
     del call
     if context.authorizer is None:
         disabled = DeleteAclsFilterResult(
