@@ -79,11 +79,11 @@ def _seconds(text: str) -> int:
 
 
 def _parser() -> _Parser:
-    parser = _Parser(prog="python -m pyspark_kafka", description="Tools of pyspark-kafka.")
+    parser = _Parser(prog="python -m pyspark_kafka", description="Tools for pyspark-kafka.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     transactions = commands.add_parser(
         "transactions",
-        help="show, recover or forget the state of a sink with transactionalId",
+        help="show, recover or forget the state of an exactly-once sink",
         description="Shows the decisions and the open transactions of an exactly-once sink, the "
         "owner of its transactionalId, and the partitions in which read_committed consumers wait "
         "for its transactions. Changes nothing without --yes.",
@@ -91,7 +91,7 @@ def _parser() -> _Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     transactions.add_argument(
-        "--id", required=True, metavar="ID", help="the sink's option transactionalId"
+        "--id", required=True, metavar="ID", help="the sink's transactionalId option"
     )
     transactions.add_argument(
         "--bootstrap-servers",
@@ -198,7 +198,8 @@ def _options(parsed: argparse.Namespace) -> SinkOptions:
 def _command_config(path: str | None) -> dict[str, str]:
     """Return the settings of a file as `kafka.*` options. Raises `OptionError`.
 
-    Like Kafka's tools, it reads ISO 8859-1 (`Utils.loadProps`): other characters are escaped.
+    The encoding is ISO 8859-1, as in Kafka's tools (`Utils.loadProps`). Other characters are
+    escaped.
     """
     if path is None:
         return {}
@@ -207,7 +208,7 @@ def _command_config(path: str | None) -> dict[str, str]:
     except OSError as error:
         what = f"The file {path!r} of --command-config cannot be read: {error.strerror}."
         raise OptionError(what, advice="Correct the path.", option=_COMMAND_CONFIG) from None
-    except ValueError as error:  # a malformed file, or a path that cannot be a path
+    except ValueError as error:  # a malformed file, or an invalid path
         what = f"The file {path!r} of --command-config is not a Java properties file: {error}."
         raise OptionError(what, advice="Correct the file.", option=_COMMAND_CONFIG) from None
     return {f"kafka.{name}": value for name, value in settings.items()}

@@ -41,10 +41,10 @@ PRODUCE_SCHEMA: Final = pa.schema(
         pa.field("headers", HEADERS_TYPE),
     ]
 )
-"""The columns of the rows for `Producer.send`. The `topic` column may be dictionary-encoded.
+"""The columns that `Producer.send` writes. The `topic` column may be dictionary-encoded.
 
 If `partition` is null, the partitioner chooses the partition. It uses the murmur2 hash of the key,
 as the default partitioner of the Java client does. Rows without a key go to one partition for a
-while before the partitioner switches to another one. If `timestamp` is null, the record gets the
-time at which the row is sent.
+while before the partitioner switches to another. If `timestamp` is null, the record gets the time
+at which the row is sent.
 """

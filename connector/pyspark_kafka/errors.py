@@ -2,12 +2,12 @@
 
     PysparkKafkaError
     ├── OptionError                    invalid option; also a ValueError
-    ├── SchemaError                    invalid column of the schema or DataFrame; also a ValueError
+    ├── SchemaError                    invalid column in the schema or DataFrame; also a ValueError
     ├── RowError                       a row that cannot be written; also a ValueError
     ├── OffsetError                    malformed offsets, or offsets of the wrong partitions
     │   └── CheckpointError            invalid offsets in a checkpoint
     ├── DataLossError                  unread records no longer exist (`failOnDataLoss`)
-    ├── ExactlyOnceError               errors of the sink with `transactionalId`
+    ├── ExactlyOnceError               errors of the exactly-once sink
     │   ├── SinkFencedError            another run with this `transactionalId` has taken over
     │   ├── StaleBatchError            old driver, or checkpoint restored from an older copy
     │   ├── BatchNotCommittedError     no row of the batch will become visible
@@ -121,7 +121,7 @@ class CheckpointError(OffsetError):
 
 
 class DataLossError(PysparkKafkaError):
-    """Records that the query must read no longer exist: they or their topic were deleted."""
+    """Records that the query must read, or their topic, no longer exist."""
 
     remedy = (
         "Start the query from offsets that exist, or set 'failOnDataLoss' to 'false' to continue "
@@ -206,8 +206,8 @@ class UnknownTopicOrPartitionError(KafkaError):
     """A topic or partition does not exist, or the principal is not allowed to describe it."""
 
     remedy = (
-        "Create the topic, correct its name, or grant the principal DESCRIBE on the topic: without "
-        "this ACL, the brokers respond as if the topic did not exist."
+        "Create the topic, correct its name, or grant the principal DESCRIBE on the topic. "
+        "Without this ACL, the brokers respond as if the topic did not exist."
     )
 
 
@@ -276,6 +276,6 @@ class ProtocolError(KafkaError):
 
 
 class UnsupportedVersionError(KafkaError):
-    """This client and the broker do not support a common version of a request."""
+    """The broker does not support any version of a request that this client supports."""
 
     remedy = "Upgrade the broker."

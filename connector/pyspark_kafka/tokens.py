@@ -1,9 +1,10 @@
-"""The port for sources of OAUTHBEARER tokens. Implement `TokenProvider` to add a source.
+"""The interface for sources of OAUTHBEARER tokens. Implement `TokenProvider` to add a source.
 
-A provider is a function. Name it in the option `kafka.sasl.oauthbearer.token.provider`: as
-`module:callable`, or with the name that a package registers in the entry-point group
+A provider is a function. Set the option `kafka.sasl.oauthbearer.token.provider` to
+`module:callable`, or to the name that a package registers in the entry-point group
 `pyspark_kafka.token_providers`. Options with the prefix `kafka.sasl.oauthbearer.token.provider.`
-become its settings. The module must be installed on the driver and on all executors.
+are passed to the provider as settings. The module must be installed on the driver and on all
+executors.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Token:
 
 
 class TokenProvider(Protocol):
-    """Returns a valid token. The connector keeps it until 80 % of its life has passed.
+    """Returns a valid token. The connector keeps it until 80% of its lifetime has passed.
 
     `settings` contains `bootstrap.servers` and the options with the provider's prefix, in lower
     case, without the prefix, and with resolved config provider references. Any exception means that

@@ -7,7 +7,7 @@ import gc
 from pyspark import TaskContext
 
 _is_frozen = False
-"""Whether the objects are frozen. gc.get_freeze_count() would take milliseconds in each task."""
+"""Whether this process froze its objects. `gc.get_freeze_count()` would take milliseconds."""
 
 
 def freeze_garbage_collector() -> None:

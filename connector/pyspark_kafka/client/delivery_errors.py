@@ -59,7 +59,7 @@ class DeliveryErrors:
             topic,
             partition,
             f"{self.bootstrap_servers} did not acknowledge it within '{TIMEOUT_OPTION}' "
-            f"({last_failure or 'no error was seen'})",
+            f"({last_failure or 'no error was reported'})",
             advice="Check that the brokers are running and can be reached, and that the partition "
             "has a leader and at least 'min.insync.replicas' in-sync replicas. To wait longer, "
             f"raise '{TIMEOUT_OPTION}'.",
@@ -75,8 +75,8 @@ class DeliveryErrors:
     ) -> DeliveryError:
         """Return the error for a rejected request after which the transaction cannot continue."""
         return DeliveryError(
-            f"{what} The transaction of transactional id {transactional_id!r} has ended or must be "
-            f"aborted, for example because it timed out. {_ROWS_ABORTED}",
+            f"{what} The transaction with transactional id {transactional_id!r} has ended or must "
+            f"be aborted, for example because it timed out. {_ROWS_ABORTED}",
             advice="If transactions time out, raise 'transactionTimeout'.",
             topic=None if partition is None else partition.topic,
             partition=None if partition is None else partition.partition,
@@ -94,9 +94,9 @@ class DeliveryErrors:
     ) -> ProducerFencedError:
         """Return the error for a request that was rejected because the producer was fenced."""
         return ProducerFencedError(
-            f"{what} Transactional id {transactional_id!r} is now owned by another producer, or "
-            "its transaction was aborted because it timed out or a newer run of the query started. "
-            f"{_ROWS_ABORTED}",
+            f"{what} Either another producer now owns transactional id {transactional_id!r}, or "
+            "its transaction was aborted because it timed out or because a newer run of the "
+            f"query started. {_ROWS_ABORTED}",
             topic=None if partition is None else partition.topic,
             partition=None if partition is None else partition.partition,
             group_id=group_id,
@@ -114,8 +114,8 @@ class DeliveryErrors:
     ) -> RowError:
         """Return the error for a record that exceeds the maximum request size."""
         return RowError(
-            f"A record for {format_place(topic, partition)} is too large: its value is "
-            f"{value_bytes} bytes long, its key {key_bytes} bytes and its headers "
+            f"A record for {format_place(topic, partition)} is too large. Its value has "
+            f"{value_bytes} bytes, its key has {key_bytes} bytes and its headers have "
             f"{header_bytes} bytes, but 'kafka.max.request.size' is {self.record_bytes_max} bytes.",
             advice="Raise 'kafka.max.request.size' and the topic's 'max.message.bytes', or write "
             "smaller records.",

@@ -65,8 +65,8 @@ def open_client(
 ) -> KafkaReadClient:
     """Open a client for reading (`consumer`) or writing.
 
-    The client connects when it sends the first request. For both engines, librdkafka checks the
-    settings, unless `is_checked` is True, which means that the driver has already checked them.
+    The client connects when it sends the first request. librdkafka checks the settings for both
+    engines, unless the driver has already checked them (`is_checked`).
     Raises `OptionError` for invalid settings.
     """
     with resolved(options) as known:
@@ -126,7 +126,7 @@ def _require_native(options: ClientOptions) -> None:
     if reason is not None:
         raise OptionError(
             f"Option 'transactionalId' requires the 'native' engine, but {reason}.",
-            advice="Remove that option, or remove 'transactionalId' to write at least once.",
+            advice="Remove that option, or remove 'transactionalId' to use at-least-once delivery.",
             option="transactionalId",
         )
 
@@ -217,14 +217,14 @@ def choose_engine(options: ClientOptions, role: Role) -> Engine:
             advice="Remove the option that the 'native' engine does not support.",
             option=option,
         )
-    if reason is None and source is None:  # librdkafka could not obtain the tokens of the source
+    if reason is None and source is None:  # librdkafka cannot obtain tokens from the source
         reason = _missing_kernel()
     engine: Engine = "native" if reason is None else "librdkafka"
     text = (
         f"The '{engine}' engine {_USE[role]} Kafka records, because "
         f"{reason or 'all settings are supported'}"
     )
-    _log_once(logging.INFO, masked(f"{text}. Option 'engine' is 'auto'."))
+    _log_once(logging.INFO, masked(f"Option 'engine' is 'auto'. {text}."))
     return engine
 
 
@@ -250,9 +250,9 @@ def _warn_without_kernel(role: Role, alternative: str = _OR_LIBRDKAFKA) -> None:
 
 
 def _missing_kernel() -> str | None:
-    """Return a clause that says that the kernel is not installed, or None.
+    """Return a clause that reports that the kernel is not installed, or None.
 
-    Returns None if it is installed or `PYSPARK_KAFKA_RECORDS` is set. Only looks for the file,
+    Returns None if it is installed or `PYSPARK_KAFKA_RECORDS` is set. Looks only for the file,
     because planning must not import an engine.
     """
     if (

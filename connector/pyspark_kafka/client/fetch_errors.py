@@ -85,7 +85,7 @@ class FetchErrors:
         return self._timeout(
             position,
             f"{sentence(self.operation(position))} failed: no data arrived for "
-            f"{self.timeout_s:g} s, and no broker responded as the leader of the partition"
+            f"{self.timeout_s:g} s, and no broker responded as the partition leader"
             f"{_after(last)}.",
             advice=f"{LeaderNotAvailableError.remedy} {WAIT_LONGER}",
         )
@@ -104,7 +104,7 @@ class FetchErrors:
             return self._timeout(
                 position,
                 f"{sentence(self.operation(position))} failed: the range ends at offset "
-                f"{end_offset}, but {existing}, and these offsets have not changed for "
+                f"{end_offset}, but {existing}. These offsets have not changed for "
                 f"{self.timeout_s:g} s. With 'kafka.isolation.level' set to read_committed, a "
                 "fetch ends at the last stable offset, which is the start of the oldest open "
                 "transaction.",
@@ -115,7 +115,7 @@ class FetchErrors:
             position,
             f"{sentence(self.operation(position))} failed: no data arrived from "
             f"{self.bootstrap_servers} for {self.timeout_s:g} s, although all requested records "
-            f"exist: the range ends at offset {end_offset}, and {existing}{_after(last)}.",
+            f"exist. The range ends at offset {end_offset}, and {existing}{_after(last)}.",
         )
 
     def _timeout(self, position: int, what: str, advice: str | None = None) -> FetchTimeoutError:

@@ -35,7 +35,7 @@ _CONTROL: Final[Mapping[str, str]] = {
     "v": "\v",
 }
 TOKEN_PROVIDER: Final = "sasl.oauthbearer.token.provider"  # noqa: S105, a name
-"""The option that names a token provider, and the prefix of its settings. Ours, not Kafka's."""
+"""The option that names a token provider, and the prefix of its settings. Not a Kafka setting."""
 AWS_MSK_IAM: Final = "AWS_MSK_IAM"
 _FLAGS: Final = frozenset({"required", "requisite", "sufficient", "optional"})
 _LOGIN_HANDLERS: Final[Mapping[str, str | None]] = {
@@ -44,7 +44,7 @@ _LOGIN_HANDLERS: Final[Mapping[str, str | None]] = {
     "OAuthBearerLoginCallbackHandler": None,
     "OAuthBearerUnsecuredLoginCallbackHandler": None,
 }
-"""Java's login handlers, and the token providers that replace the handlers of vendors."""
+"""Java's login callback handlers. A vendor's handler is mapped to the provider that replaces it."""
 _AWS_SETTINGS: Final[Mapping[str, str]] = {
     "awsprofilename": "profile",
     "awsrolearn": "role.arn",
@@ -105,7 +105,7 @@ def sasl_properties(kafka: Mapping[str, str]) -> dict[str, str]:
 
 
 def _provider_of_handler(handler: str | None) -> str | None:
-    """Return the token provider that replaces a login handler, or None."""
+    """Return the token provider that replaces a login callback handler, or None."""
     if handler is None:
         return None
     name = handler.strip().rpartition(".")[2]
@@ -113,9 +113,9 @@ def _provider_of_handler(handler: str | None) -> str | None:
         raise OptionError(
             "Option 'kafka.sasl.login.callback.handler.class' contains a Java class that is not "
             "supported.",
-            advice="Remove the option. For OAUTHBEARER, set it to Kafka's "
+            advice="Remove the option. For OAUTHBEARER, you can also set it to Kafka's "
             "OAuthBearerLoginCallbackHandler, use librdkafka's 'kafka.sasl.oauthbearer.*' "
-            f"properties, or write a provider in Python and name it in 'kafka.{TOKEN_PROVIDER}'.",
+            f"properties, or set 'kafka.{TOKEN_PROVIDER}' to a provider written in Python.",
             option="kafka.sasl.login.callback.handler.class",
         )
     return _LOGIN_HANDLERS[name]
@@ -135,14 +135,14 @@ def _check_client_handler(handler: str | None, mechanism: str) -> None:
 
 
 def _aws(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of the token provider for the options of AWS's login module."""
+    """Convert the options of AWS's login module to settings of the token provider."""
     for name in options:
         if name not in _AWS_SETTINGS and name not in _AWS_WITHOUT_EFFECT:
             raise OptionError(
                 f"Option '{_OPTION}' contains an option of AWS's login module that is not "
                 "supported.",
-                advice="Use only awsProfileName, awsRoleArn and awsRoleSessionName, or write a "
-                f"provider in Python and name it in 'kafka.{TOKEN_PROVIDER}'.",
+                advice="Use only awsProfileName, awsRoleArn and awsRoleSessionName, or set "
+                f"'kafka.{TOKEN_PROVIDER}' to a provider written in Python.",
                 option=_OPTION,
             )
     given = {_AWS_SETTINGS[n]: value for n, value in options.items() if n in _AWS_SETTINGS}
@@ -183,7 +183,7 @@ def _malformed() -> OptionError:
 def _of_oauthbearer_module(
     options: Mapping[str, str], provider: str | None, *, has_provider: bool
 ) -> dict[str, str]:
-    """Return the properties for OAuthBearerLoginModule. `provider` is that of the handler."""
+    """Return the properties for OAuthBearerLoginModule. `provider` replaces the login handler."""
     if provider == "aws_msk_iam":
         return _aws(options)
     if provider is not None:
@@ -196,7 +196,7 @@ def _of_oauthbearer_module(
 def _oauthbearer(options: Mapping[str, str]) -> dict[str, str]:
     """Return the properties for the options of Kafka's `OAuthBearerLoginCallbackHandler`.
 
-    Kafka's own settings can contain the credentials instead. `java_names` checks that one does.
+    The credentials can be in Kafka's own settings instead. `java_names` checks that they are set.
     """
     properties = {}
     rest = dict(options)
@@ -214,7 +214,7 @@ def _oauthbearer(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _trust_store(store: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties for the CA certificates that verify the token endpoint."""
+    """Return the properties for the CA certificates that are used to verify the token endpoint."""
     try:
         properties = tls_properties(store)
     except OptionError:  # it would name an option that the user did not set
@@ -274,7 +274,7 @@ def _unsupported() -> OptionError:
 
 def _invalid_value(problem: str) -> OptionError:
     return OptionError(
-        f"Option '{_OPTION}' is not supported: {problem}.",
+        f"Option '{_OPTION}' has an unsupported value: {problem}.",
         advice="Correct the value.",
         option=_OPTION,
     )

@@ -45,7 +45,7 @@ def _kibibytes(value: str) -> str:
 
 
 def _minus_one_is_zero(value: str) -> str:
-    """Convert Java's -1 (the system's default, or no limit) to librdkafka's 0."""
+    """Convert Java's -1 (the system default, or no limit) to librdkafka's 0."""
     return "0" if value == "-1" else value
 
 
@@ -182,7 +182,7 @@ _WITHOUT_EFFECT: Final[Mapping[str, str]] = MappingProxyType(
         "sasl.oauthbearer.header.urlencode": "the client id and secret are never URL-encoded",
         "exclude.internal.topics": "a pattern never matches internal topics",
         "max.poll.records": "records are read in Arrow batches",
-        "metadata.max.idle.ms": "librdkafka removes the metadata of unused topics by itself",
+        "metadata.max.idle.ms": "librdkafka removes the metadata of unused topics on its own",
         "partitioner.adaptive.partitioning.enable": "librdkafka's sticky partitioner is not "
         "adaptive",
         "partitioner.availability.timeout.ms": "librdkafka's sticky partitioner is not adaptive",
@@ -310,7 +310,7 @@ def librdkafka_properties(kafka: Mapping[str, str], *, role: Role) -> dict[str, 
 
 
 def native_token_source(properties: Mapping[str, str]) -> str | None:
-    """Return the property of a source of tokens that only the native engine has, or None."""
+    """Return the property that sets a token source only the native engine supports, or None."""
     url = "sasl.oauthbearer.token.endpoint.url"
     if TOKEN_PROVIDER in properties:
         return TOKEN_PROVIDER
@@ -368,19 +368,19 @@ JAVA_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 """Java's settings from which librdkafka's properties are translated, in addition to the tables.
 
-The first one is named in errors if the user set none of them.
+If the user set none of them, errors name the first one.
 """
 
 
 def option_of(property_name: str, kafka: Mapping[str, str]) -> str:
-    """Return the option that sets this property, or the one that could."""
+    """Return the option that sets this property. If none does, return one that can."""
     java = JAVA_SETTINGS.get(property_name, ())
     found = setting_of(property_name, kafka) or next((name for name in java if name in kafka), None)
     return f"kafka.{found or next(iter(java), property_name)}"
 
 
 def _java_setting_of(property_name: str, kafka: Mapping[str, str]) -> str | None:
-    """Return the Java setting in `kafka` that `JAVA_SETTINGS` contains for a property, or None."""
+    """Return the Java setting in `kafka` that `JAVA_SETTINGS` lists for a property, or None."""
     java = (name for name in JAVA_SETTINGS.get(property_name, ()) if name != property_name)
     return next((name for name in java if name in kafka), None)
 
@@ -468,7 +468,7 @@ _TLS_SETTINGS: Final = (
 def _check_protocol(settings: Mapping[str, str]) -> None:
     """Raise `OptionError` if TLS or SASL is configured, but `security.protocol` is not set.
 
-    Kafka's default is PLAINTEXT, with which the connection would silently be unprotected.
+    With Kafka's default, PLAINTEXT, the connection would silently be unprotected.
     """
     if "security.protocol" in settings:
         return
@@ -494,7 +494,7 @@ _TOKEN_SOURCES: Final = (
 
 
 def _check_token_source(properties: Mapping[str, str]) -> None:
-    """Raise `OptionError` if OAUTHBEARER is used without a source of tokens."""
+    """Raise `OptionError` if OAUTHBEARER is used without a token source."""
     if (
         properties.get("sasl.mechanism", "").strip().upper() != "OAUTHBEARER"
         or not properties.get("security.protocol", "").strip().lower().startswith("sasl")
@@ -505,8 +505,8 @@ def _check_token_source(properties: Mapping[str, str]) -> None:
     ):
         return
     raise OptionError(
-        "Option 'kafka.sasl.mechanism' has the value 'OAUTHBEARER', but no option sets a source of "
-        "tokens.",
+        "Option 'kafka.sasl.mechanism' has the value 'OAUTHBEARER', but no option sets a token "
+        "source.",
         advice="Set 'kafka.sasl.oauthbearer.token.endpoint.url' to the token endpoint of an "
         "identity provider (with a client id and secret) or to a token file (file:///PATH), or set "
         f"'kafka.{TOKEN_PROVIDER}' to aws_msk_iam, azure, google or module:callable.",

@@ -1,4 +1,4 @@
-"""The properties of librdkafka 2.16 by role, from its CONFIGURATION.md, and its booleans.
+"""The properties of librdkafka 2.16 by role, from its CONFIGURATION.md, and its boolean values.
 
 Callbacks, deprecated properties without effect and properties of share consumers are omitted.
 """

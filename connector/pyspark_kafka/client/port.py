@@ -73,7 +73,7 @@ class KafkaReadClient(Protocol):
     def committed_offsets(
         self, group_id: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int | None]:
-        """Return the committed offsets of a group, with None if a partition has none."""
+        """Return the committed offsets of a group. The offset is None if a partition has none."""
 
     def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets for a group, without a transaction and without joining the group.

@@ -68,7 +68,7 @@ class TransactionalClient(KafkaClient, Protocol):
         """
 
     def end_transactions(self, ends: Collection[EndTransaction]) -> Mapping[str, ErrorCode | None]:
-        """Send EndTxn for all transactional ids in parallel; return the final error code of each.
+        """Send EndTxn for all transactional ids in parallel. Return the final error code of each.
 
         Retriable error codes, such as CONCURRENT_TRANSACTIONS and NOT_COORDINATOR, are retried.
         None means that no final response arrived in time, so the outcome is unknown.
@@ -82,7 +82,7 @@ class TransactionalClient(KafkaClient, Protocol):
     def list_transactions(self, id_prefix: str) -> Sequence[TransactionListing]:
         """List the transactions whose transactional id starts with the prefix.
 
-        The result contains the transactions of all brokers that answer. Brokers silently omit
+        The result contains the transactions of all brokers that respond. Brokers silently omit
         transactional ids for which the principal lacks the DESCRIBE ACL.
         """
 
@@ -113,7 +113,7 @@ class TransactionalClient(KafkaClient, Protocol):
         replication_factor: int,
         config: Mapping[str, str],
     ) -> bool:
-        """Create a topic and wait for its leaders; return False if it already exists."""
+        """Create a topic and wait for its leaders. Return False if it already exists."""
 
     def topic_config(self, topic: str) -> Mapping[str, str]:
         """Return the effective configuration of a topic (DescribeConfigs)."""
@@ -125,7 +125,7 @@ class TransactionalClient(KafkaClient, Protocol):
         """
 
     def replication_of(self, topic: str) -> int:
-        """Return the smallest number of replicas of the topic's partitions."""
+        """Return the lowest replication factor of the topic's partitions."""
 
     def broker_count(self) -> int:
         """Return the number of live brokers."""

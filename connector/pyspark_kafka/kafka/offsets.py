@@ -29,7 +29,10 @@ class IsolationLevel(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtTimestamp:
-    """A query for the first offset whose timestamp is at least `timestamp_ms` (since the epoch)."""
+    """A query for the earliest offset whose timestamp is at least `timestamp_ms`.
+
+    The timestamp is in milliseconds since the epoch.
+    """
 
     timestamp_ms: int
 

@@ -6,9 +6,10 @@
 | `${file:PATH:KEY}` | a key of a Java properties file in UTF-8 | `FileConfigProvider` |
 | `${dir:PATH:FILE}` | the content of a file in a directory | `DirectoryConfigProvider` |
 
-As in `ConfigTransformer`, a value can contain several references, the result is not searched for
-references again, there is no escape, and a reference to another provider is left as it is. Unlike
-in Kafka, a reference without a value is an error. Invariant: no error contains a resolved value.
+As in `ConfigTransformer`, a value can contain several references, and there is no escape sequence.
+The result is not searched for references again. A reference to another provider is not changed.
+Unlike in Kafka, a reference without a value is an error. Invariant: no error contains a resolved
+value.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ class Resolved:
 
     @contextmanager
     def masked_in_errors(self) -> Iterator[None]:
-        """Show the references instead of the resolved values in errors that are raised here.
+        """Return a context in which errors show references instead of resolved values.
 
-        In the context, `masked` does the same with the text of a log message.
+        In this context, `masked` does the same for the text of a log message.
         """
         token = _masks.set((*_masks.get(), _Mask(self.references)))
         try:
@@ -54,7 +55,7 @@ class Resolved:
 def resolve(options: Mapping[str, str], *, prefix: str = "") -> Resolved:
     """Resolve the references in all values on this machine. Raises `OptionError`.
 
-    `prefix` is put in front of the names of the options in errors.
+    `prefix` is prepended to the option names in errors.
     """
     values, references = {}, {}
     for name, text in options.items():
@@ -84,8 +85,8 @@ def resolve(options: Mapping[str, str], *, prefix: str = "") -> Resolved:
 class _Mask:
     """Replaces resolved values in a text with their references.
 
-    Finds a value in any case, without the spaces around it, and as `repr` writes it. A short value
-    is found only as a word, because it can be a part of other words by chance.
+    Values are found in any case, without the spaces around them, and as `repr` writes them. A short
+    value is replaced only if it is a whole word, because it may be part of other words by chance.
     """
 
     def __init__(self, references: Mapping[str, str]) -> None:
@@ -100,7 +101,7 @@ class _Mask:
             re.escape(form) if len(form) >= _LONG else rf"(?<!\w){re.escape(form)}(?!\w)"
             for form in forms
         ]
-        # The names of options stay readable, for example if the user name is `kafka`.
+        # Option names are not masked, for example if the user name is `kafka`.
         self._pattern = re.compile("|".join([_OPTION, *patterns]), re.IGNORECASE)
 
     def __call__(self, text: str) -> str:

@@ -1,7 +1,7 @@
 """Parses Java properties files, with the rules of `java.util.Properties.load`.
 
 The packages for this format either lack a rule (an escaped separator, a line that ends in two
-backslashes) or also write files, so these few lines are smaller than a dependency. Invariant: no
+backslashes) or also write files, so this module is smaller than a dependency. Invariant: no
 error contains text of the file, because its values may be secret.
 """
 
@@ -22,7 +22,7 @@ _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class JavaPropertiesError(ValueError):
-    """The text is not a properties file. `line` is the number of the line, from 1."""
+    """The text is not a properties file. `line` is the number of the invalid line, from 1."""
 
     def __init__(self, line: int) -> None:
         super().__init__(f"line {line} contains a malformed \\uXXXX escape")
@@ -40,7 +40,7 @@ def parse_java_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines with their numbers. A backslash at the end continues a line on the next."""
+    """Yield the lines with their numbers. A line that ends in a backslash continues on the next."""
     logical, first = "", 1
     for number, raw in enumerate(_LINE_END.split(text), start=1):
         line = raw.lstrip(_BLANKS)

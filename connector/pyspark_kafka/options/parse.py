@@ -154,13 +154,12 @@ def _bootstrap_servers(raw: RawOptions) -> str:
         match = _BOOTSTRAP_SERVER.fullmatch(server)
         if match is None or not 0 < int(match[1]) <= 65_535:
             raise OptionError(
-                f"Option '{name}' has the value '{text}', in which '{server}' does not have the "
-                "form host:port.",
+                f"Option '{name}' contains '{server}', which does not have the form host:port.",
                 advice=advice,
                 option=name,
             )
     if not servers:
-        what = f"Option '{name}' has the value '{text}', which contains no server."
+        what = f"Option '{name}' has the value '{text}', which contains no servers."
         raise OptionError(what, advice=advice, option=name)
     return ",".join(servers)
 
@@ -401,7 +400,7 @@ def _exactly_once(raw: RawOptions, topic: str | None) -> ExactlyOnce | None:
     transactional_id, commit_topic = raw.text("transactionalId"), raw.text("commitTopic")
     if not is_sink_id(transactional_id):
         raise OptionError(
-            f"Option 'transactionalId' has the value '{transactional_id}', which is not valid.",
+            f"Option 'transactionalId' has the invalid value '{transactional_id}'.",
             advice=f"Use {LEGAL_SINK_IDS}.",
             option="transactionalId",
             transactional_id=transactional_id,

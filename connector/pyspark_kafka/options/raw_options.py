@@ -27,8 +27,8 @@ _KAFKA: str = "kafka."
 class RawOptions:
     """The options of one query. Names are case-insensitive; values are parsed on access.
 
-    The driver resolves config provider references in all values, but only `kafka` is passed on to
-    tasks, with references.
+    The driver resolves config provider references in all values. Only `kafka` is passed to tasks,
+    and its references are not resolved.
 
     `modes` contains the mode of the query, or both read modes if the mode is not known yet. The
     constructor raises `OptionError` for misspelled names, for options that do not apply, and for
@@ -53,7 +53,7 @@ class RawOptions:
     def kafka(self) -> dict[str, str]:
         """The `kafka.*` settings without the prefix, in lower case.
 
-        Contains references, except in settings that are options of the table.
+        References are not resolved, except in settings that are options of the table.
         """
         return {
             name.removeprefix(_KAFKA): self._texts[name] if name in BY_LOWER_NAME else text
@@ -62,7 +62,7 @@ class RawOptions:
         }
 
     def kafka_setting(self, name: str, default: str) -> str:
-        """Return the resolved value of a `kafka.*` setting, which is named without the prefix."""
+        """Return the resolved value of a `kafka.*` setting. `name` does not contain the prefix."""
         return self._texts.get(_KAFKA + name, default)
 
     def masked_in_errors(self) -> AbstractContextManager[None]:

@@ -209,9 +209,9 @@ OPTIONS: Final = (
         section=Section.LIMITS,
         type=NOT_NEGATIVE_LONG,
         modes=READS,
-        doc="The timestamp from which all partitions are read, in milliseconds since the epoch: "
-        "each partition from its first record with this timestamp or a later one. Takes precedence "
-        "over `startingOffsetsByTimestamp` and `startingOffsets`.",
+        doc="The start of all partitions, as a timestamp in milliseconds since the epoch. Each "
+        "partition is read from its first record with this timestamp or a later one. Takes "
+        "precedence over `startingOffsetsByTimestamp` and `startingOffsets`.",
     ),
     Option(
         name="startingOffsetsByTimestamp",
@@ -246,10 +246,10 @@ OPTIONS: Final = (
         section=Section.LIMITS,
         type=NOT_NEGATIVE_LONG,
         modes=BATCH_READ,
-        doc="The timestamp up to which all partitions are read, in milliseconds since the epoch: "
-        "each partition up to its first record with this timestamp or a later one (exclusive), or "
-        "to its end if it has no such record. Takes precedence over `endingOffsetsByTimestamp` "
-        "and `endingOffsets`.",
+        doc="The end of all partitions, as a timestamp in milliseconds since the epoch. Each "
+        "partition is read up to its first record with this timestamp or a later one (exclusive), "
+        "or to its end if there is no such record. Takes precedence over "
+        "`endingOffsetsByTimestamp` and `endingOffsets`.",
     ),
     Option(
         name="endingOffsetsByTimestamp",
@@ -302,7 +302,7 @@ OPTIONS: Final = (
         ignored_modes=BATCH_READ,
         spark_since="4.2",
         default="15m",
-        doc="The maximum time for which `minOffsetsPerTrigger` delays a micro-batch.",
+        doc="The maximum time that `minOffsetsPerTrigger` can delay a micro-batch.",
     ),
     Option(
         name="kafkaConsumer.pollTimeoutMs",
@@ -311,8 +311,8 @@ OPTIONS: Final = (
         modes=READS,
         ignored_modes=WRITES,
         default="120000",
-        doc="The maximum time in milliseconds for which a task waits for records, and for which "
-        "the driver waits for an open transaction to end.",
+        doc="The maximum time in milliseconds that a task waits for records, and that the driver "
+        "waits for an open transaction to end.",
     ),
     Option(
         name="fetchOffset.numRetries",
@@ -350,8 +350,8 @@ OPTIONS: Final = (
         modes=READS | STREAM_WRITE,
         ignored_modes=BATCH_WRITE,
         doc="The consumer group id. The query does not join the group. With `startingOffsets` set "
-        "to `committed`, it reads the group's committed offsets; with `commitOffsets`, it commits "
-        "offsets to the group. The brokers can check the group's ACLs.",
+        "to `committed`, it reads the group's committed offsets. With `commitOffsets`, it commits "
+        "offsets to the group. The principal may need ACLs on the group.",
     ),
     Option(
         name="commitOffsets",
@@ -363,9 +363,9 @@ OPTIONS: Final = (
         advice="Remove the option. Only streaming queries commit offsets.",
         doc="Whether the offsets that the query has read are committed to the group in "
         "`kafka.group.id`, for tools that monitor consumer lag. A read commits them after each "
-        "completed micro-batch; a failed commit is logged as a warning. A write with "
-        "`transactionalId` commits them in the same transaction as the rows of the micro-batch; "
-        "this requires the `checkpointLocation` option. Set `commitOffsets` on either the read or "
+        "completed micro-batch. A failed commit is logged as a warning. A write with "
+        "`transactionalId` commits them in the same transaction as the rows of the micro-batch. "
+        "This requires the `checkpointLocation` option. Set `commitOffsets` on either the read or "
         "the write.",
     ),
     Option(
@@ -416,8 +416,8 @@ OPTIONS: Final = (
         modes=BATCH_WRITE,
         requires="transactionalId",
         advice="Remove the option. Spark assigns the batch ids of a streaming query.",
-        doc="The id of a batch job. An id makes the job repeatable and makes writes in "
-        "`foreachBatch` exactly once. If the last committed job has the same id, the job compares "
+        doc="The id of a batch job. An id makes the job repeatable, and makes `foreachBatch` "
+        "writes exactly-once. If the last committed job has the same id, the job compares "
         "its rows with the committed rows and does not write them again. An id lower than that of "
         "the last committed job is an error.",
     ),

@@ -13,8 +13,8 @@ from typing import Final
 
 from pyspark_kafka.kafka.offsets import INT_MAX, LONG_MAX
 
-# Every type has a method `parse`, which raises `ValueError` for an invalid text, the name `label`
-# for docs/options.md, and the text `expected` for the sentence "Set it to ...".
+# Every type has three members: the method `parse`, which raises `ValueError` for invalid text, the
+# name `label` for docs/options.md, and the text `expected` for the sentence "Set it to ...".
 
 
 @dataclass(frozen=True, slots=True)

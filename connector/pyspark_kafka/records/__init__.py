@@ -1,8 +1,8 @@
 """Convert between Kafka's record batches and Arrow: `decode` and `encode`.
 
 There are two implementations with the same results: `cython`, the compiled kernel, and `pure`, in
-plain Python. The environment variable `PYSPARK_KAFKA_RECORDS` selects one of them. If it is not
-set, the kernel is used if it is installed. Importing this package raises an error if the selected
+plain Python. The environment variable `PYSPARK_KAFKA_RECORDS` selects one of them. By default, the
+kernel is used if it is installed. Importing this package raises an error if the selected
 implementation cannot be loaded. `checksums` contains a third function with two implementations.
 """
 

@@ -1,4 +1,4 @@
-"""The interface of decoding: request, result and errors.
+"""The interface for decoding: the request, the result and the errors.
 
 Both implementations of `decode` share these types, limits and error texts. The parsers raise
 `DecodeError`, which `to_kafka_error` converts to an error of the package.
@@ -83,7 +83,7 @@ class DecodeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeResult:
-    """The rows in the order of their offsets, and the offset at which to continue.
+    """The rows in offset order, and the offset at which to continue.
 
     `next_offset` is the offset after the last decoded batch, even if that batch has no rows. It is
     at least `start_offset`, and it is `end_offset` if the whole range was decoded.
@@ -97,11 +97,10 @@ class Decode(Protocol):
     """The type of `decode`, which decodes the records of one partition in a Fetch response.
 
     `data` contains record batches in message format v2 (KIP-98). An incomplete batch at the end is
-    ignored.
-    The result contains neither control records nor records of aborted transactions. Batches and
-    records are validated in order, up to the end of the range. Raises `CorruptBatchError` for
-    corrupt bytes, and `KafkaError` for valid records that do not fit the columns. No input causes a
-    read outside of `data`.
+    ignored. The result contains neither control records nor records of aborted transactions.
+    Batches and records are validated in order, up to the end of the range. Raises
+    `CorruptBatchError` for corrupt bytes, and `KafkaError` for valid records that do not fit the
+    columns. No input causes a read outside of `data`.
     """
 
     def __call__(self, data: Buffer, request: DecodeRequest) -> DecodeResult: ...
@@ -138,9 +137,9 @@ _CORRUPTION: Final[Mapping[DecodeFailure, str]] = {
     DecodeFailure.MAGIC: "its magic byte is {0} instead of 0, 1 or 2",
     DecodeFailure.LENGTH: "its length is {0} bytes, which is too short for a header",
     DecodeFailure.BACKWARD: "its base offset must be at least {0}",
-    DecodeFailure.CRC: "its header contains the CRC {0:08x}, but its bytes have the CRC {1:08x}",
+    DecodeFailure.CRC: "its stored CRC is {0:08x}, but its computed CRC is {1:08x}",
     DecodeFailure.OFFSETS: "its last offset delta is {0}, which is invalid",
-    DecodeFailure.COUNT: "it has {0} records for {1} offsets",
+    DecodeFailure.COUNT: "its record count is {0}, but it has {1} offsets",
     DecodeFailure.CODEC: "its compression codec is {0} instead of 0 to 4",
     DecodeFailure.COMPRESSED: "its records cannot be decompressed as {0}: {1}",
     DecodeFailure.MARKER: "the key of its control record is invalid ({0} bytes, version {1})",
@@ -178,13 +177,13 @@ def to_kafka_error(error: DecodeError, request: DecodeRequest) -> KafkaError:
     if error.failure is DecodeFailure.TOO_LARGE:
         return CorruptBatchError(
             f"The record batch {where} is larger than {detail} bytes after decompression.",
-            advice="If the batch is valid, read it with 'engine' set to 'librdkafka'.",
+            advice="If the batch is valid, set 'engine' to 'librdkafka' to read it.",
             **_fields(error, request),
         )
     if error.failure is DecodeFailure.LEGACY:
         return KafkaError(
-            f"The message {where} has the legacy message format v{detail}, which the native engine "
-            "does not support.",
+            f"The message {where} uses the legacy message format v{detail}, which the native "
+            "engine does not support.",
             advice="Set 'engine' to 'librdkafka'.",
             **_fields(error, request),
         )

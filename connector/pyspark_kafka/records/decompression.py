@@ -1,7 +1,7 @@
 """Decompress record batches up to a size limit.
 
-Both implementations of `decode` use this module to decompress the records section of a batch. It
-allocates at most `bytes_max` bytes plus one piece, regardless of the sizes that the data declares.
+Both implementations of `decode` use this module to decompress the records section of a batch. At
+most `bytes_max` bytes plus one piece are allocated, regardless of the sizes that the data declares.
 
 Most batches are small (the default of Kafka's producer is 16 KB), so the time to create an Arrow
 stream matters. For this reason, gzip data is decompressed with Python's zlib, and pieces are large
@@ -127,7 +127,7 @@ def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
 def _snappy_size(block: memoryview) -> int:
     """Return the decompressed size, which is a varint at the start of a raw block.
 
-    Raises `OSError` if the size is invalid or larger than the block can contain.
+    Raises `OSError` if the size is invalid, or larger than the block can decompress to.
     """
     size_bytes = 0
     for index, byte in enumerate(block[:5]):
@@ -136,7 +136,7 @@ def _snappy_size(block: memoryview) -> int:
             if size_bytes > _SNAPPY_RATIO_MAX * len(block):
                 break
             return size_bytes
-    raise OSError(f"a block of {len(block)} bytes has no valid size")
+    raise OSError(f"a block of {len(block)} bytes does not start with a valid size")
 
 
 _PLAIN_OF: Final[Mapping[Codec, Callable[[memoryview, int], bytes]]] = {

@@ -1,4 +1,4 @@
-"""The interface of encoding: from the Arrow rows of one topic to Kafka's record batches.
+"""The interface for encoding the Arrow rows of one topic as Kafka's record batches.
 
 Both implementations of `encode` share these types and errors. Every row is written to exactly one
 batch, and the rows of one partition keep their order.
@@ -61,7 +61,7 @@ class Encoding:
 
     A row is written to its `partition`. If `partition` is null, the partition is the murmur2 hash
     of the key modulo `partition_count` (`BuiltInPartitioner.partitionForKey` in Kafka). If the key
-    is also null, the row is written to the current partition of `unkeyed`; when a row does not fit
+    is also null, the row is written to the current partition of `unkeyed`. If a row does not fit
     into the open batch of this partition, the next partition of `unkeyed` becomes the current one.
     A null timestamp is replaced by `now_ms`.
 
@@ -106,7 +106,7 @@ class Encode(Protocol):
     """The type of `encode`, which encodes rows with columns of `columns.PRODUCE_SCHEMA`.
 
     `sink.rows.RowPreparation` prepares the rows. Missing columns are null. All rows belong to one
-    topic; a `topic` column is ignored. Timestamps are not negative, and header keys are not null.
+    topic. A `topic` column is ignored. Timestamps are not negative, and header keys are not null.
     `key`, `value` and the keys and values of headers can have the types binary, string,
     large_binary or large_string. `timestamp` is a timestamp in milliseconds or an int64.
 

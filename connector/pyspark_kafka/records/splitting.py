@@ -74,7 +74,7 @@ class _Record:
     rest: memoryview
 
     def at(self, base_timestamp: int, offset_delta: int) -> bytes:
-        """Encode the record with another base timestamp and offset delta."""
+        """Encode the record with a different base timestamp and offset delta."""
         deltas = varint(self.timestamp - base_timestamp) + varint(offset_delta)
         body_bytes = len(self.attributes) + len(deltas) + len(self.rest)
         return b"".join((varint(body_bytes), self.attributes, deltas, self.rest))
@@ -109,9 +109,9 @@ def _number(section: memoryview, position: int) -> tuple[int, int]:
 
 
 def _halves(records: list[_Record]) -> tuple[list[_Record], list[_Record]]:
-    """Split the records into two parts of similar size.
+    """Split the records into two parts.
 
-    The sizes differ more if a single record has most of the bytes.
+    The parts have similar sizes unless a single record has most of the bytes.
     """
     left = sum(len(record.rest) for record in records) // 2
     for index, record in enumerate(records[:-1], 1):

@@ -1,4 +1,4 @@
-"""Plans a batch read on the driver. The result is the ranges that the tasks read.
+"""Plans a batch read on the driver, and returns the ranges that the tasks read.
 
 Invariant: planned ranges exist, and with read_committed they contain no open transactions.
 """
@@ -106,7 +106,7 @@ def _report_end_before_start(
 def _check_starts(starts: PartitionOffsets, reader: OffsetReader, on_loss: DataLossPolicy) -> None:
     """Report data loss for start offsets after the log end offset.
 
-    If the start offset is not after the log end offset, there is nothing to read yet.
+    A start offset at the log end offset is valid: the partition has nothing to read yet.
     """
     high_watermarks = reader.latest(
         starts, expected=starts, isolation_level=IsolationLevel.READ_UNCOMMITTED

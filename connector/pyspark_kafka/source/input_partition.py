@@ -41,7 +41,7 @@ def read_partition(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a partition.
 
-    For an empty plan, Spark passes an `InputPartition` of its own, which has no records.
+    If the plan is empty, Spark passes its own `InputPartition`, which has no records.
     """
     if not isinstance(partition, KafkaInputPartition):
         return

@@ -164,7 +164,7 @@ class OffsetReader:
         expected: PartitionOffsets | None = None,
         isolation_level: IsolationLevel | None = None,
     ) -> dict[TopicPartition, int]:
-        """Return the last stable offsets, or with read_uncommitted the high watermarks.
+        """Return the last stable offsets, or the high watermarks with read_uncommitted.
 
         If an offset is lower than in `expected`, up to `fetchOffset.numRetries` requests are sent,
         because a new leader may have an older high watermark (KAFKA-7703). The last result is
@@ -273,9 +273,10 @@ class OffsetReader:
                 )
             if not earliest[partition] <= offset <= high_watermarks[partition]:
                 raise OffsetError(
-                    f"Option 'startingOffsets' is 'committed', but offset {offset} of group "
-                    f"'{group_id}' for {partition} does not exist: the log starts at offset "
-                    f"{earliest[partition]} and ends at offset {high_watermarks[partition]}.",
+                    f"Option 'startingOffsets' is 'committed', but the committed offset {offset} "
+                    f"of group '{group_id}' for {partition} does not exist. The log starts at "
+                    f"offset {earliest[partition]} and ends at offset "
+                    f"{high_watermarks[partition]}.",
                     advice="Reset the offsets of the group, or set 'startingOffsets' to 'earliest' "
                     "or to specific offsets.",
                     option="startingOffsets",

@@ -2,7 +2,7 @@
 
 A range that starts before the log start offset or ends after the log end offset counts as data
 loss. If a range ends after the last stable offset, a transaction is open, and the check waits until
-it ends.
+the transaction ends.
 """
 
 from __future__ import annotations

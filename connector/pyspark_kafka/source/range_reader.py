@@ -2,7 +2,7 @@
 
 The range is read as Arrow batches, and data loss is distinguished from gaps. Control records,
 aborted transactions and compaction leave gaps in the offsets, which are normal. If the broker no
-longer has offsets of the range, this is data loss.
+longer has some offsets of the range, records are lost.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _fetch(
 def _reason_missing(
     client: KafkaReadClient, plan: PlannedRange, options: SourceOptions, sleep: Sleep
 ) -> str | None:
-    """Return a clause that says why the planned partition no longer exists, or None if it exists.
+    """Return a clause that explains why the planned partition no longer exists, or None.
 
     A missing partition is looked up `fetchOffset.numRetries` times, because a broker may not have
     the latest metadata.

@@ -121,8 +121,8 @@ class StreamPlanner:
     def plan(self, start: PartitionOffsets, end: PartitionOffsets) -> list[PlannedRange]:
         """Return the tasks that read from `start` to `end`. Both may come from a checkpoint.
 
-        Raises `CheckpointError` if the offsets belong to another query, `OffsetError` and
-        `DataLossError`.
+        Raises `OffsetError`, `DataLossError`, and `CheckpointError` if the offsets belong to
+        another query.
         """
         if self._last_plan is not None and self._last_plan[:2] == (start, end):
             return self._last_plan[2]
@@ -293,7 +293,7 @@ class StreamPlanner:
     def _check_direction(self, start: Offsets, end: PartitionOffsets) -> list[FetchRange]:
         """Return the ranges to read. Reports an end offset that is before the start offset.
 
-        Raises `OffsetError` if another isolation level caused it, and otherwise reports data loss.
+        Raises `OffsetError` if a different isolation level caused this. Otherwise it is data loss.
         """
         committed = self._options.isolation_level is IsolationLevel.READ_COMMITTED
         backwards = {p: start[p] for p in end if end[p] < start[p]}

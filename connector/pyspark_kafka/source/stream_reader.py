@@ -85,7 +85,11 @@ class KafkaStreamReader(_StreamReader):
         )
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the read limit. If both options are set, the planner applies the minimum."""
+        """Return the read limit.
+
+        If `maxOffsetsPerTrigger` and `minOffsetsPerTrigger` are both set, the limit is the maximum,
+        and the planner applies the minimum.
+        """
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:

@@ -62,8 +62,8 @@ def create_topic(
     operation = f"creating topic {topic!r}"
     if [result.name for result in response.topics] != [topic]:
         raise ProtocolError(
-            f"{sentence(operation)} failed: the response of {connection.broker} does not contain "
-            "exactly this topic.",
+            f"{sentence(operation)} failed: the response from {connection.broker} does not "
+            "contain exactly the requested topic.",
             topic=topic,
         )
     (result,) = response.topics
@@ -125,7 +125,7 @@ def topic_config(router: Router, topic: str, *, deadline: float) -> Mapping[str,
 
 
 def broker_config(router: Router, broker: Broker, *, deadline: float) -> Mapping[str, str]:
-    """Return the configs of a broker, requested from the broker itself. Raises `ApiError`."""
+    """Request the configs of a broker from the broker itself. Raises `ApiError`."""
     connection = router.connection(broker, deadline=deadline)
     return _config(router, connection, _BROKER, str(broker.broker_id), deadline)
 
@@ -149,8 +149,8 @@ def _config(
 def _check(code: ErrorCode, message: str | None, operation: str, **fields: Any) -> None:
     """Raise an error unless the code is NONE.
 
-    A permanent code with a message from the broker raises `KafkaError`. Other codes raise
-    `ApiError`.
+    Raises `KafkaError` if the code is permanent and the broker sent a message, and `ApiError`
+    otherwise.
     """
     if code is ErrorCode.none:
         return

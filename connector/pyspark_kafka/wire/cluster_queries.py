@@ -199,10 +199,10 @@ class ClusterQueries:
             try_s *= _TRY_GROWTH
 
     def _is_misconfigured(self, failed: ApiError | KafkaError) -> bool:
-        """Return whether the brokers closed all connections, as they do if an option is wrong.
+        """Return whether an option seems to be wrong, because the brokers close all connections.
 
-        This can be temporary, for example if a load balancer has no broker. After the first
-        response with metadata, it is.
+        Other causes are temporary, for example a load balancer without a broker. After the first
+        Metadata response, such failures are always treated as temporary.
         """
         return (
             isinstance(failed, BrokerUnreachableError)
@@ -267,15 +267,15 @@ def raise_if_missing(
         if topic is None:
             raise UnknownTopicOrPartitionError(
                 f"Topic {partition.topic!r} does not exist on {bootstrap_servers}, or the "
-                "principal lacks the ACL DESCRIBE.",
+                "principal lacks the DESCRIBE ACL.",
                 topic=partition.topic,
                 partition=partition.partition,
             )
         if partition.partition not in topic.partitions:
             raise UnknownTopicOrPartitionError(
-                f"Topic {partition.topic!r} has {len(topic.partitions)} partitions, but "
-                f"partition {partition.partition} does not exist.",
-                advice="Correct the partition, or add partitions to the topic.",
+                f"Topic {partition.topic!r} does not have partition {partition.partition}. Its "
+                f"partition count is {len(topic.partitions)}.",
+                advice="Correct the partition number, or add partitions to the topic.",
                 topic=partition.topic,
                 partition=partition.partition,
             )
@@ -352,7 +352,7 @@ class _ListOffsets:
     def _by_leader(
         self, failures: list[ApiError | KafkaError], deadline: float
     ) -> dict[Broker, dict[TopicPartition, int]]:
-        """Return, by leader, the leader epochs of the partitions that have a known leader."""
+        """Return the leader epochs of the partitions with a known leader, grouped by leader."""
         partitions = sorted(self._queries.keys() - self.offsets.keys())
         self._router.topics({partition.topic for partition in partitions}, deadline=deadline)
         found: dict[Broker, dict[TopicPartition, int]] = {}

@@ -10,8 +10,8 @@ With SASL, the connection authenticates again before its session ends (KIP-368).
 no other request between the first and the last request of an authentication. Requests that are
 posted in the meantime are held back, and are sent when the authentication is complete.
 
-A response can be up to `response_bytes_max` bytes long. Its memory comes from Arrow's memory pool,
-is not cleared first, and is released with the last view of the frame.
+A response can be up to `response_bytes_max` bytes long. Its memory comes from Arrow's memory pool
+and is not zeroed. It is released with the last view of the frame.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ _FIRST_REQUEST_ADVICE: Final = (
 )
 _REAUTHENTICATE_AFTER: Final = 0.85
 _REAUTHENTICATE_JITTER: Final = 0.10
-"""The part of a session after which a client authenticates again, as in Kafka's clients."""
+"""The fraction of the session lifetime after which Kafka's clients authenticate again."""
 _AUTHENTICATING: Final = frozenset({Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
 _WITHOUT_SASL: Final = _AUTHENTICATING | {Api.API_VERSIONS}
-"""Requests that a broker answers before the client has authenticated."""
+"""The requests that a broker accepts before the client has authenticated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ Returns the lifetime of the session in seconds, or 0 if the session does not end
 
 @dataclass(slots=True, eq=False)
 class InFlightRequest(Generic[T]):
-    """A request that was sent and, after it is done, its response or error."""
+    """A request that was sent, and its response or error once the request is done."""
 
     connection: Connection
     request: Request[T]
@@ -184,7 +184,7 @@ class Connection:
     def is_usable(self) -> bool:
         """Whether requests can be sent.
 
-        Detects that the broker has closed an idle connection, or that its session has ended.
+        Detects that the broker has closed an idle connection, or that the session has expired.
         """
         if self.is_idle:
             while self._read_available():  # brokers close idle connections
@@ -222,7 +222,7 @@ class Connection:
         self._write_all("Authenticating", deadline)
 
     def send(self, request: Request[T], *, deadline: float) -> InFlightRequest[T]:
-        """Send a request after the throttle time, without waiting for the response.
+        """Send a request after the throttle time. Do not wait for the response.
 
         Raises `BrokerUnreachableError` if the request cannot be sent before the deadline.
         """
@@ -232,7 +232,7 @@ class Connection:
         try:
             self._write_all(request, deadline)
         except BaseException:
-            self.fail(BrokerUnreachableError, f"{request} was interrupted while it was sent")
+            self.fail(BrokerUnreachableError, f"{request} was interrupted while it was being sent")
             raise
         return pending
 
@@ -281,7 +281,7 @@ class Connection:
         advice: str | None = None,
         option: str | None = None,
     ) -> None:
-        """Close the connection and fail all requests in flight with this error."""
+        """Close the connection and fail all in-flight requests with this error."""
         if self._failure is not None:
             return
         self._failure = (kind, reason, advice, option)
@@ -349,9 +349,9 @@ class Connection:
         if self.throttled_until > deadline:
             waiting_s = self.throttled_until - self._clock.now()
             raise BrokerUnreachableError(
-                f"{request} to {self.broker} was not sent: a quota of the broker throttles this "
-                f"client for another {waiting_s:.3g} s, which exceeds the timeout.",
-                advice="Raise the quota of this client id or the timeout.",
+                f"{request} to {self.broker} was not sent, because a broker quota throttles this "
+                f"client for another {waiting_s:.3g} s. This is longer than the timeout allows.",
+                advice="Raise the quota of this client id, or raise the timeout.",
             )
         pause_s = self._clock.left_s(self.throttled_until)
         if pause_s:
@@ -369,11 +369,11 @@ class Connection:
             _drop(self._outgoing, sent)
 
     def _is_sending(self) -> bool:
-        """Whether bytes are not sent yet, or requests are held back by an authentication."""
+        """Whether unsent bytes remain, or an authentication holds back requests."""
         return self._failure is None and (bool(self._outgoing) or self._authentication is not None)
 
     def _write_all(self, request: Request[Any] | str, deadline: float) -> None:
-        """Send all bytes, also of requests that are held back. `request` is used in errors."""
+        """Send all bytes, including those of held-back requests. Errors contain `request`."""
         self._write_available()
         while self._is_sending():
             # A broker stops reading requests if the client does not read the responses.
@@ -427,8 +427,8 @@ class Connection:
             is_alert = _is_tls_alert(length)
             self.fail(
                 AuthenticationError if is_alert else ProtocolError,
-                f"the broker announced a response of {length} bytes, but a response must have "
-                f"{_FRAME_BYTES_MIN} to {self._response_bytes_max} bytes"
+                f"the broker announced a response of {length} bytes, but a response must be "
+                f"{_FRAME_BYTES_MIN} to {self._response_bytes_max} bytes long"
                 f"{' (the bytes are a TLS alert)' if is_alert else ''}",
                 _TLS_ADVICE if is_alert else None,
                 _PROTOCOL_OPTION if is_alert else None,
@@ -494,7 +494,7 @@ class Connection:
         advice, option = error.advice, error.option
         is_first_request = bool(self.versions.ranges) and not self._has_responded
         if is_first_request and self._begin_authentication is None:
-            # The broker responded to ApiVersions, and not to the next request.
+            # The broker responded to ApiVersions, but not to the next request.
             advice = advice or _FIRST_REQUEST_ADVICE
             option = option or _PROTOCOL_OPTION
         self.fail(kind, f"{error}{where}", advice, option)
@@ -542,7 +542,7 @@ def _is_tls_alert(length: int) -> bool:
 
 
 def _drop(parts: deque[memoryview], count: int) -> None:
-    """Remove the first `count` bytes of the buffers."""
+    """Remove the first `count` bytes from the buffers."""
     while count:
         part = parts[0]
         if count < len(part):

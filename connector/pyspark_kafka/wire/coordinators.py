@@ -65,7 +65,7 @@ class FoundCoordinator(NamedTuple):
 
 
 Found = Mapping[str, FoundCoordinator]
-"""The coordinators by group id or transactional id."""
+"""The coordinators, keyed by group id or transactional id."""
 
 
 class FindResponse(NamedTuple):

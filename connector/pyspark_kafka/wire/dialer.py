@@ -29,7 +29,7 @@ _SOFTWARE_NAME: Final = "pyspark-kafka"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialer:
-    """A factory of connections. With `credentials`, each connection authenticates with SASL.
+    """A factory for connections. With `credentials`, each connection authenticates with SASL.
 
     `connect_timeout_s` (`socket.connection.setup.timeout.ms`) limits the time to connect to a
     broker, to receive its ApiVersions response and to authenticate. It does not include the time
@@ -84,7 +84,7 @@ def _negotiate(connection: Connection, deadline: float) -> BrokerVersions:
     code = response.error_code
     if code is not ErrorCode.none:
         kind: type[KafkaError] = error_class(code)
-        raise kind(f"ApiVersions to {connection.broker} failed: {format_code(code)}.")
+        raise kind(f"The ApiVersions request to {connection.broker} failed: {format_code(code)}.")
     ranges = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
     features = {
         feature.name: feature.max_version_level

@@ -1,7 +1,7 @@
 """Fetch requests and responses, versions 4 to 17, without kio.
 
-Fetch is the most frequent request of a read. The records are views of the response frame; kio would
-copy them. A valid response contains only requested partitions, each at most once.
+Fetch is the most frequent request in a read. The records are views of the response frame, which kio
+would copy. A valid response contains only requested partitions, each at most once.
 
 Fetch sessions are not used: the session id is 0 and the session epoch -1. Source: FetchRequest.json
 and FetchResponse.json of Kafka; KIP-320 (leader epochs), KIP-392 (preferred replica), KIP-516
@@ -39,7 +39,7 @@ _UNKNOWN: Final = -1
 class FetchPartition:
     """A partition in a request. Versions 13 and later require `topic_id`.
 
-    A leader epoch of -1 means that it is unknown.
+    The leader epoch is -1 if it is unknown.
     """
 
     topic_partition: TopicPartition
@@ -55,7 +55,7 @@ class FetchLimits:
     """The settings that apply to all partitions of a request.
 
     The broker waits up to `wait_ms_max` until it has `bytes_min` bytes. `rack` is the rack of the
-    client, for reads from the nearest replica.
+    client, so that it can read from the closest replica.
     """
 
     isolation_level: IsolationLevel
@@ -66,7 +66,7 @@ class FetchLimits:
 
 
 class EpochEnd(NamedTuple):
-    """The end of the last leader epoch before the log diverges from the fetched log (KIP-595)."""
+    """The last leader epoch before the logs diverge, and its end offset (KIP-595)."""
 
     epoch: int
     end_offset: int
@@ -76,7 +76,7 @@ class EpochEnd(NamedTuple):
 class FetchedPartition:
     """A partition in a response.
 
-    `records` is a view of the record batches; the last batch can be incomplete. `aborted` is None
+    `records` is a view of the record batches. The last batch can be incomplete. `aborted` is None
     for `read_uncommitted`. Missing offsets are -1, and other missing fields are None.
     """
 
@@ -141,7 +141,7 @@ def _key(version: int, partition: FetchPartition) -> _PartitionKey:
 def _write(version: int, limits: FetchLimits, partitions: Sequence[FetchPartition]) -> bytes:
     flexible = version >= _FIRST_FLEXIBLE
     out = bytearray()
-    if version <= 14:  # later versions have a tagged field, whose default means a consumer
+    if version <= 14:  # later versions have a tagged field whose default means a consumer
         out += int32(_CONSUMER)
     out += int32(limits.wait_ms_max)
     out += int32(limits.bytes_min)

@@ -1,7 +1,7 @@
 """OffsetFetch and OffsetCommit requests for one consumer group, without retries.
 
 A response that does not contain exactly the requested partitions raises an error. If a coordinator
-does not respond or is no longer the coordinator, the next attempt looks up the coordinator again.
+does not respond or has moved, the next attempt looks up the coordinator again.
 Sources: OffsetFetchRequest.json and OffsetCommitRequest.json of Kafka; KIP-447 (stable offsets).
 """
 
@@ -57,8 +57,8 @@ def committed_offsets(
     if response.__version__ >= _FIRST_OF_MANY_GROUPS:
         if [group.group_id for group in response.groups] != [group_id]:
             raise ProtocolError(
-                f"{sentence(operation)} failed: the response of {connection.broker} does not "
-                "contain exactly this group.",
+                f"{sentence(operation)} failed: the response from {connection.broker} does not "
+                "contain exactly the requested group.",
                 group_id=group_id,
             )
         (found,) = response.groups
@@ -106,7 +106,7 @@ def commit_offsets(
 
 
 def committed_topics(offsets: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:
-    """Return the field `topics` of an OffsetCommit or TxnOffsetCommit request."""
+    """Return the `topics` field of an OffsetCommit or TxnOffsetCommit request."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for partition, offset in sorted(offsets.items()):
         topics.setdefault(partition.topic, []).append(
@@ -171,7 +171,7 @@ def _offset_fetch(
         group_id=group_id,
         topics=topics,
         groups=[{"group_id": group_id, "topics": topics}],
-        require_stable=True,  # an error for offsets in open transactions, as in Kafka's consumer
+        require_stable=True,  # returns an error for offsets in open transactions
     )
 
 

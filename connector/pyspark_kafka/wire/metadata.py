@@ -70,8 +70,9 @@ class TopicMetadata:
 class ClusterMetadata:
     """The brokers and topics of a cluster.
 
-    `failed` contains the error codes of requested topics, which are unknown or not authorized.
-    `controller_id` is the broker for administrative requests such as CreateTopics.
+    `failed` contains the error codes of requested topics that are unknown or not authorized.
+    `controller_id` is the id of the broker that handles administrative requests such as
+    CreateTopics.
     """
 
     brokers: Mapping[int, Broker] = field(default_factory=dict)
@@ -110,7 +111,7 @@ class ClusterMetadata:
 
 
 def _newer(old: TopicMetadata | None, new: TopicMetadata) -> TopicMetadata:
-    """Return `new` with those partitions of `old` that have a newer leader epoch."""
+    """Return `new`, but keep the partitions of `old` that have a newer leader epoch."""
     if old is None or (new.topic_id is not None and new.topic_id != old.topic_id):
         return new
     partitions = {

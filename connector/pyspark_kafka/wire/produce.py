@@ -1,6 +1,6 @@
 """Produce requests and responses, versions 3 to 13, without kio.
 
-Produce is the most frequent request of a write. The body of a request is a list of buffers, so that
+Produce is the most frequent request in a write. The body of a request is a list of buffers, so that
 record batches are sent without a copy. A valid response contains each partition of the request
 exactly once.
 
@@ -74,7 +74,10 @@ class ProducedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceResponse:
-    """A Produce response. `endpoints` are the brokers of all `current_leader`s (version 10)."""
+    """A Produce response.
+
+    `endpoints` contains the brokers that `current_leader` fields refer to (from version 10 on).
+    """
 
     throttle_ms: int
     partitions: tuple[ProducedPartition, ...]
@@ -82,7 +85,7 @@ class ProduceResponse:
 
 
 def produce_version(negotiated: int, partitions: Sequence[ProducePartition]) -> int:
-    """Return the negotiated version, or one with topic names if any topic id is unknown."""
+    """Return the negotiated version, or a version with topic names if a topic id is unknown."""
     if all(partition.topic_id is not None for partition in partitions):
         return negotiated
     return min(negotiated, LAST_VERSION_BY_NAME)

@@ -1,4 +1,4 @@
-"""A reader of Kafka's primitive types.
+"""A reader for Kafka's primitive types.
 
 Every length is checked before it is used. Malformed bytes raise `MalformedResponseError` and no
 other error. The size of the frame limits the allocated memory: bytes fields are views of the frame,
@@ -153,7 +153,7 @@ class Reader:
                 self.position = start + size
             elif self.position != start + size:
                 raise MalformedResponseError(
-                    f"{field} has size {size}, but its content is {self.position - start} bytes"
+                    f"{field} has size {size}, but its content has {self.position - start} bytes"
                 )
 
     def skip_tagged_fields(self, what: str) -> None:
@@ -167,7 +167,7 @@ class Reader:
     def _fixed(self, layout: struct.Struct, what: str) -> int:
         position = self.position
         if layout.size > self._size - position:
-            raise MalformedResponseError(f"the response of {self._size} bytes ends within {what}")
+            raise MalformedResponseError(f"the response ends within {what} at byte {self._size}")
         self.position = position + layout.size
         (value,) = layout.unpack_from(self._data, position)
         return int(value)

@@ -16,7 +16,7 @@ _FACTOR_MAX: Final = 1_000_000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """Functions for monotonic time and sleep, both in seconds, and for random numbers < 1."""
+    """Functions for the monotonic time, sleep (both in seconds) and random numbers in [0, 1)."""
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -29,7 +29,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Pauses that grow from `first_s` to `longest_s` by `multiplier`, with a relative `jitter`.
+    """Pauses that grow from `first_s` to `longest_s` by a factor of `multiplier`, with `jitter`.
 
     The defaults are those of `retry.backoff.ms` and `retry.backoff.max.ms`.
     """
@@ -40,7 +40,7 @@ class Backoff:
     jitter: float = 0.2
 
     def pause_s(self, attempts: int, random_number: float) -> float:
-        """Return the pause after this number of `attempts`, with `random_number` in [0, 1)."""
+        """Return the pause after `attempts` attempts, with `random_number` in [0, 1)."""
         try:
             factor = min(self.multiplier ** (attempts - 1), _FACTOR_MAX)
         except OverflowError:
@@ -50,6 +50,6 @@ class Backoff:
         return min(jittered_s, self.longest_s)
 
     def pause(self, attempts: int, *, clock: Clock, deadline: float) -> bool:
-        """Sleep after this number of `attempts`. Return False if the deadline has passed."""
+        """Sleep after `attempts` attempts. Return False if the deadline has passed."""
         clock.sleep(min(self.pause_s(attempts, clock.random()), clock.left_s(deadline)))
         return clock.now() < deadline

@@ -1,8 +1,9 @@
 """Choose the broker for each request, and keep one connection to each broker in a pool.
 
 The router caches the coordinators and the metadata, including the leaders. Every call is one
-attempt, which ends by its deadline with a response or an error; `cluster_queries` retries. A failed
-connection is not used again. Invalidated metadata is refreshed before its next use.
+attempt, which ends by its deadline with a response or an error. `cluster_queries` retries failed
+attempts. A failed connection is not used again. Invalidated metadata is refreshed before its next
+use.
 
 Brokers that failed most recently are tried last, so that an unresponsive broker does not use up the
 time of every attempt.
@@ -68,7 +69,7 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leader:
-    """The leader of a partition, and its leader epoch or -1."""
+    """The leader of a partition and the leader epoch, which is -1 if it is unknown."""
 
     broker: Broker
     leader_epoch: int
@@ -256,14 +257,14 @@ class Router:
     def topics(
         self, names: Collection[str], *, deadline: float, create: bool = False
     ) -> ClusterMetadata:
-        """Refresh those topics that are missing, old or invalidated, and return the metadata."""
+        """Refresh topics whose metadata is missing, old or invalidated, and return the metadata."""
         stale = self.stale(names)
         if stale:
             self.refresh(stale, deadline=deadline, create=create)
         return self.metadata
 
     def stale(self, names: Collection[str]) -> list[str]:
-        """Return those topics whose metadata must be refreshed before it is used."""
+        """Return the topics whose metadata must be refreshed before it is used."""
         oldest = self.clock.now() - self._metadata_age_s_max
         return sorted(name for name in names if self._refreshed_at.get(name, oldest) <= oldest)
 
@@ -344,9 +345,9 @@ class Router:
     def coordinators(
         self, kind: CoordinatorKind, names: Collection[str], *, deadline: float
     ) -> Mapping[str, Broker | ApiError]:
-        """Return the coordinators of group ids or transactional ids, or the errors.
+        """Return the coordinator of each group id or transactional id, or an error.
 
-        Coordinators that are not cached are looked up in one request, if the broker supports it.
+        Coordinators that are not cached are looked up in one request, if the broker supports this.
         """
         keys = {name: CoordinatorKey(kind, name) for name in names}
         found: dict[str, Broker | ApiError] = {
@@ -398,6 +399,6 @@ def _leader_error(
 
 
 def _rotated(bootstrap: Sequence[Address], random_number: float) -> tuple[Address, ...]:
-    """Rotate the servers by a random number, so that not all clients try the first one first."""
+    """Rotate the servers by a random number, so that clients do not all try the same one first."""
     start = int(random_number * len(bootstrap))
     return (*bootstrap[start:], *bootstrap[:start])

@@ -32,7 +32,7 @@ _TOKEN: Final = re.compile(r"[-_~+/.a-zA-Z0-9]+=*")
 
 
 class SaslError(Exception):
-    """The broker violated the mechanism or failed to prove its identity."""
+    """The broker violated the SASL mechanism or failed to prove its identity."""
 
 
 class SaslClient(Protocol):
@@ -60,7 +60,7 @@ class SaslCredentials(Protocol):
     def prepare(self) -> None:
         """Obtain a token before a connection is opened. Raises `KafkaError`.
 
-        The request for a token can take longer than the time to open a connection.
+        Obtaining a token can take longer than the timeout for opening a connection.
         """
 
     def begin(self) -> SaslClient:
@@ -109,7 +109,8 @@ def _check_handshake(credentials: SaslCredentials, response: Any) -> None:
             option=_MECHANISM_OPTION,
         )
     raise AuthenticationError(
-        f"the broker rejected SASL with {format_code(code)}, as a listener without SASL does.",
+        f"the broker rejected the SASL handshake with {format_code(code)}. The listener probably "
+        "does not use SASL.",
         advice=f"Set '{_PROTOCOL_OPTION}' to 'PLAINTEXT' or 'SSL', or use a listener with SASL.",
         option=_PROTOCOL_OPTION,
     )
@@ -157,8 +158,8 @@ class ScramCredentials:
     @property
     def advice(self) -> str:
         return (
-            f"{_LOGIN_ADVICE} The user must have credentials for {self.mechanism} "
-            "(kafka-configs.sh --alter --add-config)."
+            f"{_LOGIN_ADVICE} The user must have credentials for {self.mechanism}. Create them "
+            "with kafka-configs.sh --alter --add-config."
         )
 
     def prepare(self) -> None:
@@ -169,7 +170,7 @@ class ScramCredentials:
 
 
 class TokenSource(Protocol):
-    """Returns tokens. `principal` is the owner of the last token, for errors."""
+    """A source of tokens. `principal` is the owner of the last token and is used in errors."""
 
     @property
     def principal(self) -> str: ...
@@ -178,7 +179,7 @@ class TokenSource(Protocol):
         """Return a valid token. Raises `KafkaError`."""
 
     def discard(self, token: Token) -> None:
-        """Do not return this token again, because a broker rejected it."""
+        """Discard a token that a broker rejected, so that it is not returned again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,10 +226,9 @@ class _PlainClient:
 
 
 class ScramSaslClient:
-    """SCRAM without channel binding. Verifies the signature of the broker.
+    """The client side of SCRAM, without channel binding. Verifies the broker's signature.
 
-    `nonce` is random unless a test sets it. `username` and `password` must be
-    kept by SASLprep.
+    `nonce` is random unless a test sets it. SASLprep must not change `username` or `password`.
     """
 
     def __init__(
@@ -259,8 +259,8 @@ class ScramSaslClient:
 def is_kept_by_saslprep(text: str) -> bool:
     """Return whether `scramp` accepts a user name or password and does not change it.
 
-    Kafka does not normalize them, although RFC 5802 requires it. `scramp` does, so a text that
-    changes would never match.
+    Kafka does not normalize them, although RFC 5802 requires it. `scramp` does, so a value that
+    it changes would never match.
     """
     from scramp import ScramException  # noqa: PLC0415
     from scramp.utils import saslprep  # noqa: PLC0415
@@ -272,8 +272,9 @@ def is_kept_by_saslprep(text: str) -> bool:
 
 
 class OAuthBearerSaslClient:
-    """OAUTHBEARER. After an error, the broker waits for a message before it reports the error.
+    """The client side of OAUTHBEARER (RFC 7628).
 
+    If the broker rejects the token, it waits for one more message before it ends the exchange.
     Calls `on_rejection` if the broker rejects the token.
     """
 
@@ -296,7 +297,7 @@ class OAuthBearerSaslClient:
             return b"\x01"
         self._is_sent = True
         if not is_bearer_token(self._token):
-            raise SaslError("the token contains characters that a bearer token cannot contain")
+            raise SaslError("the token contains characters that are not allowed in a bearer token")
         fields = {"auth": f"Bearer {self._token}", **self._extensions}
         pairs = "".join(f"{name}={value}\x01" for name, value in fields.items())
         return f"n,,\x01{pairs}\x01".encode()
@@ -311,7 +312,7 @@ def check_extensions(extensions: Mapping[str, str]) -> str | None:
     """Return why OAUTHBEARER cannot send these extensions, or None."""
     for name, value in extensions.items():
         if name == "auth" or not _EXTENSION_NAME.fullmatch(name):
-            return f"{json.dumps(name)} is not the name of an extension"
+            return f"{json.dumps(name)} is not a valid extension name"
         if not _EXTENSION_VALUE.fullmatch(value):
             return f"the value of extension {name!r} contains invalid characters"
     return None

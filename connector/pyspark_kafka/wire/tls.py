@@ -1,8 +1,8 @@
-"""TLS connections, as another `Connect` function and `Transport` (`SslTransportLayer` in Kafka).
+"""TLS connections: a `Connect` function and a `Transport` (`SslTransportLayer` in Kafka).
 
-The handshake ends by the deadline of the connection, and a peer that does not speak TLS is an
-error: nothing is ever sent without encryption. Sessions are resumed per address. A failed handshake
-reports which side rejected what, and the option to check.
+The handshake ends by the deadline of the connection. A peer that does not speak TLS causes an
+error, so nothing is ever sent without encryption. Sessions are resumed per address. The error of a
+failed handshake states which side rejected what, and which option to check.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NAMES_TIMEOUT_S: Final = 2.0
 _PROTOCOL: Final = "kafka.security.protocol"
 _TRUST: Final = "kafka.ssl.truststore.location"
 _IDENTITY: Final = "kafka.ssl.keystore.location"
-_HOST_MISMATCH: Final = frozenset({62, 64})  # X509_V_ERR_HOSTNAME_MISMATCH and its form for IPs
+_HOST_MISMATCH: Final = frozenset({62, 64})  # X509_V_ERR_HOSTNAME_MISMATCH, _IP_ADDRESS_MISMATCH
 _NOT_VALID_NOW: Final = frozenset({9, 10})  # X509_V_ERR_CERT_NOT_YET_VALID, _CERT_HAS_EXPIRED
 _NOT_TLS: Final = frozenset(
     {
@@ -88,7 +88,7 @@ Part = Literal["authorities", "certificate", "key", "passphrase"]
 
 
 class TlsSettingsError(Exception):
-    """A certificate or key cannot be used. `part` says which, and the text contains the reason."""
+    """A certificate or key cannot be used. `part` identifies it. The text contains the reason."""
 
     def __init__(self, part: Part, reason: str) -> None:
         super().__init__(reason)
@@ -106,7 +106,7 @@ class ClientCertificate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """The trusted authorities, the verification of the broker and the client's certificate.
+    """The trusted authorities, the verification settings and the client certificate.
 
     `ca_location` is a PEM file or a directory, and `ca_pem` contains PEM certificates. Without
     either, the authorities of the operating system are trusted.
@@ -160,7 +160,7 @@ class TlsConnect:
             opened.close()
             raise
         try:
-            encrypted.settimeout(max(deadline - time.monotonic(), 0.001))  # of the whole handshake
+            encrypted.settimeout(max(deadline - time.monotonic(), 0.001))  # for the whole handshake
             encrypted.do_handshake()
         except BaseException:
             encrypted.close()
@@ -170,9 +170,9 @@ class TlsConnect:
     def _names(
         self, error: ssl.SSLCertVerificationError, address: Address, deadline: float
     ) -> str | None:
-        """Return the names in the broker's certificate if they are why it was rejected.
+        """Return the names in the broker's certificate if it was rejected because of them.
 
-        Python does not return the certificate of a failed handshake, so this function connects
+        Python does not return the certificate of a failed handshake, so this method connects
         again. It does not send anything after the handshake.
         """
         if error.verify_code not in _HOST_MISMATCH:
@@ -194,7 +194,7 @@ class TlsConnect:
 
 
 class TlsTransport:
-    """A connection with TLS. Stores its session, with which the next handshake is shorter."""
+    """A TLS connection. Stores its session, so that the next handshake can resume it."""
 
     def __init__(
         self,
@@ -261,7 +261,7 @@ class TlsTransport:
         return self._rejected(error)
 
     def _rejected(self, error: OSError) -> TransportError:
-        """Return the error for an alert. With TLS 1.3, a broker checks the certificate late."""
+        """Return the error for an alert. With TLS 1.3, it can arrive after the handshake."""
         if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
             return _alert(error, has_certificate=self._has_certificate)
         return TransportError(CLOSED if isinstance(error, ssl.SSLEOFError) else reason_of(error))
@@ -270,8 +270,8 @@ class TlsTransport:
 def _first_record(parts: Iterable[memoryview]) -> memoryview | bytes:
     """Return the first part, or several small parts joined.
 
-    OpenSSL requires that the bytes of a send that could not complete are sent again. They are a
-    prefix of what this function returns the next time.
+    After an incomplete send, OpenSSL requires the same bytes again. They are a prefix of the next
+    result of this function.
     """
     joined = bytearray()
     for part in parts:
@@ -303,13 +303,13 @@ def tls_context(settings: TlsSettings) -> ssl.SSLContext:
 def _load_authorities(context: ssl.SSLContext, settings: TlsSettings) -> None:
     try:
         if settings.ca_location is not None:
-            is_directory = os.path.isdir(settings.ca_location)  # noqa: PTH112, as OpenSSL needs it
+            is_directory = os.path.isdir(settings.ca_location)  # noqa: PTH112, the path is a str
             context.load_verify_locations(
                 cafile=None if is_directory else settings.ca_location,
                 capath=settings.ca_location if is_directory else None,
             )
         if settings.ca_pem is not None:
-            # Comments can contain characters other than ASCII.
+            # Comments can contain non-ASCII characters.
             ascii_only = _normalized(settings.ca_pem).encode("ascii", "ignore").decode()
             context.load_verify_locations(cadata=ascii_only)
         if settings.ca_location is None and settings.ca_pem is None:
@@ -325,7 +325,7 @@ def _load_authorities(context: ssl.SSLContext, settings: TlsSettings) -> None:
 def _normalized(pem: str) -> str:
     """Return PEM with the line breaks that OpenSSL requires.
 
-    Kafka's `PemParser` also reads PEM on one line, to which a Java properties file joins its lines.
+    Kafka's `PemParser` also accepts PEM on a single line, as it appears in Java properties files.
     """
     return _PEM_BLOCK.sub(_block, pem)
 
@@ -353,7 +353,7 @@ def _load_certificate(context: ssl.SSLContext, certificate: ClientCertificate) -
             context.load_cert_chain(chain, key, password=passphrase)
     except ssl.SSLError as error:
         if error.reason in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"):
-            reason = "the private key does not belong to the certificate"
+            reason = "the private key does not match the certificate"
             raise TlsSettingsError("key", reason) from None
         if was_asked:
             reason = (
@@ -398,28 +398,28 @@ def _untrusted(
     error: ssl.SSLCertVerificationError, address: Address, names: str | None
 ) -> TransportError:
     if error.verify_code in _HOST_MISMATCH:
-        found = "" if names is None else f", but for {names}"
+        found = "not valid" if names is None else f"valid for {names}, but not"
         return TransportError(
-            f"the certificate of the broker is not valid for {address.host!r}{found}",
-            advice="Connect with a name of the certificate: correct 'kafka.bootstrap.servers' or "
-            "the brokers' 'advertised.listeners'. To accept any name, set "
+            f"the broker's certificate is {found} for {address.host!r}",
+            advice="Use a name from the certificate in 'kafka.bootstrap.servers' and in the "
+            "brokers' 'advertised.listeners'. To accept any name, set "
             "'kafka.ssl.endpoint.identification.algorithm' to the empty string.",
             option="kafka.ssl.endpoint.identification.algorithm",
             is_rejection=True,
         )
-    reason = f"the certificate of the broker is not trusted: {error.verify_message}"
+    reason = f"the broker's certificate is not trusted: {error.verify_message}"
     if error.verify_code in _NOT_VALID_NOW:
         return TransportError(
             reason,
-            advice="Renew the certificate of the broker, or correct the clock of this machine.",
+            advice="Renew the broker's certificate, or correct the clock of this machine.",
             option=_TRUST,
             is_rejection=True,
         )
     return TransportError(
         reason,
-        advice=f"Set '{_TRUST}' (with '{_TRUST.replace('location', 'type')}' PEM) or "
-        "'kafka.ssl.ca.location' to a PEM file with the certificate of the authority that issued "
-        "the broker's certificate.",
+        advice=f"Set '{_TRUST}' (and '{_TRUST.replace('location', 'type')}' to 'PEM') or "
+        "'kafka.ssl.ca.location' to a PEM file that contains the certificate of the authority that "
+        "issued the broker's certificate.",
         option=_TRUST,
         is_rejection=True,
     )
@@ -436,7 +436,7 @@ def _failed_handshake(error: OSError, timeout_s: float, *, has_certificate: bool
 
 
 def _unfinished(reason: str) -> TransportError:
-    """Return the error for a peer that may be a listener without TLS, or a broker that fails."""
+    """Return the error for a peer that may be a listener without TLS, or a failing broker."""
     return TransportError(
         reason,
         advice=f"Check that the listener uses TLS. If it does not, set '{_PROTOCOL}' to "
@@ -446,7 +446,7 @@ def _unfinished(reason: str) -> TransportError:
 
 
 def _alert(error: ssl.SSLError, *, has_certificate: bool) -> TransportError:
-    """Return the error for a TLS alert of the broker, or for bytes that violate the protocol."""
+    """Return the error for a TLS alert from the broker, or for bytes that violate the protocol."""
     code = error.reason or ""
     if code in _NOT_TLS:
         return TransportError(
@@ -479,4 +479,4 @@ def _alert(error: ssl.SSLError, *, has_certificate: bool) -> TransportError:
             option=_IDENTITY,
             is_rejection=True,
         )
-    return TransportError(f"TLS failed ({_text(error)})")
+    return TransportError(f"the TLS connection failed ({_text(error)})")

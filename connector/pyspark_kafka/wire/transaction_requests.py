@@ -3,10 +3,10 @@
 InitProducerId, EndTxn, DescribeTransactions and ListTransactions do not use kio, because loading
 kio's schemas takes milliseconds in every process that Spark starts for a micro-batch.
 AddPartitionsToTxn, AddOffsetsToTxn and TxnOffsetCommit use kio. A response that does not contain
-each requested id exactly once raises an error. If a coordinator does not respond or is no longer
-the coordinator, the next attempt looks up the coordinator again. Sources: KIP-98, KIP-360 (expected
-epochs), KIP-664 (describe, list), KIP-890 (version 2), KIP-939 (two-phase commit), KIP-1152 (list
-by pattern).
+each requested id exactly once raises an error. If a coordinator does not respond or has moved, the
+next attempt looks up the coordinator again. Sources: KIP-98, KIP-360 (expected epochs), KIP-664
+(describe, list), KIP-890 (transaction version 2), KIP-939 (two-phase commit), KIP-1152 (list by
+pattern).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def end_transactions(
 ) -> Mapping[str, ErrorCode | ApiError | KafkaError]:
     """Send EndTxn for distinct transactional ids in parallel.
 
-    Returns for each transactional id the error code in the response, or an error if there is no
+    For each transactional id, returns the error code in the response, or an error if there is no
     response. The error is an `ApiError` if no coordinator was found.
     """
 
@@ -140,7 +140,7 @@ def describe_transactions(
 ) -> Mapping[str, TransactionDescription | ApiError | KafkaError | None]:
     """Send DescribeTransactions to the coordinators of these transactional ids.
 
-    Returns for each id its description, None if the id is unknown, or an error.
+    For each id, returns its description, None if the id is unknown, or an error.
     """
     errors, brokers = _coordinators(router, transactional_ids, deadline)
     by_broker: dict[Broker, list[str]] = {}
@@ -166,7 +166,7 @@ def list_transactions(
 ) -> Mapping[Broker, Sequence[TransactionListing] | ApiError | KafkaError]:
     """Send ListTransactions to these brokers.
 
-    Returns for each broker the transactional ids with this prefix, or an error.
+    For each broker, returns the transactional ids with this prefix, or an error.
     """
     requests = {broker: BrokerRequest(broker, partial(_list, id_prefix)) for broker in brokers}
     results: dict[Broker, Sequence[TransactionListing] | ApiError | KafkaError] = {}
@@ -188,7 +188,7 @@ def add_partitions_to_txn(
     *,
     deadline: float,
 ) -> Mapping[TopicPartition, ErrorCode]:
-    """Send AddPartitionsToTxn, which transactions of version 1 require before the first write.
+    """Send AddPartitionsToTxn, which transaction version 1 requires before the first write.
 
     Returns the error codes of the partitions that were not added. The broker adds either all
     partitions or none. If it adds none, valid partitions have the code OPERATION_NOT_ATTEMPTED.
@@ -238,9 +238,9 @@ def send_offsets_to_transaction(
     version: TransactionVersion,
     deadline: float,
 ) -> None:
-    """Add offsets of a group to a transaction, which commits them together with its records.
+    """Add the offsets of a group to a transaction, which commits them with its records.
 
-    Sends AddOffsetsToTxn (only for transactions of version 1) and TxnOffsetCommit. Raises
+    Sends AddOffsetsToTxn (only for transaction version 1) and TxnOffsetCommit. Raises
     `ApiError`.
     """
     if version == 1:
@@ -389,7 +389,7 @@ def init_producer_id_request(
 
 
 def end_txn_request(version: int, end: EndTransaction) -> Request[_ProducerResponse]:
-    """Build an EndTxn request. `version` must match the version of the transaction."""
+    """Build an EndTxn request. `version` must match the transaction version."""
     flexible = version >= _FIRST_FLEXIBLE_END
     body = string(end.transactional_id, flexible=flexible)
     body += int64(end.producer.producer_id) + int16(end.producer.producer_epoch)
@@ -409,7 +409,7 @@ def end_txn_request(version: int, end: EndTransaction) -> Request[_ProducerRespo
 
 
 def describe_transactions_request(transactional_ids: Sequence[str]) -> Request[_DescribeResponse]:
-    """Build a DescribeTransactions request of version 0, which is the only version."""
+    """Build a DescribeTransactions request in version 0, the only version."""
     names = b"".join(string(name, flexible=True) for name in transactional_ids)
     body = length(len(transactional_ids), flexible=True) + names + NO_TAGGED_FIELDS
 

@@ -1,6 +1,6 @@
 """TCP connections, and waiting for several connections at the same time.
 
-This module and `tls` are the only ones that use sockets. `send` and `receive_into` never block.
+Only this module and `tls` use sockets. `send` and `receive_into` never block.
 `connect` and `wait` return within their timeouts.
 
 A TLS transport can hold buffered bytes even when its file descriptor is not readable. Callers
@@ -25,15 +25,15 @@ _PARTS_MAX: Final = 64
 
 CLOSED: Final = "the broker closed the connection"
 _UNUSABLE: Final = (OSError, ValueError, OverflowError)
-"""The errors of looking up an invalid address. A broker can advertise any text as its host."""
+"""The errors from looking up an invalid address. A broker can advertise any text as its host."""
 
 
 class TransportError(Exception):
     """The connection failed or could not be opened. The text contains the reason.
 
-    `option` is the option that is probably wrong, and `advice` says what to check. If
-    `is_rejection` is True, one side rejected the certificate or the protocol of the other, and a
-    retry would fail too.
+    `option` is the option that is probably wrong, and `advice` describes what to check. If
+    `is_rejection` is True, one side rejected the certificate or the protocol of the other side, so
+    a retry would also fail.
     """
 
     def __init__(
@@ -75,7 +75,8 @@ class Transport(Protocol):
     """A bidirectional byte stream. After an error, only `close` may be called.
 
     `read_event` is the event to wait for after `receive_into` returned None, and `write_event`
-    after `send` returned 0: `READABLE` or `WRITABLE`. TLS can need to write before it can read.
+    after `send` returned 0. Both are `READABLE` or `WRITABLE`, because TLS may have to write before
+    it can read.
     """
 
     @property
@@ -153,7 +154,7 @@ def connect(address: Address, timeout_s: float, *, family: Family = "any") -> Tr
 def connected_socket(
     address: Address, timeout_s: float, *, family: Family = "any"
 ) -> socket.socket:
-    """Connect to the first address of the host that accepts it. Raises `TransportError`.
+    """Connect to the first address of the host that accepts a connection. Raises `TransportError`.
 
     The timeout is divided among the addresses of the host.
     """

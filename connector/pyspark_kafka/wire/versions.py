@@ -61,9 +61,9 @@ class SupportedVersions:
 
 
 SUPPORTED_VERSIONS: Final[Mapping[Api, SupportedVersions]] = {
-    # 3: record batches v2. 11 and 12: transactions. 13: topic ids instead of names.
+    # 3: message format v2. 11 and 12: transactions. 13: topic ids instead of names.
     Api.PRODUCE: SupportedVersions(first=3, last=13, throttled_from=6, flexible_from=9),
-    # 4: isolation level, record batches v2. 13: topic ids instead of names. 18 is for replicas.
+    # 4: isolation level, message format v2. 13: topic ids instead of names. 18 is for replicas.
     Api.FETCH: SupportedVersions(first=4, last=17, throttled_from=8, flexible_from=12),
     Api.LIST_OFFSETS: SupportedVersions(
         first=2, last=10, throttled_from=3, flexible_from=6
@@ -92,7 +92,7 @@ SUPPORTED_VERSIONS: Final[Mapping[Api, SupportedVersions]] = {
         first=0, last=3, throttled_from=1, flexible_from=3
     ),  # 4 is for brokers
     Api.ADD_OFFSETS_TO_TXN: SupportedVersions(first=0, last=4, throttled_from=1, flexible_from=3),
-    # 5: transactions of version 2 (KIP-890), also in TxnOffsetCommit.
+    # 5: transaction version 2 (KIP-890), also in TxnOffsetCommit.
     Api.END_TXN: SupportedVersions(first=0, last=5, throttled_from=1, flexible_from=3),
     Api.TXN_OFFSET_COMMIT: SupportedVersions(first=0, last=5, throttled_from=1, flexible_from=3),
     Api.DESCRIBE_CONFIGS: SupportedVersions(first=1, last=4, throttled_from=2, flexible_from=4),
@@ -109,7 +109,7 @@ _SINCE: Final[Mapping[Api, str]] = {
     Api.DESCRIBE_TRANSACTIONS: "3.0",
     Api.LIST_TRANSACTIONS: "3.0",
 }
-"""The Kafka release that introduced an API, if record batches v2 are older."""
+"""The Kafka releases that introduced the APIs that are newer than message format v2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ class BrokerVersions:
                 f"{sentence(self.broker)} does not support {api.title}. This client requires a "
                 f"version from {first} to {last}.",
                 advice=(
-                    "Check that the address belongs to a Kafka broker of version "
+                    "Check that the address belongs to a broker that runs Kafka "
                     f"{_SINCE.get(api, '0.11')} or later."
                 ),
             )

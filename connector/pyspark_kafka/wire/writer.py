@@ -1,4 +1,4 @@
-"""A writer of Kafka's primitive types.
+"""A writer for Kafka's primitive types.
 
 Strings and lengths can be written in the original encoding or in the flexible encoding (KIP-482).
 """

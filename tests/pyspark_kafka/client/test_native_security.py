@@ -209,7 +209,7 @@ ENDPOINT = {"sasl_oauthbearer_token_endpoint_url": "https://localhost/token"}
         ({**SCRAM, "sasl_mechanism": "SCRAM-SHA-1"}, "sasl.mechanism", "'SCRAM-SHA-1'"),
         (SCRAM, "sasl.jaas.config", "not set"),
         ({**SCRAM, "sasl_username": "alice"}, "sasl.jaas.config", "not set"),
-        (OAUTH, "sasl.oauthbearer.token.endpoint.url", "source of tokens"),
+        (OAUTH, "sasl.oauthbearer.token.endpoint.url", "token source"),
         ({**OAUTH, **ENDPOINT}, "sasl.oauthbearer.client.credentials.client.id", "not set"),
         (
             {**OAUTH, "sasl_oauthbearer_token_endpoint_url": "ftp://hush"},
@@ -267,7 +267,7 @@ def test_invalid_settings(kafka: dict[str, Any], option: str, expected: str, eng
 
 def test_key_of_another_certificate(certificates: Certificates) -> None:
     one, two = (certificates.issue(name, "client.example") for name in ("one", "two"))
-    with pytest.raises(OptionError, match="does not belong") as caught:
+    with pytest.raises(OptionError, match="does not match") as caught:
         secured(
             security_protocol="SSL",
             ssl_certificate_location=str(one),

@@ -266,7 +266,7 @@ REJECTED = {"error_code": 58, "error_message": "invalid credentials", "auth_byte
         pytest.param(
             {"sasl_handshake": [{"error_code": 34, "mechanisms": []}]},
             PLAIN,
-            r"listener without SASL.*'kafka\.security\.protocol'",
+            r"does not use SASL.*'kafka\.security\.protocol'",
             "kafka.security.protocol",
             id="listener without SASL",
         ),

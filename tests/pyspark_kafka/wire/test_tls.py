@@ -266,7 +266,7 @@ def test_wrong_host_name(certificates: Certificates) -> None:
     with tls_server(server_context(elsewhere), until_closed) as server:
         error = failure(trusting(certificates), server)
         assert error.is_rejection
-        assert "not valid for 'localhost', but for b1.example, b2.example" in str(error)
+        assert "valid for b1.example, b2.example, but not for 'localhost'" in str(error)
         assert error.option == "kafka.ssl.endpoint.identification.algorithm"
         with connected(trusting(certificates, verifies_host_name=False), server):
             pass
@@ -418,7 +418,7 @@ def test_settings_that_cannot_be_used(certificates: Certificates, tmp_path: Path
         (TlsSettings(ca_location=str(tmp_path / "empty.pem")), "authorities", "PEM"),
         (TlsSettings(ca_pem="no certificate"), "authorities", "PEM"),
         (TlsSettings(ca_pem="ä"), "authorities", "mpty"),
-        (TlsSettings(client_certificate=ClientCertificate(chain=one, key=two)), "key", "belong"),
+        (TlsSettings(client_certificate=ClientCertificate(chain=one, key=two)), "key", "match"),
         (
             TlsSettings(client_certificate=ClientCertificate(chain="", key=two)),
             "certificate",

@@ -1,7 +1,7 @@
-"""The `KafkaClient` of the `librdkafka` engine, which sends requests about topics and offsets.
+"""The `KafkaClient` of the `librdkafka` engine, which sends topic and offset requests.
 
 The client also creates range readers and producers. Invariant: requests never create topics.
-Retries are in `retry_loop`.
+`retry_loop` implements the retries.
 """
 
 from __future__ import annotations

@@ -110,12 +110,12 @@ def unreachable(
     offset: int | None = None,
     group_id: str | None = None,
 ) -> KafkaError:
-    """Return the error for brokers that did not answer in time.
+    """Return the error for brokers that did not respond in time.
 
     `option` is the name of the option that sets the timeout. `reason` is librdkafka's last error.
     """
     return BrokerUnreachableError(
-        f"{sentence(operation)} failed: {bootstrap_servers} did not answer within {timeout_s:g} s "
+        f"{sentence(operation)} failed: {bootstrap_servers} did not respond within {timeout_s:g} s "
         f"({reason}).",
         advice=f"{BrokerUnreachableError.remedy} To wait longer, raise '{option}'.",
         topic=topic,
@@ -169,7 +169,7 @@ class ErrorEvents:
             )
 
     def unreachable(self) -> str | None:
-        """Return the latest error if it says that brokers do not answer, otherwise None."""
+        """Return the latest error if it means that brokers are unreachable, otherwise None."""
         if self.last is not None and error_class(self.last) is BrokerUnreachableError:
             return str(self.last.str())
         return None

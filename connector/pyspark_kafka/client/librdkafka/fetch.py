@@ -91,7 +91,7 @@ class Progress:
         return f"fetching {self.fetch_range.topic_partition} at offset {self.position}"
 
     def failure(self) -> Code | None:
-        """Return the error that stops the read, or None. Ignores errors after the range."""
+        """Return the error that stops the read, or None. Ignores errors beyond the range."""
         return None if self.done else self.failed
 
     def take(self, messages: list[Message]) -> list[Message]:
@@ -247,7 +247,7 @@ class RangeReader:
         return time.monotonic() + self.errors.timeout_s
 
     def _raise_unless_new_partition(self, progress: Progress, error: Code) -> None:
-        """Raise the error, unless the partition exists and a broker merely has old metadata."""
+        """Raise the error, unless the partition exists and a broker merely has stale metadata."""
         if error_class(error) is not UnknownTopicOrPartitionError:
             raise self._failure(progress, error)
         self.check_existence()

@@ -29,7 +29,7 @@ from pyspark_kafka.kafka.topics import TopicPartition
 _POLL_S: Final = 0.1
 _OWNED: Final[Mapping[str, str]] = {
     **CONSUMER_OWNED,
-    # The maximum time that a commit waits for the coordinator, and `close` for the commit.
+    # Limits how long a commit waits for the coordinator and how long `close` waits for the commit.
     "session.timeout.ms": "2000",
     "group.protocol": "classic",  # The `consumer` protocol does not support `session.timeout.ms`.
 }

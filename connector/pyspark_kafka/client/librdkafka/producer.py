@@ -219,11 +219,10 @@ class LibrdkafkaProducer:
         self._events.raise_if_unauthorized("writing")
 
     def _unconfirmed(self, count: int) -> KafkaError:
-        reason = self._events.unreachable() or "no error was seen"
+        reason = self._events.unreachable() or "no error was reported"
         return DeliveryError(
             f"{count} records were not written: {self._events.bootstrap_servers} did not "
-            f"acknowledge these records within {self._delivery_timeout_s + _GRACE_S:g} s "
-            f"({reason}).",
+            f"acknowledge them within {self._delivery_timeout_s + _GRACE_S:g} s ({reason}).",
             advice="Check that the brokers are running and can be reached. To wait longer, raise "
             f"'{TIMEOUT_OPTION}'.",
         )
@@ -304,7 +303,7 @@ def _check_times(batch: pa.RecordBatch) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class IdleProducer:
-    """Keeps the producer that was returned last, because a new producer starts slowly.
+    """Keeps the producer that was returned last, because a new producer is slow to start.
 
     An idempotent producer requests a producer id from the brokers. librdkafka does this on a timer,
     which takes about half a second.

@@ -1,4 +1,4 @@
-"""Retries requests until a broker answers or the timeout is reached.
+"""Retries requests until a broker responds or the timeout is reached.
 
 Requests are retried while leaders or coordinators move and brokers restart. Invariant: every
 request ends within its timeout, with a result or an error of `pyspark_kafka.errors`.
@@ -77,7 +77,7 @@ _COORDINATOR_MOVED: Final = frozenset(
 
 
 class NoResponseError(Exception):
-    """An attempt failed. This error is not raised outside this package.
+    """Raised when an attempt fails. Callers outside this package never receive it.
 
     `topic`, `partition` and `group_id` are those of the request.
     """
@@ -223,7 +223,7 @@ class RetryLoop:
         time.sleep(max(0.0, min(pause_s, deadline - time.monotonic())))
 
     def _refresh_metadata(self, operation: str, try_s: float) -> None:
-        """Refresh metadata. If that fails, the next attempt uses the old metadata."""
+        """Refresh metadata. If that fails, the next attempt uses the cached metadata."""
         try:
             self.metadata(operation, try_s=try_s)
         except NoResponseError as no_response:
@@ -264,7 +264,7 @@ class RetryLoop:
             )
         is_leaderless = failed.error.code() in _LEADERLESS
         kind = LeaderNotAvailableError if is_leaderless else error_class(failed.error)
-        cause = f"no leader answered within {timeout_s:g} s ({reason})"
+        cause = f"no leader responded within {timeout_s:g} s ({reason})"
         if not is_leaderless:
             cause = f"no attempt succeeded within {timeout_s:g} s ({reason})"
         return kind(

@@ -77,9 +77,10 @@ class LibrdkafkaSettings:
 
 
 def _with_token_method(properties: Mapping[str, str]) -> Mapping[str, str]:
-    """Add the method `oidc` for a token endpoint.
+    """Set `sasl.oauthbearer.method` to `oidc` if a token endpoint is set.
 
-    Java derives it from the URL. With librdkafka's default, no token is requested.
+    The Java client derives the method from the URL. With librdkafka's default method, no token
+    would be requested.
     """
     url = properties.get("sasl.oauthbearer.token.endpoint.url", "").strip().lower()
     mechanism = properties.get("sasl.mechanism", "").strip().upper()
@@ -89,12 +90,12 @@ def _with_token_method(properties: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _check_token_source(properties: Mapping[str, str]) -> None:
-    """Raise `OptionError` for sources of tokens that only the native engine has."""
+    """Raise `OptionError` for token sources that only the native engine supports."""
     name = native_token_source(properties)
     if name is not None:
         raise OptionError(
             f"Option 'kafka.{name}' requires the 'native' engine, because the 'librdkafka' engine "
-            "does not support token providers and token files.",
+            "does not support token providers or token files.",
             advice="Set 'engine' to 'native', and remove options that it does not support.",
             option=f"kafka.{name}",
         )

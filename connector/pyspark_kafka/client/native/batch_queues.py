@@ -25,11 +25,11 @@ Sequence numbers count records, so splitting a batch keeps them correct: the par
 numbers of the original batch, and later batches keep their sequence numbers.
 
 A batch can be out of order even if no earlier batch is unconfirmed. One cause is the loss of
-earlier records in an unclean leader election. The other cause is that the batch was appended, its
-response was lost, and the broker restarted and remembers only the last batch of each producer (the
-snapshots of `ProducerStateManager`). Brokers append batches in sequence, so the batch was appended
-if a later batch was appended. For this reason, a later batch that was already sent is sent again.
-If a broker confirms the later batch, both batches are confirmed.
+earlier records in an unclean leader election. The other cause is a lost response: the batch was
+appended, but the broker restarted and remembers only the last batch of each producer (the snapshots
+of `ProducerStateManager`). Brokers append batches in sequence, so the batch was appended if a later
+batch was appended. For this reason, a later batch that was already sent is sent again. If a broker
+confirms the later batch, both batches are confirmed.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class BatchQueues:
     def handle_result(
         self, batch: ProducerBatch, reaction: ProduceReaction
     ) -> ProducerBatch | None:
-        """Apply a response; return the batch that failed and cannot be retried, or None.
+        """Apply a response. Return the batch if it failed and cannot be retried, otherwise None.
 
         After such a failure, this object must no longer be used.
         """

@@ -62,7 +62,7 @@ _EARLIEST_LOCAL: Final = -4
 _FIRST_WITH_EARLIEST_LOCAL: Final = 8
 """The first version of ListOffsets with EARLIEST_LOCAL (KIP-405, tiered storage)."""
 _PERSISTENT_TRIES: Final = 5
-"""Attempts for errors that are usually permanent, but can also be due to old metadata."""
+"""Attempts for errors that are usually permanent, but can also be due to stale metadata."""
 _UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
 _UNKNOWN_EPOCH: Final = -1
 _BATCH_START: Final = struct.Struct(">qiib")
@@ -180,8 +180,8 @@ class PartitionReader(ABC, Generic[T]):
             if not self.sizes.grow_for_batch(request.size):
                 partition = self.fetch_range.topic_partition
                 raise CorruptBatchError(
-                    f"{sentence(self.errors.operation(request.position))} failed: a response to a "
-                    f"fetch of {request.size} bytes contains no complete record batch.",
+                    f"{sentence(self.errors.operation(request.position))} failed: the response to "
+                    f"a fetch of {request.size} bytes contains no complete record batch.",
                     topic=partition.topic,
                     partition=partition.partition,
                     offset=request.position,
@@ -205,7 +205,7 @@ class PartitionReader(ABC, Generic[T]):
     def _send_ahead(
         self, connection: Connection, position: int, deadline: float
     ) -> _InFlightFetch | None:
-        """Send the next fetch. Return None if that fails; the next `_send` reports the error.
+        """Send the next fetch. Return None if that fails. The next `_send` then reports the error.
 
         If the broker is throttling `connection`, returns None without sending, so that the rows
         that were already fetched are not delayed.
@@ -269,7 +269,7 @@ class PartitionReader(ABC, Generic[T]):
     def _find_topic(self, deadline: float) -> UUID | None:
         """Return the topic's id. Raises `ApiError` if it is not `pinned_id`.
 
-        Cached metadata may belong to an earlier topic with this name, so it is refreshed once.
+        Cached metadata may describe an earlier topic with this name, so it is refreshed once.
         """
         name = self.fetch_range.topic_partition.topic
         found = self._topic_id(name, deadline)
@@ -435,7 +435,7 @@ class PartitionReader(ABC, Generic[T]):
             partition = self.fetch_range.topic_partition
             return BrokerUnreachableError(
                 f"{sentence(self.errors.operation(position))} failed: "
-                f"{self.errors.bootstrap_servers} did not answer within "
+                f"{self.errors.bootstrap_servers} did not respond within "
                 f"{self.errors.timeout_s:g} s ({reason_of(last or error)}).",
                 advice=f"{(last if isinstance(last, KafkaError) else error).advice} {WAIT_LONGER}",
                 topic=partition.topic,

@@ -102,7 +102,7 @@ class LeaderConnections:
         return leader
 
     def done(self) -> Iterator[tuple[LeaderConnection, ProduceCall]]:
-        """Yield the calls that were answered or failed.
+        """Yield the calls that have received a response or failed.
 
         The calls of each connection are yielded in the order they were sent.
         """
@@ -125,7 +125,7 @@ class LeaderConnections:
                 request = leader.calls[0].pending.request
                 waited_s = self.request_timeout_s + RESPONSE_GRACE_S
                 leader.connection.fail(
-                    BrokerUnreachableError, f"{request} was not answered within {waited_s:g} s"
+                    BrokerUnreachableError, f"{request} received no response within {waited_s:g} s"
                 )
         return any(not leader.connection.is_open for leader in self)
 

@@ -1,7 +1,7 @@
-"""Converts error codes in responses to a producer to errors of `pyspark_kafka.errors`.
+"""Converts error codes that a producer receives to errors of `pyspark_kafka.errors`.
 
-Invariant: an error names its object, for example the partition, the broker or the bootstrap
-servers, and the error code. Does not determine which error codes are retried (see `batch_queues`).
+Invariant: an error contains the error code, and names what it concerns, for example the partition,
+the broker or the bootstrap servers. `batch_queues` determines which error codes are retried.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def batch_rejected(
 ) -> KafkaError:
     """Return the error for a batch that a broker rejects with an error code that is not retried."""
     partition, code = batch.topic_partition, partition_response.error_code
-    reason = f"{broker} answered {format_code(code)}{_details(partition_response)}"
+    reason = f"{broker} returned {format_code(code)}{_details(partition_response)}"
     if transactional_id is not None:
         ended = _transaction_ended(
             errors, _not_written(partition, reason), code, transactional_id, partition=partition
@@ -91,7 +91,7 @@ def partition_not_added(
 ) -> KafkaError:
     """Return the error for a partition that the coordinator did not add to the transaction."""
     reason = (
-        "the coordinator did not add the partition to the transaction of transactional id "
+        "the coordinator did not add the partition to the transaction with transactional id "
         f"{transactional_id!r}: {format_code(code)}"
     )
     ended = _transaction_ended(
@@ -109,7 +109,7 @@ def offsets_not_committed(
 ) -> KafkaError:
     """Return the error for group offsets that were not committed with the transaction."""
     what = (
-        f"Offsets of group {group_id!r} were not committed: the coordinator answered "
+        f"Offsets of group {group_id!r} were not committed: the coordinator returned "
         f"{format_code(error.code)}."
     )
     ended = _transaction_ended(errors, what, error.code, transactional_id, group_id=group_id)
@@ -123,7 +123,7 @@ def topic_not_available(errors: DeliveryErrors, topic: str, code: ErrorCode) -> 
     if issubclass(error_class(code), AccessError):
         return request_failed(errors, ApiError(code, f"writing to topic {topic!r}"), topic=topic)
     advice = missing_topic_advice(topic) if code in _NO_TOPIC else None
-    reason = f"{errors.bootstrap_servers} answered {format_code(code)}"
+    reason = f"{errors.bootstrap_servers} returned {format_code(code)}"
     return errors.not_written(topic, None, reason, advice=advice)
 
 

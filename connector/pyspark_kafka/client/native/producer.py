@@ -3,7 +3,7 @@
 It encodes rows as batches, sends the batches to leaders, and waits for all acknowledgements.
 Invariant: `flush` returns only if every row is acknowledged. A call raises an error if a row has
 waited longer than `delivery_timeout_s`. At most `buffer_bytes` are buffered, or a single larger
-row. The order of sending is in `batch_queues`.
+row. `batch_queues` determines the order of sending.
 
 The producer has no background thread. Deadlines exclude the time between calls, so a slow source
 does not cause timeouts. Each call handles the responses that have arrived and sends the batches
@@ -597,8 +597,8 @@ class NativeProducer:
         for leader in self._connections:
             for call in leader.calls:
                 if batch in call.batches:
-                    waiting = f"{leader.broker} has not answered {call.pending.request}"
-                    return f"{waiting}; the previous failure was: {failure}" if failure else waiting
+                    waiting = f"{leader.broker} has not responded to {call.pending.request}"
+                    return f"{waiting}; previous failure: {failure}" if failure else waiting
         return failure
 
     def _wait(self) -> None:

@@ -54,7 +54,7 @@ class ProducerPool:
     def begin(
         self, transactional_id: str, producer: ProducerIdAndEpoch, version: TransactionVersion
     ) -> NativeTransactionalProducer:
-        """Return a producer for one transaction; reuse the idle connections if they are fresh."""
+        """Return a producer for one transaction. Reuses the idle connections if they are fresh."""
         from pyspark_kafka.client.native.transactional_producer import (  # noqa: PLC0415
             NativeTransactionalProducer,
         )

@@ -103,7 +103,7 @@ class ProducerSettings:
 
 
 def unsupported_reason(properties: Mapping[str, str]) -> str | None:
-    """Return a clause that says which property this engine does not support, or None."""
+    """Return a clause that names a property this engine does not support, or None."""
     partitioner = properties.get("partitioner", PARTITIONER)
     if partitioner != PARTITIONER:
         return (

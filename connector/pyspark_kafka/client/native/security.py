@@ -1,7 +1,7 @@
 """The TLS and SASL settings of the native engine.
 
-They are converted from librdkafka properties (see `java_names`), to which Java's names are
-translated. Errors name the option that the user set. Invariant: no error and no `repr` contains a
+They are converted from librdkafka properties. `java_names` translates Java's names to these
+properties. Errors name the option that the user set. Invariant: no error and no `repr` contains a
 password, a key or a token.
 """
 
@@ -48,7 +48,7 @@ from pyspark_kafka.wire.transport import Connect, Family, connect
 class Security:
     """How connections are encrypted and authenticated. The `repr` contains no secret.
 
-    `options` contains the options that set the parts of `tls`, for errors.
+    `options` maps the parts of `tls` to the options that set them, for errors.
     """
 
     tls: TlsSettings | None
@@ -113,7 +113,7 @@ class _Settings:
     kafka: Mapping[str, str]
 
     def option(self, name: str) -> str:
-        """Return the option that sets this property, or the one that could."""
+        """Return the option that sets this property. If none does, return one that can."""
         return option_of(name, self.kafka)
 
     def option_of_any(self, names: tuple[str, ...]) -> str:
@@ -150,7 +150,7 @@ class _Settings:
             reason = (isinstance(error, OSError) and error.strerror) or str(error)
             option = self.option(name)
             raise OptionError(
-                f"Option '{option}': the file {path!r} cannot be read: {reason}.",
+                f"The file {path!r} in option '{option}' cannot be read ({reason}).",
                 advice="Correct the path. The file must exist on the driver and on all executors.",
                 option=option,
             ) from None
@@ -208,14 +208,14 @@ def _from_pkcs12(settings: _Settings) -> ClientCertificate:
     except ValueError:
         wrong = settings.option("ssl.keystore.password")
         raise OptionError(
-            f"The store of option '{option}' cannot be read: the password in '{wrong}' is wrong, "
-            "or the file is not a PKCS#12 store.",
+            f"The store in option '{option}' cannot be read. Either the password in '{wrong}' is "
+            "wrong, or the file is not a PKCS#12 store.",
             advice=f"Correct '{wrong}', or convert the store to PKCS#12 with keytool.",
             option=wrong,
         ) from None
     if store.key is None or store.cert is None:
         raise OptionError(
-            f"The store of option '{option}' contains no private key with a certificate.",
+            f"The store in option '{option}' contains no private key with a certificate.",
             advice="Use a key store. A trust store contains only certificates.",
             option=option,
         )
@@ -293,11 +293,11 @@ _WITHOUT_PROVIDER: Final = (
     "sasl.oauthbearer.config",
     "sasl.oauthbearer.scope",
 )
-"""Properties of other sources of tokens."""
+"""Properties of other token sources."""
 
 
 def _check_provider(settings: _Settings, mechanism: str) -> None:
-    """Raise `OptionError` for settings that contradict a token provider."""
+    """Raise `OptionError` for settings that conflict with a token provider."""
     if settings.get(TOKEN_PROVIDER) is None:
         return
     provider = settings.option(TOKEN_PROVIDER)
@@ -313,7 +313,7 @@ def _check_provider(settings: _Settings, mechanism: str) -> None:
     if other is not None:
         option = settings.option(other)
         raise OptionError(
-            f"Option '{option}' has no effect with a token provider, which '{provider}' names.",
+            f"Option '{option}' has no effect, because '{provider}' sets a token provider.",
             advice=f"Remove one of the two options. Settings for the provider have the prefix "
             f"'kafka.{TOKEN_PROVIDER}.'.",
             option=option,
@@ -365,7 +365,7 @@ def _oidc(settings: _Settings, url: str, option: str) -> OidcTokens:
 
 
 def _is_local(url: str) -> bool:
-    """Return whether this is a URL with http: of this machine."""
+    """Return whether this is an `http:` URL that refers to this machine."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -388,7 +388,7 @@ def _check_extensions(extensions: tuple[tuple[str, str], ...], option: str) -> N
     if reason is not None:
         raise OptionError(
             f"Option '{option}' is invalid: {reason}.",
-            advice="The names of extensions consist of letters.",
+            advice="Use only letters in the names of extensions.",
             option=option,
         )
 

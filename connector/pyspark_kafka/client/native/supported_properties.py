@@ -36,7 +36,7 @@ def _is_boolean(value: str) -> bool:
 
 
 def _is_no_kerberos(value: str) -> bool:
-    """Return whether a SASL mechanism is known or misspelled; the client rejects the latter."""
+    """Return whether a SASL mechanism is not GSSAPI. The client rejects unknown mechanisms."""
     return value.strip().upper() != _KERBEROS
 
 
@@ -167,7 +167,8 @@ def _security_reasons(properties: Mapping[str, str]) -> Iterator[str]:
     if "ssl.keystore.location" in properties and find_spec("cryptography") is None:
         yield (
             "option 'kafka.ssl.keystore.location' refers to a PKCS#12 store, which the native "
-            "engine reads with the package 'cryptography' (pip install 'pyspark-kafka[pkcs12]')"
+            "engine cannot read without the package 'cryptography' (pip install "
+            "'pyspark-kafka[pkcs12]')"
         )
     if not properties.get("sasl.mechanism", "").strip().upper().startswith("SCRAM-"):
         return
@@ -178,13 +179,13 @@ def _security_reasons(properties: Mapping[str, str]) -> Iterator[str]:
 
             if not is_kept_by_saslprep(text):
                 yield (
-                    f"the {what} contains characters that SASLprep (RFC 4013) does not keep, "
+                    f"the {what} contains characters that SASLprep (RFC 4013) changes or rejects, "
                     "which the native engine does not support with SCRAM"
                 )
 
 
 def unsupported_setting(options: ClientOptions, role: Role) -> str | None:
-    """Return a clause about the first unsupported setting, or None. Raises `OptionError`."""
+    """Return a clause that names the first unsupported setting, or None. Raises `OptionError`."""
     return next(_unsupported_settings(options.kafka, role), None)
 
 
@@ -201,8 +202,8 @@ def _unsupported_settings(kafka: Mapping[str, str], role: Role) -> Iterator[str]
     protocol = properties.get("security.protocol", "").strip().lower()
     if protocol.startswith("sasl") and "sasl.mechanism" not in properties:
         yield (
-            "option 'kafka.sasl.mechanism' is not set, which means Kerberos (GSSAPI), and the "
-            "native engine does not support Kerberos"
+            "option 'kafka.sasl.mechanism' is not set, and its default is GSSAPI (Kerberos), "
+            "which the native engine does not support"
         )
     yield from _security_reasons(properties)
     for name in sorted(properties):

@@ -18,7 +18,7 @@ class TopicState:
 
     `next_sequences` maps each partition to its next sequence number. `unkeyed_batches` counts
     batches, so that each batch of rows without a key uses the next partition. `unknown_since` is
-    the time at which a broker first responded that the topic does not exist.
+    the time at which a broker first reported that the topic does not exist.
     """
 
     rows: RowBuffer = field(default_factory=RowBuffer)

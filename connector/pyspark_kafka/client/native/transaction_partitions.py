@@ -30,7 +30,7 @@ class TransactionPartitions:
     def try_add(
         self, partitions: Collection[TopicPartition], add: Add
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Try to add partitions; return the error codes of partitions that were not added.
+        """Try to add partitions. Return the error codes of partitions that were not added.
 
         A coordinator adds all partitions of a request or none. If it cannot add a partition, it
         returns OPERATION_NOT_ATTEMPTED for the other partitions.

@@ -342,7 +342,7 @@ class _ListTransactions:
             raise max(failures, key=is_retriable)
         for error in skipped:
             LOG.warning(
-                "The list of transactions with prefix %r is incomplete. A broker failed: %s",
+                "The list of transactions with prefix %r is incomplete because a broker failed: %s",
                 self._id_prefix,
                 reason_of(error),
             )
@@ -361,7 +361,7 @@ class _ListTransactions:
 def _final(
     transactional_id: str, result: ErrorCode | ApiError | KafkaError
 ) -> ErrorCode | ApiError | KafkaError:
-    """Return the error code of EndTxn, or an `ApiError` if its error code is not final."""
+    """Return the error code of EndTxn, or an `ApiError` if the error code is not final."""
     if not isinstance(result, ErrorCode):
         return result
     is_retriable = (
@@ -369,14 +369,14 @@ def _final(
         or result is ErrorCode.unknown_server_error
         or issubclass(error_class(result), AccessError)
     )
-    operation = f"ending the transaction of transactional id {transactional_id!r}"
+    operation = f"ending the transaction with transactional id {transactional_id!r}"
     return ApiError(result, operation) if is_retriable else result
 
 
 def _fenced(transactional_id: str, code: ErrorCode) -> ProducerFencedError:
     return ProducerFencedError(
-        f"Transactional id {transactional_id!r} is now owned by another producer: the coordinator "
-        f"answered {format_code(code)}.",
+        f"Another producer now owns transactional id {transactional_id!r}. The coordinator "
+        f"returned {format_code(code)}.",
         transactional_id=transactional_id,
     )
 

@@ -1,5 +1,5 @@
-"""The sources of OAUTHBEARER tokens. `cached` gives them a common behaviour.
+"""The sources of OAUTHBEARER tokens. `cached` implements the behaviour that they share.
 
 `providers` finds the provider that an option names: a vendor's (`aws_msk_iam`, `azure`, `google`)
-or another one. `oidc`, `token_file` and `unsecured` are configured with Kafka's own settings.
+or a user's. `oidc`, `token_file` and `unsecured` are configured with Kafka's own settings.
 """

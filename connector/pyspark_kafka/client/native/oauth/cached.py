@@ -82,7 +82,7 @@ class CachedTokens:
     def _checked(self, token: object) -> Token:
         for is_valid, problem in _CHECKS:
             if not is_valid(token):
-                raise self._failed(f"the token cannot be used: {problem}")
+                raise self._failed(f"the token is invalid: {problem}")
         assert isinstance(token, Token)
         return token
 
@@ -96,9 +96,10 @@ class CachedTokens:
 
 
 class _RunningRequest:
-    """A call of a provider in a thread, because a library may wait for longer than a query should.
+    """A call to a provider, in its own thread.
 
-    All callers that need the token wait for the same call.
+    A library may block for longer than a query should wait. All callers that need the token wait
+    for the same call.
     """
 
     def __init__(self, request: Callable[[], Token]) -> None:
@@ -150,7 +151,7 @@ class _Known:
             self.refresh_at = now + (token.expires_at - now) * _REFRESH_AFTER
 
     def fail(self, running: _RunningRequest) -> None:
-        """Use the old token for a while before the next attempt, or before the next wait."""
+        """Keep using the old token for a while before the next attempt or the next wait."""
         if self.running is running and running.is_over:
             self.running = None
         if self.token is not None:
@@ -189,4 +190,4 @@ _CHECKS: Final[Sequence[tuple[Callable[[Any], bool], str]]] = (
         "an extension has a name or a value that OAUTHBEARER cannot send",
     ),
 )
-"""What a provider must return, and the reason if it does not."""
+"""The checks of a provider's token, and the problem to report if a check fails."""

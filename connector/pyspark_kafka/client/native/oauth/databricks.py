@@ -1,4 +1,4 @@
-"""Unity Catalog service credentials of Databricks, for the vendors' providers.
+"""Databricks Unity Catalog service credentials, for the vendors' token providers.
 
 Databricks documents two functions: one for Python workers on executors and one for the driver. Both
 return the object that the vendor's SDK expects.
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def service_credential(name: str) -> Any:
-    """Return botocore's session, Azure's credential or Google's credentials."""
+    """Return a botocore session, an Azure credential or Google credentials."""
     from pyspark import TaskContext  # noqa: PLC0415, the operator command runs without Spark
 
     if TaskContext.get() is not None:

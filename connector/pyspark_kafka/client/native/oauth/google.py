@@ -1,7 +1,7 @@
 """Tokens for Google Cloud Managed Service for Apache Kafka, from `google-auth`.
 
-The service expects the form of a JWT: header and claims, and the access token of Google in the
-place of the signature (`GcpLoginCallbackHandler` in Google's library for Java).
+The service expects the structure of a JWT: a header, claims, and Google's access token in place of
+the signature (`GcpLoginCallbackHandler` in Google's library for Java).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PRINCIPAL_OPTION: Final = "kafka.sasl.oauthbearer.token.provider.principal"
 
 
 def token(settings: Mapping[str, str]) -> Token:
-    """Wrap an access token of the application default credentials or of a service credential."""
+    """Wrap an access token from the application default credentials or a service credential."""
     from google.auth.transport.requests import Request  # noqa: PLC0415
 
     credentials = _credentials(settings)
@@ -36,7 +36,7 @@ def token(settings: Mapping[str, str]) -> Token:
     if not principal:
         raise AuthenticationError(
             "The principal of the Google credentials is unknown.",
-            advice=f"Set '{_PRINCIPAL_OPTION}' to the e-mail address of the principal.",
+            advice=f"Set '{_PRINCIPAL_OPTION}' to the email address of the principal.",
             option=_PRINCIPAL_OPTION,
         )
     expires_at = credentials.expiry.replace(tzinfo=datetime.UTC).timestamp()

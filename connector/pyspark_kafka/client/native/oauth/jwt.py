@@ -9,7 +9,7 @@ from typing import Any
 
 
 def encoded(value: Mapping[str, Any]) -> str:
-    """Return a header or claims as a part of a token."""
+    """Encode a header or claims as one part of a token."""
     return encoded_bytes(json.dumps(value, separators=(",", ":")).encode())
 
 
@@ -18,7 +18,7 @@ def encoded_bytes(data: bytes) -> str:
 
 
 def claims_of(token: str) -> Mapping[str, Any]:
-    """Return the claims, or nothing if the token is not a JWT."""
+    """Return the claims, or an empty mapping if the token is not a JWT."""
     try:
         claims = token.split(".")[1]
         decoded = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))

@@ -68,7 +68,7 @@ class OidcTokens:
             time.sleep(pause_s or 0.0)
 
     def _response(self, timeout_s: float) -> bytes:
-        """Return the body of the response. Runs in a thread, because urllib has no deadline."""
+        """Return the response body. Uses a thread, because urllib has no overall deadline."""
         results: list[bytes | Exception] = []
 
         def request() -> None:
@@ -118,10 +118,10 @@ class OidcTokens:
         return AuthenticationError(
             f"No token for client {self.client_id!r} could be obtained from "
             f"{parts.scheme}://{host}{parts.path} ({reason}).",
-            advice=f"Set '{option}' to the authorities that issued the certificate, and check the "
+            advice=f"Set '{option}' to the CA certificates that verify the endpoint, and check the "
             f"host name in '{self.option}'."
             if option
-            else f"Check '{self.option}', and the id and secret of the client.",
+            else f"Check '{self.option}', the client id and the client secret.",
             option=option or self.option,
         )
 

@@ -1,7 +1,8 @@
 """Finds the token provider that `sasl.oauthbearer.token.provider` names.
 
-The vendors' providers are a table instead of entry points, so that they also work from an archive
-of `spark-submit --py-files`, which has no package metadata. Their libraries are optional extras.
+The vendors' providers are listed in a table instead of entry points, so that they also work from an
+archive passed to `spark-submit --py-files`, which has no package metadata. Their libraries are
+optional extras.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ GROUP: Final = "pyspark_kafka.token_providers"
 
 @dataclass(frozen=True, slots=True)
 class _Vendor:
-    """A provider of this package, its library, the extra that installs it, and its settings.
+    """A built-in provider, its library, the extra that installs the library, and its settings.
 
-    `requires` contains the settings that a setting requires, and `own_credentials` the settings
-    that contradict `service.credential`.
+    `requires` maps a setting to the settings that it requires. `own_credentials` contains the
+    settings that conflict with `service.credential`.
     """
 
     target: str
@@ -69,7 +70,7 @@ _CREDENTIAL: Final = "service.credential"
 
 @dataclass(frozen=True, slots=True)
 class ProviderRequest:
-    """A call of a provider. Equal calls share their tokens.
+    """A call to a provider. Equal calls share their tokens.
 
     `extensions` are added to those of the provider's token, and take precedence over them.
     """
@@ -92,7 +93,7 @@ def request_of(
     option: str,
     extensions: tuple[tuple[str, str], ...] = (),
 ) -> Callable[[], Token]:
-    """Return the call of the named provider with its settings. Raises `OptionError`."""
+    """Return the call to the named provider with its settings. Raises `OptionError`."""
     provider = _provider(name, settings, option)
     return ProviderRequest(name, tuple(sorted(settings.items())), provider, extensions)
 
@@ -135,7 +136,7 @@ def _check_vendor(vendor: _Vendor, settings: Mapping[str, str], option: str) -> 
         other = next((name for name in vendor.own_credentials if name in settings), None)
         if other is not None:
             raise OptionError(
-                f"Option '{option}.{other}' has no effect with '{option}.{_CREDENTIAL}'.",
+                f"Option '{option}.{other}' has no effect if '{option}.{_CREDENTIAL}' is set.",
                 advice="Remove one of the two options.",
                 option=f"{option}.{other}",
             )

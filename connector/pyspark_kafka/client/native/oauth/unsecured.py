@@ -15,7 +15,7 @@ _LIFE_S: Final = 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsecuredTokens:
-    """Makes tokens from librdkafka's `sasl.oauthbearer.config`."""
+    """Creates tokens from librdkafka's `sasl.oauthbearer.config`."""
 
     principal: str
     principal_claim: str = "sub"
@@ -45,7 +45,7 @@ class UnsecuredTokens:
         )
         if pairs or not principal or known.life_s <= 0:
             raise OptionError(
-                f"Option '{option}' is not a valid configuration of unsecured tokens.",
+                f"Option '{option}' is not a valid configuration for unsecured tokens.",
                 advice="Use this format: principal=NAME scope=A,B lifeSeconds=3600 "
                 "extension_NAME=VALUE",
                 option=option,
