@@ -5,7 +5,7 @@ Run the cluster with `python -m broker_ref --port 9092`, or in a test:
     with broker_ref.Cluster() as cluster:
         ...  # connect any Kafka client to cluster.bootstrap_servers
 
-`Cluster(security=broker_ref.Security())` is a secured cluster.
+`Cluster(security=broker_ref.Security())` creates a secured cluster.
 
 Importing this package must not import any of its modules, because pytest imports the package in
 every project that has it installed.

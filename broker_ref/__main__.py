@@ -194,7 +194,7 @@ def _cluster_parser() -> _Parser:
     parser = _Parser(
         prog="python -m broker_ref",
         description="Run a reference Kafka cluster in Python. The command prints the bootstrap "
-        "servers when the cluster is ready, and stops on SIGINT or SIGTERM.",
+        "servers when the cluster is ready, and exits on SIGINT or SIGTERM.",
         epilog="Run `controller --help` or `node --help` for the options of a single node.",
     )
     parser.add_argument("--brokers", type=_brokers, default=1, help="number of brokers [1]")
@@ -204,8 +204,8 @@ def _cluster_parser() -> _Parser:
     parser.add_argument(
         "--secure",
         action="store_true",
-        help="use TLS and SCRAM with certificates and passwords of the cluster, and write client "
-        "settings to the directory 'clients' in the data directory",
+        help="secure the cluster with TLS and SCRAM, using generated certificates and passwords, "
+        "and write the client settings to the directory 'clients' in the data directory",
     )
     _add_common(parser, port=9092)
     _add_advertised(parser)
@@ -319,7 +319,7 @@ async def _serve_cluster(options: argparse.Namespace, data: Path) -> None:
         users += security.scram_credentials
 
         def print_ready(line: str) -> None:
-            logger.info("The settings of clients are in %s", security.write_client_settings(line))
+            logger.info("The client settings are in %s", security.write_client_settings(line))
             _print_ready(line)
 
     with _stop_signals() as stop_requested:

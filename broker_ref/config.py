@@ -131,8 +131,8 @@ BROKER_CONFIGS: Final = (
     _int(
         "producer.id.expiration.ms",
         86400000,
-        "Time after the last write of a producer at which the broker removes the producer's state "
-        "from a log, if the producer has no open transaction.",
+        "Time since a producer's last write after which the broker removes the producer's state "
+        "from a log, unless the producer has an open transaction.",
         minimum=1,
     ),
     _int(
@@ -150,21 +150,24 @@ BROKER_CONFIGS: Final = (
     _int(
         "replica.fetch.wait.max.ms",
         500,
-        "Maximum time that the leader waits for replica.fetch.min.bytes before it answers a "
-        "follower's fetch request.",
+        "Maximum time that the leader waits for replica.fetch.min.bytes before it responds "
+        "to a follower's fetch request.",
     ),
     _int(
-        "replica.fetch.min.bytes", 1, "Minimum bytes of the response to a follower's fetch request."
+        "replica.fetch.min.bytes",
+        1,
+        "Minimum size of the response to a follower's fetch request, in bytes.",
     ),
     _int(
         "replica.fetch.max.bytes",
         1048576,
-        "Maximum bytes per partition in the response to a follower's fetch request.",
+        "Maximum size of the data of one partition in the response to a follower's fetch request, "
+        "in bytes.",
     ),
     _int(
         "replica.fetch.response.max.bytes",
         10485760,
-        "Maximum bytes of the response to a follower's fetch request.",
+        "Maximum size of the response to a follower's fetch request, in bytes.",
     ),
     _int(
         "replica.fetch.backoff.ms",
@@ -226,7 +229,7 @@ BROKER_CONFIGS: Final = (
     _int(
         "offsets.commit.timeout.ms",
         5000,
-        "Time that an offset commit waits for the replicas of __consumer_offsets.",
+        "Maximum time that an offset commit waits to be replicated in __consumer_offsets.",
         minimum=1,
     ),
     _int(
@@ -238,8 +241,8 @@ BROKER_CONFIGS: Final = (
     _int(
         "offsets.retention.minutes",
         10080,
-        "Retention time of committed offsets, counted from when the last member left the group, "
-        "or from the last commit of a consumer with manual assignment.",
+        "Retention time of committed offsets. It starts when the last member leaves the group or, "
+        "for consumers with manual assignment, with the last commit.",
         minimum=1,
     ),
     _int(
@@ -270,7 +273,7 @@ BROKER_CONFIGS: Final = (
     _int(
         "transactional.id.expiration.ms",
         604800000,
-        "Time without a transaction after which a transactional id expires.",
+        "Time without transaction status updates after which a transactional id expires.",
         minimum=1,
     ),
     _int(
@@ -337,7 +340,7 @@ BROKER_CONFIGS: Final = (
     _choice(
         "authorizer.class.name",
         "",
-        "Class that decides what clients may do; if empty, clients may do everything.",
+        "Class that authorizes operations; if empty, clients may perform every operation.",
         "",
         STANDARD_AUTHORIZER,
     ),
@@ -345,7 +348,7 @@ BROKER_CONFIGS: Final = (
         name="super.users",
         type=ConfigType.STRING,
         default="",
-        doc="Principals that may do everything, for example User:alice;User:bob.",
+        doc="Principals that may perform every operation, for example User:alice;User:bob.",
     ),
     _bool(
         "allow.everyone.if.no.acl.found",
@@ -386,7 +389,7 @@ class BrokerConfig:
 
     If `cluster_id` is None, the broker uses the cluster id in its storage, or generates a cluster
     id when it starts for the first time. `topic_defaults` contains the server-wide defaults of
-    topic configs, with the names of the topic configs as keys. `security` contains the configs of
+    topic configs, keyed by topic config name. `security` contains the configs of
     listeners.
     """
 
@@ -507,7 +510,7 @@ class BrokerConfig:
         return cls(**fields)
 
     def authorizer(self, acls: AclCache) -> StandardAuthorizer | None:
-        """Return the authorizer that uses these ACLs, or None if none is configured."""
+        """Return an authorizer that uses these ACLs, or None if no authorizer is configured."""
         if not self.authorizer_class_name:
             return None
         return StandardAuthorizer(

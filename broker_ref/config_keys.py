@@ -1,4 +1,4 @@
-"""Rows of the tables of broker configs.
+"""The rows of the broker config tables.
 
 Invariant: `parse` returns only valid values. Source: `org.apache.kafka.common.config.ConfigDef`.
 """
@@ -24,10 +24,10 @@ class InvalidBrokerConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """A row of a table of broker configs.
+    """A row of a broker config table.
 
     `minimum` and `maximum` are inclusive. A value of type STRING must be one of `choices`, unless
-    there are none. The empty string represents null in Kafka.
+    `choices` is empty. The empty string represents null in Kafka.
     """
 
     name: str
@@ -45,7 +45,7 @@ class ConfigKey:
 
     @property
     def is_sensitive(self) -> bool:
-        """Return whether the value is a secret, which is neither described nor logged."""
+        """Return whether the value is a secret, which must not be described or logged."""
         return self.type is ConfigType.PASSWORD
 
     def parse(self, text: str) -> int | bool | str:
@@ -60,7 +60,7 @@ class ConfigKey:
         try:
             value = int(text.strip())
         except ValueError:
-            raise self._invalid(text, "not an integer") from None
+            raise self._invalid(text, "must be an integer") from None
         self.check(value)
         return value
 

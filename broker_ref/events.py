@@ -3,11 +3,11 @@
 This is the interface between the sans-IO core and the I/O layer. A node's `handle(event, now_ms)`
 method returns effects, which an asyncio server or a simulator performs.
 
-Invariants: the node answers each `FrameReceived` with exactly one `SendFrame`, `NoResponse` or
-`CloseConnection` for the same connection, either in the same call or later. The I/O layer delivers
-the next frame of a connection only after this answer, as Kafka's brokers do by muting the channel.
-Each `SendRequest` leads to at most one `ResponseReceived` or `RequestFailed`, and never during the
-same call.
+Invariants: for each `FrameReceived`, the node returns exactly one `SendFrame`, `NoResponse` or
+`CloseConnection` for the same connection, either from the same call or from a later one. Until
+then, the I/O layer does not deliver the next frame of the connection. Kafka's brokers do the same
+by muting the channel. Each `SendRequest` leads to at most one `ResponseReceived` or
+`RequestFailed`, and never during the same call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RequestId = int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:
-    """A connection to another node, which answers requests in the order in which they were sent.
+    """A connection to another node, which responds to requests in the order they were sent.
 
     Each purpose has its own channel, so that a long poll does not delay a heartbeat.
     """
@@ -46,8 +46,8 @@ class ConnectionOpened:
     """A client has connected.
 
     `peer` is the client's address in the form `host:port`. `local` is the address of this node to
-    which the client has connected, and `listener` the name of the listener. `certificate` is the
-    client's verified certificate in DER, if it has one.
+    which the client has connected, and `listener` is the name of the listener. `certificate` is the
+    client's verified certificate in DER format, if it has one.
     """
 
     connection_id: ConnectionId
@@ -129,7 +129,7 @@ class CloseConnection:
 class LimitFrames:
     """Limit the size of the next requests of a connection. None removes the limit.
 
-    This is not the answer to a request.
+    This effect does not complete a request.
     """
 
     connection_id: ConnectionId
@@ -150,7 +150,7 @@ class SendRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseChannel:
-    """Close a channel. Its pending requests fail, and the next request opens the channel again."""
+    """Close a channel. Its pending requests fail, and the next request reopens the channel."""
 
     channel: Channel
 

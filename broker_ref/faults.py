@@ -67,8 +67,8 @@ class SeenRequest:
 class Match:
     """The condition of a rule: a request must have the same value in each field that is not None.
 
-    The controller evaluates a forwarded request twice: as the Envelope and as the request in it. A
-    rule therefore matches an Envelope only if `api_keys` contains the API key of Envelope.
+    The controller evaluates a forwarded request twice: first the Envelope, then the request in it.
+    A rule therefore matches an Envelope only if `api_keys` contains the API key of Envelope.
     """
 
     api_keys: frozenset[int] | None = None
@@ -122,7 +122,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refuse:
-    """Answer with this error code without serving the request."""
+    """Respond with this error code without serving the request."""
 
     error_code: ErrorCode
 
@@ -193,8 +193,8 @@ class Rule:
         with self._changed:
             if not self._changed.wait_for(lambda: self.hits >= count, timeout_s):
                 raise TimeoutError(
-                    f"The rule for {self.match} matched {self.hits} of {count} requests within "
-                    f"{timeout_s} s."
+                    f"The rule for {self.match} matched {self.hits} of the {count} expected "
+                    f"requests within {timeout_s} s."
                 )
 
     def remove(self) -> None:
@@ -233,8 +233,8 @@ class Rule:
 class Faults:
     """The faults that are currently injected into a cluster.
 
-    Methods that create a rule accept `times`, the number of requests that the rule matches; None
-    means no limit.
+    Methods that create a rule accept `times`, the maximum number of requests that the rule
+    matches. None means no limit.
     """
 
     def __init__(self) -> None:
@@ -260,7 +260,7 @@ class Faults:
         return self._add(match, times, lambda _rule, _now_ms: Drop())
 
     def refuse(self, error_code: ErrorCode, match: Match, *, times: int | None = None) -> Rule:
-        """Answer matching requests with an error code without serving them."""
+        """Respond to matching requests with an error code without serving them."""
         return self._add(match, times, lambda _rule, _now_ms: Refuse(error_code=error_code))
 
     def drop_response(self, match: Match, *, times: int | None = None) -> Rule:
@@ -421,7 +421,7 @@ class Faults:
         self, match: Match, times: int | None, action: Callable[[Rule, int], FaultAction]
     ) -> Rule:
         if match.partition is not None and match.topic is None:
-            raise ValueError(f"A rule for partition {match.partition} needs a topic.")
+            raise ValueError(f"A rule for partition {match.partition} needs a topic. Set `topic`.")
         rule = Rule(
             match=match,
             times=times,

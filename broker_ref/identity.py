@@ -40,8 +40,8 @@ class DamagedIdentityError(LogError):
 def known_cluster_id(config: BrokerConfig, *, storage: Storage) -> str | None:
     """Return the cluster id of a data directory, or None if the directory is new.
 
-    Raises: WrongDirectoryError if the directory belongs to another node or cluster,
-    DamagedIdentityError.
+    Raises: WrongDirectoryError if the directory belongs to another node or cluster, or
+    DamagedIdentityError if `meta.properties` is damaged.
     """
     if not storage.exists(META_PROPERTIES_FILE):
         return None

@@ -2,9 +2,10 @@
 
 All requests of the sans-IO core are sent through an `Outbox`. A component passes a message and two
 callbacks, one for the response and one for a failure. The node returns the requests as effects and
-passes the resulting events to `Outbox.handle`. A response that cannot be decoded is a failure.
-Invariant: exactly one of the two callbacks is called, exactly once and never during `send`, unless
-the node is closed first. Source: Kafka's `NetworkClient` and `InterBrokerSendThread`.
+passes the resulting events to `Outbox.handle`. A response that cannot be decoded counts as a
+failure. Invariant: exactly one of the two callbacks is called, exactly once and never during
+`send`, unless the node is closed first. Source: Kafka's `NetworkClient` and
+`InterBrokerSendThread`.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class Outbox:
         self._effects.append(CloseChannel(channel=channel))
 
     def take_effects(self) -> list[PeerEffect]:
-        """Return the effects since the last call."""
+        """Return the effects that were stored since the last call."""
         effects, self._effects = self._effects, []
         return effects
 

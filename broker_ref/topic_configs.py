@@ -73,7 +73,7 @@ def _number(
                 name, value, f"Not a number of type {kind.name}"
             ) from None
         if not low <= parsed <= high:
-            raise InvalidTopicConfigError(name, value, f"Value must be from {low} to {high}")
+            raise InvalidTopicConfigError(name, value, f"Value must be between {low} and {high}")
 
     return check
 
@@ -143,7 +143,11 @@ _OTHER_KEYS: Final = (
     ),
     _bool("preallocate", "false", "log.preallocate", "Preallocate segment files."),
     _long(
-        "segment.jitter.ms", "0", 0, None, "Maximum random time that is subtracted from segment.ms."
+        "segment.jitter.ms",
+        "0",
+        0,
+        None,
+        "Maximum random jitter that is subtracted from segment.ms.",
     ),
     _int(
         "compression.gzip.level",
@@ -175,7 +179,7 @@ _OTHER_KEYS: Final = (
         "",
         _anything,
         None,
-        "Replicas whose replication is throttled on the leader.",
+        "Replicas for which replication is throttled on the leader side.",
     ),
     _key(
         "follower.replication.throttled.replicas",
@@ -183,7 +187,7 @@ _OTHER_KEYS: Final = (
         "",
         _anything,
         None,
-        "Replicas whose replication is throttled on the follower.",
+        "Replicas for which replication is throttled on the follower side.",
     ),
 )
 

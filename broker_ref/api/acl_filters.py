@@ -1,7 +1,7 @@
-"""The ACL filters in the requests of DescribeAcls and DeleteAcls.
+"""The ACL filters in DescribeAcls and DeleteAcls requests.
 
-As in Kafka, the code 0 (UNKNOWN) makes the request malformed, and the connection is closed. Codes
-that Kafka does not define are valid in a request, but match nothing.
+As in Kafka, a request that contains the code 0 (UNKNOWN) is malformed, and the broker closes the
+connection. Codes that Kafka does not define are valid in a request, but match no ACL.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_AUTHORIZER: Final = "No Authorizer is configured."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedFilter:
-    """A filter as in a request, with the numeric codes of enums. `None` matches any value."""
+    """An ACL filter from a request, with enums as numeric codes. `None` matches any value."""
 
     resource_type_filter: int
     resource_name_filter: str | None
@@ -34,7 +34,7 @@ class RequestedFilter:
     permission_type: int
 
     def validate(self) -> None:
-        """Raise MalformedRequestError if a code is 0."""
+        """Raise MalformedRequestError if a code is 0 (UNKNOWN)."""
         check_known(
             self.resource_type_filter,
             self.pattern_type_filter,
@@ -43,7 +43,7 @@ class RequestedFilter:
         )
 
     def filter(self) -> AclFilter:
-        """Return the filter."""
+        """Return this filter as an `AclFilter`."""
         return AclFilter(
             resource_type=ResourceType(self.resource_type_filter),
             resource_name=self.resource_name_filter,
@@ -58,4 +58,4 @@ class RequestedFilter:
 def check_known(*codes: int) -> None:
     """Raise MalformedRequestError if a code is 0 (UNKNOWN)."""
     if 0 in codes:
-        raise MalformedRequestError("the request contains an UNKNOWN element of an ACL")
+        raise MalformedRequestError("an ACL or a filter contains the code 0 (UNKNOWN)")

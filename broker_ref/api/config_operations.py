@@ -1,4 +1,4 @@
-"""The permission that is required to describe or alter the configs of a resource.
+"""The permission required to describe or alter the configs of a resource.
 
 Sources: `ConfigHelper.handleDescribeConfigsRequest` and `ControllerApis.authorizeAlterResource` in
 Apache Kafka.
@@ -14,13 +14,13 @@ from broker_ref.security.authorizer import AuthHelper
 _TOPIC: Final = 2
 _GROUP: Final = 32
 _OF_CLUSTER: Final = (4, 8, 16)
-"""Brokers, loggers and client metrics."""
+"""The codes of the resource types BROKER, BROKER_LOGGER and CLIENT_METRICS."""
 
 
 def check_config_operation(
     auth: AuthHelper, operation: AclOperation, config_resource_type: int, name: str
 ) -> None:
-    """Raise ApiError unless the client may perform an operation on the configs of a resource.
+    """Raise ApiError unless the client is authorized for `operation` on a resource's configs.
 
     Unknown resource types are not checked.
     """

@@ -2,7 +2,7 @@
 
 Each `kNN_*.py` module exports `API`. Its `handle` function takes the broker, the call and the
 request message, and returns the response message, a `Wait`, `NO_OP_RESPONSE` or a
-`CloseConnectionResponse`. Handlers have no state; they change the state of the components in
+`CloseConnectionResponse`. Handlers have no state. They change the state of the components in
 `Broker`.
 """
 
@@ -34,7 +34,7 @@ NO_THROTTLE_MS: Final = 0
 """The throttle time of every response. There are no quotas."""
 
 OPERATIONS_NOT_REQUESTED: Final = -(2**31)
-"""The value of an authorized operations field that the client did not request."""
+"""The value of an authorized operations field if the client did not request it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +42,8 @@ class Call:
     """The context of a request (Kafka's `RequestContext`).
 
     `client_host` is an address without a port. `listener` is the name of the listener to which the
-    client is connected, and `principal` is the authenticated client. `auth` contains the checks of
-    what this client may do.
+    client is connected, and `principal` is the authenticated client. `auth` checks which operations
+    the client is authorized to perform.
     """
 
     version: int
@@ -80,7 +80,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Send the response when the operation completes or the deadline expires."""
+    """A delayed response, which is sent when the operation completes or the deadline expires."""
 
     operation: DelayedOperation
     keys: tuple[Hashable, ...]
@@ -89,12 +89,12 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class NoOpResponse:
-    """Send no response, because the client does not expect one."""
+    """A result for which no response is sent, because the client does not expect one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseConnectionResponse:
-    """Close the connection. This reports an error to a client that does not expect a response."""
+    """A result that closes the connection, because the client expects no error response."""
 
     reason: str
 
@@ -104,10 +104,10 @@ NO_OP_RESPONSE: Final = NoOpResponse()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """An operation that a client must be allowed to perform. Otherwise the whole request fails.
+    """An operation that a client must be authorized to perform, or the whole request fails.
 
-    `name` returns the name of the resource in the request. If the operation is not allowed,
-    `alternative` is sufficient.
+    `name` returns the name of the resource in the request. If `alternative` is set, authorization
+    for that operation is also sufficient.
     """
 
     operation: AclOperation
@@ -116,14 +116,14 @@ class Requirement:
     alternative: AclOperation | None = None
 
     def check(self, auth: AuthHelper, request: object) -> None:
-        """Raise ApiError with the error code of the resource type unless the client may."""
+        """Raise ApiError, with the error code of the resource type, if access is denied."""
         name = self.name(request)
         if self.alternative is None or not auth.allows(self.alternative, self.resource_type, name):
             auth.check(self.operation, self.resource_type, name)
 
 
 def on_cluster(operation: AclOperation, *, alternative: AclOperation | None = None) -> Requirement:
-    """Return the requirement of an operation on the cluster."""
+    """Return the requirement for an operation on the cluster."""
     return Requirement(
         operation=operation,
         resource_type=ResourceType.CLUSTER,
@@ -133,14 +133,14 @@ def on_cluster(operation: AclOperation, *, alternative: AclOperation | None = No
 
 
 def on_group(operation: AclOperation) -> Requirement:
-    """Return the requirement of an operation on the group in `group_id`."""
+    """Return the requirement for an operation on the group in `group_id`."""
     return Requirement(
         operation=operation, resource_type=ResourceType.GROUP, name=attrgetter("group_id")
     )
 
 
 def on_transactional_id(operation: AclOperation) -> Requirement:
-    """Return the requirement of an operation on the transactional id in `transactional_id`."""
+    """Return the requirement for an operation on the transactional id in `transactional_id`."""
     return Requirement(
         operation=operation,
         resource_type=ResourceType.TRANSACTIONAL_ID,
@@ -153,9 +153,9 @@ class Api(Generic[Context]):
     """An API key with its supported versions, its request class and its handler.
 
     The handler's first argument is a `Broker`, or on the controller a `ControllerContext`.
-    `requires` contains what the client must be allowed to do, in the order of Kafka's checks.
-    Handlers check the rest. `validate` raises MalformedRequestError for a message that Kafka does
-    not decode, which closes the connection. `advertised_from` is set if the lowest version in
+    `requires` contains the required permissions in the order in which Kafka checks them. Handlers
+    check all other permissions. `validate` raises MalformedRequestError for a message that Kafka
+    cannot decode. The connection is then closed. `advertised_from` is set if the lowest version in
     ApiVersions responses differs from the lowest supported version. `unstable_from` is the first
     version that requires `unstable.api.versions.enable`.
     """

@@ -19,7 +19,7 @@ NEVER_MS: Final = 2**62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedReply(Generic[Result]):
-    """The reply of a coordinator, and the function that converts the result to a response."""
+    """The reply of a coordinator, and the function that converts its result to a response."""
 
     reply: Reply[Result]
     respond: Callable[[Result], object]
@@ -31,7 +31,9 @@ class DelayedReply(Generic[Result]):
 
     def expire(self, now_ms: int) -> object:
         """Raise AssertionError, because the wait has no deadline and cannot expire."""
-        raise AssertionError(f"The coordinator had not replied at {now_ms} ms.")
+        raise AssertionError(
+            f"A wait without a deadline expired at {now_ms} ms before the coordinator replied."
+        )
 
 
 def respond_to(reply: Reply[Result], respond: Callable[[Result], object]) -> object:

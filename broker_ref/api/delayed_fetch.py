@@ -15,7 +15,7 @@ A fetch completes in one of these cases:
   truncation.
 - A partition has an error.
 
-A diverging log needs no case of its own, because it requires a leader change.
+A diverging log is not a separate case, because it requires a leader change.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from broker_ref.replication.partition import Partition, PartitionKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """The limits of a Fetch request for the whole response."""
+    """The limits that a Fetch request sets for the whole response."""
 
     max_wait_ms: int
     min_bytes: int
@@ -49,10 +49,10 @@ class FetchLimits:
 
 @dataclass(slots=True, kw_only=True)
 class DelayedFetch:
-    """A fetch of the existing partitions in `partitions`.
+    """A Fetch request that completes immediately or waits for more bytes.
 
-    `absent` contains the error responses for partitions that do not exist or that the client may
-    not read.
+    `partitions` contains the existing partitions. `absent` contains the error responses for
+    partitions that do not exist or that the client may not read.
     """
 
     reader: PartitionReader
@@ -64,11 +64,11 @@ class DelayedFetch:
     """Partitions without changes. They are not read until they change."""
     _by_key: dict[Hashable, list[CachedPartition]] = field(default_factory=dict)
     _starts: dict[PartitionPlace, LogPosition] = field(default_factory=dict)
-    """The positions of the fetch offsets when the wait started."""
+    """The log positions of the fetch offsets when the wait started."""
     _error_responses: PartitionResponses = field(default_factory=dict)
     """The error responses for partitions whose log position could not be determined."""
     _available: dict[PartitionPlace, int] = field(default_factory=dict)
-    """Available bytes per partition. Partitions without available bytes are absent."""
+    """The available bytes of each partition. Partitions without available bytes are omitted."""
     _available_bytes: int = 0
     _changed: dict[PartitionPlace, CachedPartition] = field(default_factory=dict)
 
@@ -147,7 +147,7 @@ class DelayedFetch:
     def _start(self, partition: Partition, cached: CachedPartition) -> LogPosition:
         """Return the log position of the fetch offset.
 
-        Raises: LogError. The error is first stored as the response for the partition.
+        Raises: LogError, after storing the error as the response for the partition.
         """
         place = cached.place
         if place not in self._starts:
@@ -248,7 +248,8 @@ def start_fetch(
 ) -> DelayedFetch:
     """Create the fetch for the partitions of a context.
 
-    Missing partitions, and those of topics that the client may not read, get an error response.
+    Partitions that do not exist, and partitions of topics that the client may not read, get an
+    error response.
     """
     fetch = DelayedFetch(reader=reader, context=context, limits=limits)
     metadata = reader.broker.metadata

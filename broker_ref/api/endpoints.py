@@ -1,7 +1,7 @@
 """Broker endpoints and partition leaders in responses.
 
-A client gets the addresses of the listener to which it is connected. Produce and Fetch return the
-current leader together with leadership errors (KIP-951).
+Responses contain the addresses of the listener to which the client is connected. Produce and Fetch
+return the current leader together with leadership errors (KIP-951).
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ def live_brokers(broker: Broker) -> tuple[RegisteredBroker, ...]:
 
 
 def advertised_controller_id(broker: Broker) -> int:
-    """Return the controller id for clients.
+    """Return the controller id that clients receive.
 
-    It is the lowest id of a live broker, because every broker forwards requests to the controller.
+    This is the lowest id of all live brokers, because any broker forwards requests to the
+    controller.
     """
     return min((node.broker_id for node in live_brokers(broker)), default=-1)
 

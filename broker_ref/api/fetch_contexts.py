@@ -156,9 +156,9 @@ def _update_cached(partition: CachedPartition, response: PartitionResponse) -> N
     """Store the values that are sent, so that the next response contains only changes.
 
     After an error or a diverging epoch, a high watermark of -1 is stored, so that the next response
-    is sent. A follower that receives a diverging epoch truncates its log and does not apply the
-    high watermark. Kafka stores the high watermark anyway, and the follower's high watermark may
-    then lag until the next change.
+    contains the partition. A follower that receives a diverging epoch truncates its log and does
+    not apply the high watermark. Kafka stores the high watermark even in this case, so the
+    follower's high watermark may lag until the next change.
     """
     diverges = response.diverging_epoch is not NOT_DIVERGING
     partition.high_watermark = -1 if diverges else response.high_watermark

@@ -19,7 +19,7 @@ from broker_ref.replication.fetch_session_cache import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchTopic:
-    """The partitions of a topic to read. Requests from version 13 on contain topic ids."""
+    """The partitions to read from a topic. Requests contain topic ids from version 13 on."""
 
     partitions: tuple[FetchPartition, ...]
     topic: str = ""
@@ -28,9 +28,9 @@ class FetchTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgottenTopic:
-    """The partitions of a topic to remove from a session.
+    """The partitions of a topic that the client removes from a session.
 
-    Requests from version 13 on contain topic ids.
+    Requests contain topic ids from version 13 on.
     """
 
     partitions: tuple[int, ...]
@@ -70,7 +70,7 @@ class FetchRequest:
 class AbortedTransaction:
     """An aborted transaction in the returned offset range.
 
-    Consumers with read_committed skip this producer's records, starting at `first_offset`.
+    A read_committed consumer skips this producer's records, starting at `first_offset`.
     """
 
     producer_id: int
@@ -88,7 +88,7 @@ class EpochEndOffset:
 NOT_DIVERGING: Final = EpochEndOffset()
 
 NO_PREFERRED_REPLICA: Final = -1
-"""The client continues reading from its current replica."""
+"""The value of `preferred_read_replica` if the client keeps reading from its current replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,11 @@
 """Produce (0), versions 3 to 13: append record batches.
 
 With acks=0 the broker sends no response and closes the connection after an error. With acks=1 it
-responds after the leader's append. With acks=-1 ("all") it responds when the high watermark has
-passed the batch, or with REQUEST_TIMED_OUT. Other values are rejected with INVALID_REQUIRED_ACKS.
-The error is NOT_ENOUGH_REPLICAS if the ISR is too small before the append,
-NOT_ENOUGH_REPLICAS_AFTER_APPEND if it became too small afterwards, and NOT_LEADER_OR_FOLLOWER if
-the leader has changed.
+responds after the leader has appended the batch. With acks=-1 ("all") it responds when the high
+watermark has passed the batch, or with REQUEST_TIMED_OUT at the timeout. Other values are rejected
+with INVALID_REQUIRED_ACKS. The error is NOT_ENOUGH_REPLICAS if the ISR is too small before the
+append, NOT_ENOUGH_REPLICAS_AFTER_APPEND if it became too small afterwards, and
+NOT_LEADER_OR_FOLLOWER if the leader has changed.
 
 The request contains one batch per partition, in message format v2, which the log validates.
 Validation errors are INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP and
@@ -18,7 +18,7 @@ A request with a transactional batch needs a transactional id (otherwise
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED) and a single producer (otherwise
 INVALID_PRODUCER_ID_MAPPING). If the producer has no open transaction in the partition, the broker
 first asks the transaction coordinator whether the transaction contains the partition. From version
-12 on, the broker asks the coordinator to add the partition (KIP-890, `verified_batches`).
+12 on, the broker asks the coordinator to add the partition instead (KIP-890, `verified_batches`).
 
 As in Apache Kafka 4, the lowest version in ApiVersions is 0, because librdkafka derives the
 supported codecs from the version range. Source: `kafka.server.KafkaApis.handleProduceRequest`.
@@ -80,7 +80,7 @@ class PartitionData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicData:
-    """The batches of a topic. Requests from version 13 on contain topic ids."""
+    """The batches of a topic. Requests contain topic ids from version 13 on."""
 
     partition_data: tuple[PartitionData, ...]
     name: str = ""
@@ -139,7 +139,7 @@ class ProduceResponse:
 
 @dataclass(slots=True, kw_only=True)
 class ProducePartitionStatus:
-    """The response for a partition. `appended` is the append that is not yet replicated, if any."""
+    """The response for a partition. `appended` is set while the append is not yet replicated."""
 
     response: PartitionResponse
     appended: PendingReplication | None = None
@@ -281,7 +281,7 @@ def handle(broker: Broker, call: Call, request: ProduceRequest) -> object:
 def _transaction_error(
     call: Call, request: ProduceRequest, transactional: list[PendingAppend]
 ) -> ApiError | None:
-    """Return the error of a request whose transactional batches are invalid, otherwise None."""
+    """Return the error if the transactional batches of the request are invalid, otherwise None."""
     if request.transactional_id is None:
         return ApiError(
             ErrorCode.transactional_id_authorization_failed,
@@ -317,8 +317,8 @@ def _append_all(
         ]
         if errors:
             return CloseConnectionResponse(
-                reason=f"a Produce request with acks=0 failed for partition {errors[0].index}: "
-                f"{errors[0].error_code.name}"
+                reason=f"a Produce request with acks=0 failed for partition {errors[0].index} "
+                f"with {errors[0].error_code.name}"
             )
         return NO_OP_RESPONSE
     delayed = DelayedProduce(
@@ -334,7 +334,7 @@ def _append_all(
 def _pending_append(
     broker: Broker, call: Call, request: ProduceRequest, topic: TopicData, data: PartitionData
 ) -> PendingAppend:
-    """Return the append of a batch, with an error if the request is invalid for its partition."""
+    """Return the pending append of a batch, or its error if the request is invalid."""
     records = data.records or b""
     batch = PendingAppend(index=data.index, records=records, topic=topic.name)
     if len(records) >= HEADER_BYTES and records[ATTRIBUTES_POSITION + 1] & TRANSACTIONAL_BIT:
@@ -448,7 +448,7 @@ def _topic_name(broker: Broker, call: Call, request: ProduceRequest, topic: Topi
     if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
         raise ApiError(
             ErrorCode.invalid_required_acks,
-            f"acks is {request.acks}, but must be 0, 1 or -1 (all).",
+            f"The acks value {request.acks} is invalid. Use 0, 1 or -1 (all).",
         )
     known = broker.metadata.topics.get(name)
     if known is not None and known.is_internal:

@@ -15,7 +15,7 @@ epoch -1 closes the session.
 
 Consumers read below the high watermark, or with read_committed below the last stable offset. The
 response contains the aborted transactions in the returned offset range, so that the client can skip
-their records (KIP-98). From version 11 on consumers can read from followers. The leader then
+their records (KIP-98). From version 11 on, consumers can read from followers. The leader then
 returns a replica in the consumer's rack (KIP-392). Followers read up to the log end offset, and the
 leader stores their fetch state (`partition_reader`). The broker checks the client's leader epoch
 (KIP-320). If a request contains the epoch of the last fetched batch, the broker compares it with

@@ -6,16 +6,16 @@ later one, or -1 if there is none. Negative timestamps are constants:
 - -1: the latest offset, which is the high watermark or, with read_committed, the last stable offset
 - -2: the earliest offset
 - -3: the record with the largest timestamp (from version 7 on, KIP-734)
-- -4: the earliest local offset (from version 8 on, KIP-405). It is the earliest offset, because
+- -4: the earliest local offset (from version 8 on, KIP-405), which is the earliest offset because
   there is no tiered storage
-- -5: the latest tiered offset (from version 9 on). The result is always -1
-- -6: the earliest offset that is pending upload (from version 11 on). The result is always -1
+- -5: the latest tiered offset (from version 9 on), which is always -1
+- -6: the earliest offset that is pending upload (from version 11 on), which is always -1
 
-Other constants, and constants of later versions, are rejected with UNSUPPORTED_VERSION. A partition
-that occurs more than once in a request gets one INVALID_REQUEST response. The broker checks the
-client's leader epoch, and returns the leader epoch of the offset (version 4, KIP-320). Replicas see
-all records up to the log end offset. Their `replica_id` is a broker id, or -2 for debugging.
-Followers also serve requests with -2.
+Other constants, and constants that require a later version, are rejected with UNSUPPORTED_VERSION.
+A partition that occurs more than once in a request gets one INVALID_REQUEST response. The broker
+checks the client's leader epoch, and returns the leader epoch of the offset (version 4, KIP-320).
+Replicas see all records up to the log end offset. Their `replica_id` is a broker id, or -2 for
+debugging. Followers also serve requests with the `replica_id` -2.
 
 A new leader rejects consumers while its high watermark is below the start of its leader epoch. For
 the latest offset and for timestamps without a result, it returns OFFSET_NOT_AVAILABLE, or

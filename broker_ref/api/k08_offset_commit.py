@@ -9,10 +9,10 @@ ILLEGAL_GENERATION before version 9.
 
 Partitions that do not exist get UNKNOWN_TOPIC_OR_PARTITION, or UNKNOWN_TOPIC_ID from version 10 on,
 because these requests contain topic ids. OFFSET_METADATA_TOO_LARGE is returned if the metadata is
-longer than `offset.metadata.max.bytes`. These errors do not affect the other offsets of the
+longer than `offset.metadata.max.bytes`. These errors do not affect the other offsets in the
 request. The broker responds when the offsets are replicated to all in-sync replicas of the offsets
-partition. The retention time of versions 2 to 4 applies only to the offsets of the request. Source:
-`kafka.server.KafkaApis.handleOffsetCommitRequest`.
+partition. The retention time in requests of versions 2 to 4 applies only to the offsets in the
+request. Source: `kafka.server.KafkaApis.handleOffsetCommitRequest`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from broker_ref.security.acls import AclOperation
 FIRST_VERSION_BY_TOPIC_ID: Final = 10
 FIRST_VERSION_OF_GROUP_ID_NOT_FOUND: Final = 9
 NO_RETENTION_TIME: Final = -1
-"""The offsets expire after `offsets.retention.minutes`."""
+"""The retention time in a request if offsets expire after `offsets.retention.minutes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class CommittedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedTopic:
-    """The offsets of a topic. Requests from version 10 on contain topic ids."""
+    """The offsets of a topic. Requests contain topic ids from version 10 on."""
 
     partitions: tuple[CommittedPartition, ...]
     name: str = ""

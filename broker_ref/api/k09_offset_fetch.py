@@ -6,7 +6,7 @@ committed offset gets offset -1 and no error, even if the group does not exist. 
 are replicated to all in-sync replicas are returned.
 
 With `require_stable` (version 7, KIP-447), the broker waits up to `offsets.commit.timeout.ms` until
-pending commits and transaction markers are replicated. If the time runs out, it returns
+pending commits and transaction markers are replicated. If the wait times out, it returns
 NOT_COORDINATOR, and clients retry. A partition with an offset of an open transaction gets
 UNSTABLE_OFFSET_COMMIT. Without `require_stable`, the last offset that was committed before the
 transaction is returned. Requests contain topic ids from version 10 on. The error for an unknown
@@ -35,7 +35,7 @@ FIRST_VERSION_BY_TOPIC_ID: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedTopic:
-    """The requested partitions of a topic. Requests from version 10 on contain topic ids."""
+    """The requested partitions of a topic. Requests contain topic ids from version 10 on."""
 
     partition_indexes: tuple[int, ...]
     name: str = ""
@@ -117,7 +117,7 @@ class _OffsetQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedOffsetFetch:
-    """An OffsetFetch request that is waiting until all in-sync replicas have the offsets."""
+    """An OffsetFetch request that is waiting until the offsets are replicated."""
 
     broker: Broker
     call: Call
@@ -150,7 +150,7 @@ def handle(broker: Broker, call: Call, request: OffsetFetchRequest) -> object:
 
 
 def _unstable(broker: Broker, call: Call, request: OffsetFetchRequest) -> frozenset[str]:
-    """Return the groups that the client may describe, and whose offsets are not stable.
+    """Return the groups that have unstable offsets and that the client may describe.
 
     The result is empty if the request does not require stable offsets.
     """

@@ -3,8 +3,8 @@
 The coordinator of a key is the leader of the key's partition of `__consumer_offsets` or
 `__transaction_state`. If this topic does not exist, the broker requests its creation and returns
 COORDINATOR_NOT_AVAILABLE, and clients retry. As in Kafka, the topic is never created if there are
-fewer brokers than replicas. The error message and the broker's log report this. From version 4 on a
-request can contain several keys (KIP-699). Unknown key types are rejected with INVALID_REQUEST.
+fewer brokers than replicas. The error message and the broker's log report this. From version 4 on,
+a request can contain several keys (KIP-699). Unknown key types are rejected with INVALID_REQUEST.
 Source: `kafka.server.KafkaApis.handleFindCoordinatorRequest`.
 """
 
@@ -94,7 +94,7 @@ def _find(broker: Broker, call: Call, key_type: int, key: str) -> Coordinator:
         if endpoint is None:
             raise ApiError(
                 ErrorCode.coordinator_not_available,
-                f"The coordinator, broker {node.broker_id}, has no listener {call.listener}.",
+                f"Broker {node.broker_id} is the coordinator, but has no listener {call.listener}.",
             )
     except ApiError as error:
         return Coordinator(key=key, error_code=error.error_code, error_message=error.message)
@@ -106,14 +106,17 @@ def _coordinator_id(broker: Broker, key_type: int, key: str) -> int:
     alive = {node.broker_id for node in live_brokers(broker)}
     if topic.name not in broker.metadata.topics:
         broker.request_topic(topic)
-        state = "is being created."
+        state = "does not exist yet. It is being created. Retry later."
         if len(alive) < topic.replication_factor:
-            state = f"requires {topic.replication_factor} brokers, but only {len(alive)} are alive."
-        raise ApiError(ErrorCode.coordinator_not_available, f"{topic.name} {state}")
+            state = (
+                f"cannot be created, because it requires {topic.replication_factor} brokers and "
+                f"the cluster has {len(alive)} live broker(s)."
+            )
+        raise ApiError(ErrorCode.coordinator_not_available, f"The topic {topic.name} {state}")
     if coordinator is None or coordinator not in alive:
         raise ApiError(
             ErrorCode.coordinator_not_available,
-            f"The partition of {topic.name} for key {key!r} has no leader.",
+            f"The partition of {topic.name} for the key {key!r} has no leader. Retry later.",
         )
     return coordinator
 

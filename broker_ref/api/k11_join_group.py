@@ -69,7 +69,7 @@ class JoinGroupResponse:
 
 
 def handle(broker: Broker, call: Call, request: JoinGroupRequest) -> object:
-    """Pass the request to the group coordinator and return its response, or wait for it."""
+    """Pass the request to the group coordinator. Return the response, or a `Wait` for it."""
     rebalance_timeout_ms = request.rebalance_timeout_ms
     if rebalance_timeout_ms == AS_SESSION_TIMEOUT:
         rebalance_timeout_ms = request.session_timeout_ms

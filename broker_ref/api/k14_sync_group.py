@@ -3,8 +3,8 @@
 Members wait until the leader has sent the assignments and the replicas of `__consumer_offsets` have
 stored them. In a stable group, a member gets its current assignment immediately. The error is
 REBALANCE_IN_PROGRESS if another rebalance starts during the wait. From version 5 on, the protocol
-type and name must be those of the group (otherwise INCONSISTENT_GROUP_PROTOCOL, KIP-559). Source:
-`kafka.server.KafkaApis.handleSyncGroupRequest`.
+type and name must match those of the group (otherwise INCONSISTENT_GROUP_PROTOCOL, KIP-559).
+Source: `kafka.server.KafkaApis.handleSyncGroupRequest`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SyncGroupResponse:
 
 
 def handle(broker: Broker, call: Call, request: SyncGroupRequest) -> object:
-    """Pass the assignments to the group coordinator and return the assignment of the member."""
+    """Pass the assignments to the group coordinator and return the member's assignment."""
     if call.version >= FIRST_VERSION_OF_PROTOCOL and (
         request.protocol_type is None or request.protocol_name is None
     ):

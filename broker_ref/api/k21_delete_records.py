@@ -146,7 +146,8 @@ def handle(broker: Broker, call: Call, request: DeleteRecordsRequest) -> object:
             for topic in request.topics
         )
     )
-    with suppress(StorageError):  # After a crash the records can reappear, as in Kafka.
+    # If the checkpoint fails, the records can reappear after a crash, as in Kafka.
+    with suppress(StorageError):
         broker.replicas.checkpoint()
     done = delayed.try_complete(call.now_ms)
     if done is not None:
@@ -185,7 +186,7 @@ def _check_not_internal(broker: Broker, topic: str, index: int) -> None:
     if known is not None and known.is_internal and index in known.partitions:
         raise ApiError(
             ErrorCode.invalid_topic_exception,
-            f"Clients cannot delete records of the internal topic {topic!r}.",
+            f"Clients cannot delete records from the internal topic {topic!r}.",
         )
 
 

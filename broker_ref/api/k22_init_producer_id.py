@@ -85,7 +85,7 @@ class DelayedProducerId:
 
 
 def handle(broker: Broker, call: Call, request: InitProducerIdRequest) -> object:
-    """Return a new producer id, or the producer id of the transactional id from its coordinator."""
+    """Return a new producer id, or the one that the coordinator stores for the transactional id."""
     try:
         _authorize(call, request)
     except ApiError as error:
@@ -102,7 +102,7 @@ def handle(broker: Broker, call: Call, request: InitProducerIdRequest) -> object
 
 
 def _authorize(call: Call, request: InitProducerIdRequest) -> None:
-    """Raise ApiError unless the client may write with the transactional id, or idempotently."""
+    """Raise ApiError unless the client is authorized for transactional or idempotent writes."""
     name = request.transactional_id
     if name is not None:
         call.auth.check(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, name)

@@ -8,8 +8,8 @@ partition. Otherwise it adds the partitions.
 Either all partitions of a transaction are added, or none are. The partitions of a transaction get
 OPERATION_NOT_ATTEMPTED if another partition does not exist (UNKNOWN_TOPIC_OR_PARTITION) or if a
 client adds an internal topic (TOPIC_AUTHORIZATION_FAILED). The broker responds when all in-sync
-replicas of the coordinator's partition have the change. Before version 2, PRODUCER_FENCED is
-replaced with INVALID_PRODUCER_EPOCH. Source:
+replicas of the coordinator's partition have replicated the change. Before version 2,
+PRODUCER_FENCED is replaced with INVALID_PRODUCER_EPOCH. Source:
 `kafka.server.KafkaApis.handleAddPartitionsToTxnRequest`.
 """
 
@@ -42,12 +42,12 @@ FIRST_VERSION_OF_BROKERS: Final = 4
 
 CLIENTS_TRANSACTION_VERSION: Final = 0
 BROKERS_TRANSACTION_VERSION: Final = 2
-"""The lowest `transaction.version` with which brokers add partitions on behalf of clients."""
+"""The lowest `transaction.version` at which brokers add partitions on behalf of clients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitionsToTxnRequest:
-    """An AddPartitionsToTxn request. From version 4 on it contains `transactions`."""
+    """An AddPartitionsToTxn request. From version 4 on, it contains `transactions`."""
 
     v3_and_below_transactional_id: str = ""
     v3_and_below_producer_id: int = -1
@@ -71,7 +71,7 @@ Codes = Mapping[PartitionKey, ErrorCode]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addition:
-    """The partitions of a transaction with their error codes in `codes`.
+    """The requested partitions of a transaction, with their error codes in `codes`.
 
     If `reply` is set, its error code applies to all partitions instead.
     """
@@ -114,7 +114,9 @@ class DelayedAdditions:
 
         The coordinator completes every write, so the wait cannot expire.
         """
-        raise AssertionError(f"The coordinator had not added the partitions at {now_ms} ms.")
+        raise AssertionError(
+            f"A wait without a deadline expired at {now_ms} ms before the partitions were added."
+        )
 
 
 def handle(broker: Broker, call: Call, request: AddPartitionsToTxnRequest) -> object:

@@ -2,7 +2,7 @@
 
 The coordinator adds the group's partition of `__consumer_offsets` to the transaction. It does not
 check whether the group exists. The broker responds when all in-sync replicas of the coordinator's
-partition have the change. Before version 2, PRODUCER_FENCED is replaced with
+partition have replicated the change. Before version 2, PRODUCER_FENCED is replaced with
 INVALID_PRODUCER_EPOCH. Source: `kafka.server.KafkaApis.handleAddOffsetsToTxnRequest`.
 """
 

@@ -1,14 +1,14 @@
 """WriteTxnMarkers (27), versions 1 and 2: write transaction markers to partitions.
 
-Transaction coordinators send this request to the leaders of the partitions of a transaction. So
-does `kafka-transactions.sh abort`. Each marker is appended with acks=all, and the result is known
-when the high watermark has passed the marker. Markers for `__consumer_offsets` are passed to the
-group coordinator, which replies when it has applied or removed the offsets of the transaction.
+Transaction coordinators and `kafka-transactions.sh abort` send this request to the leaders of a
+transaction's partitions. Each marker is appended with acks=all, and the result is known when the
+high watermark has passed the marker. Markers for `__consumer_offsets` are passed to the group
+coordinator, which replies when it has applied or removed the offsets of the transaction.
 
 The error is UNKNOWN_TOPIC_OR_PARTITION if this broker has no such partition, NOT_LEADER_OR_FOLLOWER
 (which the sender retries) if another broker is the leader or groups are being loaded,
 TRANSACTION_COORDINATOR_FENCED if the coordinator epoch is too old, and INVALID_PRODUCER_EPOCH if
-the producer epoch is too old. From version 2 on the request contains the transaction version. With
+the producer epoch is too old. From version 2 on, the request contains the transaction version. With
 transaction version 2, the epoch of the marker must be higher than the epoch of the transaction's
 records (KIP-1228). Results are grouped by producer id. As in Apache Kafka, a marker with producer
 id or epoch -1 fails the whole request with UNKNOWN_SERVER_ERROR. Source:

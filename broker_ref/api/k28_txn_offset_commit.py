@@ -17,7 +17,7 @@ and ILLEGAL_GENERATION, even if the group does not exist. Other commits succeed 
 Unlike with OffsetCommit, the error is COORDINATOR_NOT_AVAILABLE if the offsets topic does not
 exist. Partitions that do not exist get UNKNOWN_TOPIC_OR_PARTITION. OFFSET_METADATA_TOO_LARGE is
 returned if the metadata is longer than `offset.metadata.max.bytes`. Neither of these two errors
-affects the other offsets of the request. A fenced producer gets INVALID_PRODUCER_EPOCH. Source:
+affects the other offsets in the request. A fenced producer gets INVALID_PRODUCER_EPOCH. Source:
 `kafka.server.KafkaApis.handleTxnOffsetCommitRequest`.
 """
 
@@ -123,9 +123,9 @@ class TxnOffsetCommitResponse:
 class ValidatedCommit:
     """A validated request.
 
-    `offsets` are the offsets to store. `rejected` contains the error codes of partitions that do
-    not exist or that the client may not read. `too_large` are partitions whose metadata is too
-    long.
+    `offsets` contains the offsets to store. `rejected` contains the error codes of partitions that
+    do not exist or that the client may not read. `too_large` contains the partitions whose metadata
+    is too long.
     """
 
     broker: Broker
@@ -153,7 +153,7 @@ class ValidatedCommit:
         return respond_to(reply, self.respond)
 
     def respond(self, outcome: ErrorCode) -> TxnOffsetCommitResponse:
-        """Return the response for an error code of the group, the transaction or the log."""
+        """Return the response for an error code from the group, the transaction or the log."""
         outcome = self._known_to_client(outcome)
         return TxnOffsetCommitResponse(
             topics=tuple(
@@ -203,8 +203,8 @@ class DelayedVerification:
     """A commit that is waiting until the transaction coordinator has verified the transaction.
 
     The marker of the previous transaction invalidates the verification guard. If the marker is
-    written during the wait, the coordinator is asked again, because its reply may be older than the
-    marker.
+    written during the wait, the verification is repeated, because the reply of the coordinator may
+    be older than the marker.
     """
 
     commit: ValidatedCommit
@@ -226,7 +226,9 @@ class DelayedVerification:
 
     def expire(self, now_ms: int) -> object:
         """Raise AssertionError, because every verification completes and the wait cannot expire."""
-        raise AssertionError(f"The transaction coordinator had not replied at {now_ms} ms.")
+        raise AssertionError(
+            f"A wait without a deadline expired at {now_ms} ms before the coordinator replied."
+        )
 
 
 def handle(broker: Broker, call: Call, request: TxnOffsetCommitRequest) -> object:

@@ -2,11 +2,11 @@
 
 The broker returns all configs of a resource, or the requested ones. Unknown config names are
 omitted. With `include_synonyms` the response contains the values with lower precedence (KIP-226).
-From version 3 on it contains types and, if requested, documentation (KIP-569). The error is
-UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist, and INVALID_REQUEST for any other broker
-or resource type. An empty broker name requests the cluster-wide dynamic defaults. The result is
-empty, because there are none. The values of sensitive configs (keys and passwords) are null.
-Source: `kafka.server.ConfigHelper.handleDescribeConfigsRequest`.
+From version 3 on, it contains types and, if requested, documentation (KIP-569). The error is
+UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist, and INVALID_REQUEST for another broker
+or an unsupported resource type. An empty broker name requests the cluster-wide dynamic defaults.
+The result is then empty, because there are none. The values of sensitive configs (keys and
+passwords) are null. Source: `kafka.server.ConfigHelper.handleDescribeConfigsRequest`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DescribeConfigsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SynonymResponse:
-    """A value with lower precedence for a config."""
+    """A value of a config at one level of precedence, with its source."""
 
     name: str
     value: str | None
@@ -153,8 +153,8 @@ def _describe(broker: Broker, resource: RequestedResource) -> Sequence[Described
         what = "not the id of this broker" if name.lstrip("-").isdigit() else "not an integer"
         raise ApiError(
             ErrorCode.invalid_request,
-            f"Broker {name!r} cannot be described, because the name is {what}. This broker has "
-            f"the id {own_id} and describes only its own configs.",
+            f"The configs of broker {name!r} cannot be described, because the name is {what}. "
+            f"This broker has the id {own_id} and describes only its own configs.",
         )
     return _broker_configs(broker.config)
 

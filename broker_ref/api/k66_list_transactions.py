@@ -1,11 +1,11 @@
 """ListTransactions (66), versions 0 to 2: the transactional ids that this broker coordinates.
 
-Requests can filter by state and producer id, from version 1 on by the duration of the transaction
-(KIP-994), and from version 2 on by a pattern that must match the whole transactional id (KIP-1152).
-Patterns are Python regular expressions, while Kafka uses RE2. An invalid pattern is rejected with
-INVALID_REGULAR_EXPRESSION. Unknown states in the filter are returned in the response. The error is
-COORDINATOR_LOAD_IN_PROGRESS while transactional ids are being loaded. Source:
-`kafka.server.KafkaApis.handleListTransactionsRequest`.
+Requests can filter by state and by producer id. From version 1 on, they can also filter by the
+duration of the transaction (KIP-994). From version 2 on, they can filter by a pattern that must
+match the whole transactional id (KIP-1152). Patterns are Python regular expressions, while Kafka
+uses RE2. An invalid pattern is rejected with INVALID_REGULAR_EXPRESSION. Unknown states in the
+filter are returned in the response. The error is COORDINATOR_LOAD_IN_PROGRESS while transactional
+ids are being loaded. Source: `kafka.server.KafkaApis.handleListTransactionsRequest`.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class PartitionReader:
         return self.replica_id >= 0
 
     def may_read(self, topic: str) -> bool:
-        """Return whether the client may read a topic, or as a follower all topics."""
+        """Return whether the client may read a topic. Followers may read all topics or none."""
         if self.is_follower:
             return self.auth.allows(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
         return self.auth.allows(AclOperation.READ, ResourceType.TOPIC, topic)
@@ -99,9 +99,9 @@ class PartitionReader:
         if cached.topic_id not in (ZERO_UUID, partition.metadata.topic_id):
             raise ApiError(
                 ErrorCode.inconsistent_topic_id,
-                f"The log of {cached.topic}-{requested.partition} belongs to topic id "
-                f"{partition.metadata.topic_id}, not {cached.topic_id}. Start a new fetch "
-                "session.",
+                f"The log of {cached.topic}-{requested.partition} has the topic id "
+                f"{partition.metadata.topic_id}, but the fetch has the topic id "
+                f"{cached.topic_id}. Start a new fetch session.",
             )
         if self.is_follower:
             partition.check_fetcher(
@@ -216,7 +216,7 @@ class PartitionReader:
     def _aborted(
         self, partition: Partition, cached: CachedPartition, records: bytes
     ) -> tuple[AbortedTransaction, ...] | None:
-        """Return the aborted transactions in the range of the records, for read_committed."""
+        """Return the aborted transactions in the records' offset range (read_committed only)."""
         if self.isolation is FetchIsolation.READ_UNCOMMITTED or self.is_follower:
             return None
         if not records:

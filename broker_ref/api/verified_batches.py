@@ -89,7 +89,7 @@ class _DelayedVerification:
         done = self.try_complete(now_ms)
         if done is not None:
             return done
-        # The verification has its own timeout, and it can wait for an earlier verification.
+        # The verification has its own timeout and may have to wait for an earlier one.
         deadline_ms = now_ms + 2 * REQUEST_TIMEOUT_MS + 1000
         return Wait(operation=self, keys=(self.reply,), deadline_ms=deadline_ms)
 
@@ -179,8 +179,8 @@ def _error(error_code: ErrorCode, batch: VerifiedBatch, version: int) -> ApiErro
     if is_retriable:
         return ApiError(
             ErrorCode.not_enough_replicas,
-            f"The broker could not verify that {place} is part of the transaction of {producer}: "
-            f"{error_code.name}. Retry later.",
+            f"The broker could not verify that {place} is part of the transaction of {producer}. "
+            f"The verification failed with {error_code.name}. Retry later.",
         )
     if (
         error_code is ErrorCode.transaction_abortable
@@ -188,5 +188,7 @@ def _error(error_code: ErrorCode, batch: VerifiedBatch, version: int) -> ApiErro
     ):
         error_code = ErrorCode.invalid_txn_state
     return ApiError(
-        error_code, f"{place} is not part of the transaction of {producer}: {error_code.name}."
+        error_code,
+        f"Partition {place} is not part of the transaction of {producer}. The verification failed "
+        f"with {error_code.name}.",
     )

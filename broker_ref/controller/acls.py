@@ -43,7 +43,7 @@ def created_acls(
 def deleted_acls(
     existing: AclCache, filters: Sequence[AclFilter]
 ) -> tuple[list[MetadataRecord], list[tuple[Acl, ...] | ApiError]]:
-    """Return the records, and for each filter the ACLs that matched it, or its error."""
+    """Return the removal records, and for each filter the matching ACLs or the error."""
     outcomes: list[tuple[Acl, ...] | ApiError] = []
     removed: dict[MetadataRecord, None] = {}
     for one in filters:
@@ -57,7 +57,7 @@ def deleted_acls(
 
 
 def _invalid(acl: Acl) -> str | None:
-    """Return why an ACL is invalid, or None."""
+    """Return the reason why an ACL is invalid, or None if it is valid."""
     is_cluster = acl.resource_type is ResourceType.CLUSTER
     rules = (
         (

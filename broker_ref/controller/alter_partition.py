@@ -33,7 +33,7 @@ from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
 
 SKIP_EPOCH_CHECK = -1
-"""The broker epoch of an ISR member if the leader does not know the epoch."""
+"""The broker epoch in a proposal if the leader does not know the epoch of the ISR member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,9 @@ def checked_partition(metadata: ClusterMetadata, proposal: IsrProposal) -> Parti
         error = ErrorCode.ineligible_replica
     if error is not None:
         raise ApiError(
-            error, f"The proposed ISR of {topic.name}-{proposal.partition} was rejected."
+            error,
+            f"The proposed ISR of {topic.name}-{proposal.partition} was rejected "
+            f"with {error.name}.",
         )
     return partition
 

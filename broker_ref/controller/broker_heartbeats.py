@@ -1,11 +1,11 @@
 """Broker registrations, heartbeats and sessions.
 
 `TRANSITIONS` defines the broker state that results from a heartbeat. A broker in SHUTDOWN_NOW is
-fenced, and the heartbeat response tells it to shut down. The controller fences an unfenced broker
-that sends no heartbeat for `broker.session.timeout.ms`. When the controller restarts, the sessions
-of unfenced brokers start again.
+fenced, and the heartbeat response instructs it to shut down. The controller fences an unfenced
+broker that sends no heartbeat for `broker.session.timeout.ms`. When the controller restarts, the
+sessions of unfenced brokers restart.
 
-Purpose: track heartbeats, which the metadata does not contain, and decide on broker states.
+Purpose: track heartbeats, which the metadata does not contain, and determine broker states.
 Invariant: a heartbeat is rejected with STALE_BROKER_EPOCH if its broker epoch is not the registered
 one. A callback reports whether a broker leads partitions. Source: `ClusterControlManager` and
 `BrokerHeartbeatManager`.
@@ -230,7 +230,7 @@ class BrokerHeartbeatManager:
         if broker.broker_epoch != broker_epoch:
             raise ApiError(
                 ErrorCode.stale_broker_epoch,
-                f"Expected broker epoch {broker.broker_epoch} of broker {broker_id}, but got "
+                f"Expected broker epoch {broker.broker_epoch} for broker {broker_id}, but got "
                 f"broker epoch {broker_epoch}.",
             )
         return broker

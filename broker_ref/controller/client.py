@@ -1,7 +1,7 @@
 """The client that a broker uses to send requests to the controller.
 
-Purpose: send requests through the outbox. Each purpose has its own channel, so that a long poll
-does not delay other requests. The invariants are those of `Outbox.send`.
+Purpose: send requests through the outbox. Requests with different purposes use separate channels,
+so that a long poll does not delay other requests. The invariants are those of `Outbox.send`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CONTROLLER_ID: Final = 3000
 REQUEST_TIMEOUT_MS: Final = 30_000
 """The timeout after which a request is sent again.
 
-The value is Kafka's default of `controller.socket.timeout.ms`.
+The value is Kafka's default for `controller.socket.timeout.ms`.
 """
 
 

@@ -7,10 +7,10 @@
 | APPEND    | adds the elements that the list does not contain (LIST configs)   |
 | SUBTRACT  | removes the elements from the list (LIST configs)                 |
 
-Purpose: create the records that change configs, either incrementally (KIP-339) or by replacing all
-configs. The latter is the older AlterConfigs, which removes each config that the request does not
-contain. Invariants: the resulting configs of a topic are validated together, and either all changes
-to a topic are applied, or none are. Source: `ConfigurationControlManager`.
+Purpose: create the records that change configs. IncrementalAlterConfigs (KIP-339) changes
+individual configs. The older AlterConfigs replaces all configs and removes those that the request
+does not contain. Invariants: the resulting configs of a topic are validated together, and either
+all changes to a topic are applied, or none are. Source: `ConfigurationControlManager`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The controller, which decides on brokers, topics, leaders and producer ids.
+"""The controller, which manages brokers, topics, leaders and producer ids.
 
 Purpose: write each decision as metadata records. The controller appends the records to the journal,
 applies them to the metadata, keeps them for brokers to fetch, and calls `on_change`. Invariants:
@@ -67,7 +67,7 @@ from broker_ref.topic_configs import unclean_leader_election
 PRODUCER_ID_BLOCK_SIZE: Final = 1000
 
 BYTES_BETWEEN_SNAPSHOTS: Final = 20 * 2**20
-"""Kafka's default of `metadata.log.max.record.bytes.between.snapshots`."""
+"""Kafka's default for `metadata.log.max.record.bytes.between.snapshots`."""
 
 
 class Controller:
@@ -87,8 +87,8 @@ class Controller:
         """Load the journal.
 
         If the journal is empty, the controller creates a new cluster and finalizes the default
-        features. `features` overrides the default feature versions, and `scram_credentials` are the
-        first users.
+        features. `features` overrides the default feature versions, and `scram_credentials`
+        contains the credentials of the initial users.
 
         Raises: ApiError (KAFKA_STORAGE_ERROR if the journal cannot be written,
         INVALID_UPDATE_VERSION if a feature version is not supported).
@@ -167,8 +167,8 @@ class Controller:
     def snapshot(self) -> tuple[int, bytes]:
         """Return the end offset and the bytes of a snapshot.
 
-        `batches_from` can continue at the end offset. As long as it can, `snapshot` returns the
-        same snapshot, because brokers fetch it in parts.
+        `batches_from` returns the batches from the end offset on. As long as these batches are
+        available, `snapshot` returns the same snapshot, because brokers fetch it in parts.
         """
         if self._snapshot is None or self.batches_from(self._snapshot[0], 0) is None:
             records = self.metadata.records()
@@ -397,13 +397,13 @@ class Controller:
     def alter_scram_credentials(
         self, changes: Sequence[ScramDeletion | ScramUpsertion]
     ) -> dict[str, ApiError | None]:
-        """Apply the valid changes together, and return the error of each user, or None."""
+        """Apply the valid changes in one commit. Return the error of each user, or None."""
         records, outcomes = scram_changes(self.metadata.scram_credentials, changes)
         self._commit(records)
         return outcomes
 
     def create_acls(self, acls: Sequence[Acl]) -> list[ApiError | None]:
-        """Create the valid ACLs together, and return the error of each ACL, or None."""
+        """Create the valid ACLs in one commit. Return the error of each ACL, or None."""
         records, outcomes = created_acls(self.metadata.acls, acls, self._random_bytes)
         self._commit(records)
         return outcomes
@@ -411,7 +411,7 @@ class Controller:
     def delete_acls(self, filters: Sequence[AclFilter]) -> list[tuple[Acl, ...] | ApiError]:
         """Delete all ACLs that match at least one of the filters, in one commit.
 
-        Return, for each filter, the ACLs that matched it, or its error.
+        Return the matching ACLs or the error for each filter.
         """
         records, outcomes = deleted_acls(self.metadata.acls, filters)
         self._commit(records)
@@ -501,7 +501,7 @@ class Controller:
         )
 
     def _balance_leaders(self, now_ms: int) -> None:
-        """Elect preferred leaders if another replica leads (`auto.leader.rebalance.enable`)."""
+        """Move leadership to the preferred leaders (`auto.leader.rebalance.enable`)."""
         del now_ms
         changes = [
             change_partition(
@@ -525,7 +525,7 @@ class Controller:
         partitions: Iterable[tuple[str, int]],
         decide: Callable[[str, int], PartitionChangeRecord | None],
     ) -> list[ApiError | None]:
-        """Commit all records returned by `decide` together. Return the error of each partition."""
+        """Write the records from `decide` in one commit. Return the error of each partition."""
         outcomes: list[ApiError | None] = []
         records: list[MetadataRecord] = []
         for topic, partition in partitions:

@@ -45,7 +45,7 @@ class Election(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The target state of a partition without its leader."""
+    """The target state of a partition, except for its leader."""
 
     isr: Replicas
     replicas: Replicas
@@ -202,6 +202,6 @@ def requested_election(
         )
     raise ApiError(
         ErrorCode.preferred_leader_not_available,
-        f"The preferred leader of {name}, broker {partition.replicas[0]}, is not in the ISR or "
-        "not active.",
+        f"The preferred leader of {name}, broker {partition.replicas[0]}, is not active or not "
+        "in the ISR.",
     )

@@ -29,7 +29,7 @@ SUPPORTED_FEATURES: Final[Mapping[str, range]] = MappingProxyType(
 """The supported versions of each feature. SKIPPED.md lists Kafka's other features."""
 
 DEFAULT_FEATURES: Final[Mapping[str, int]] = MappingProxyType({TRANSACTION_VERSION: 2})
-"""The feature versions of a new cluster, which are those of Apache Kafka 4.3."""
+"""The feature versions of a new cluster. They are the same as in Apache Kafka 4.3."""
 
 
 class UpgradeType(IntEnum):

@@ -56,7 +56,7 @@ RECOVERING: Final = 1
 REMOVED_TOPICS_MAX: Final = 10_000
 
 _NO_BROKER: Final = -1
-"""As in Kafka, a snapshot does not contain the broker of the last producer id block."""
+"""The broker id of a producer id block in a snapshot. As in Kafka, the actual id is not stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +205,7 @@ class ClusterMetadata:
             yield from topic.partitions.values()
 
     def colliding_topic(self, name: str) -> str | None:
-        """Return the topic whose metric names would collide with those of `name`, if any."""
+        """Return the existing topic with the same metric name as `name`, if any."""
         return self._by_metric_name.get(metric_name(name))
 
     def is_active(self, broker_id: int) -> bool:

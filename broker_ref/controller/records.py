@@ -26,7 +26,7 @@ class UnreadableRecordError(Exception):
 class RegisterBrokerRecord:
     """The registration of a broker with its listeners.
 
-    `host` and `port` are the address for other brokers. In records without `listeners`, it is the
+    `host` and `port` are the address for other brokers. In records without `listeners`, this is the
     only address. A broker has a new `incarnation_id` and a higher `broker_epoch` each time it
     starts.
     """

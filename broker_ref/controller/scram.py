@@ -1,7 +1,8 @@
-"""Changes of SCRAM credentials (Kafka's `ScramControlManager` and `ScramParser`).
+"""Changes to SCRAM credentials (Kafka's `ScramControlManager` and `ScramParser`).
 
-Errors are those of Kafka: UNACCEPTABLE_CREDENTIAL, UNSUPPORTED_SASL_MECHANISM, RESOURCE_NOT_FOUND
-and DUPLICATE_RESOURCE. A user whose change is invalid does not affect other users.
+As in Kafka, the error codes are UNACCEPTABLE_CREDENTIAL, UNSUPPORTED_SASL_MECHANISM,
+RESOURCE_NOT_FOUND and DUPLICATE_RESOURCE. An invalid change for one user does not affect other
+users.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def _record(
 def credential_record(
     name: str, mechanism: ScramMechanism, *, salt: bytes, salted: bytes, iterations: int
 ) -> UserScramCredentialRecord:
-    """Return the record of a credential for a salted password."""
+    """Return the credential record for a salted password."""
     credential = credential_of(mechanism, salt=salt, salted_password=salted, iterations=iterations)
     return UserScramCredentialRecord(
         name=name,

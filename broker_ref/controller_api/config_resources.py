@@ -62,7 +62,7 @@ Named = TypeVar("Named", bound=Resource)
 def alter_each(
     auth: AuthHelper, resources: Sequence[Named], alter_topic: Callable[[Named], None]
 ) -> AlterConfigsResponse:
-    """Alter each resource and return the results. An ApiError affects only its own resource."""
+    """Alter each resource and return the results. An error affects only its own resource."""
     named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     responses = []
     for resource in {(r.resource_type, r.resource_name): r for r in resources}.values():
@@ -94,7 +94,7 @@ def alter_each(
 
 
 def check_configs(named: Sequence[str], *, without_value: Sequence[str]) -> None:
-    """Check that no config is repeated or without a value. Raises: ApiError (INVALID_REQUEST)."""
+    """Raise ApiError (INVALID_REQUEST) if a config is repeated or has no value."""
     repeated = [name for name, count in Counter(named).items() if count > 1]
     if repeated:
         raise ApiError(
@@ -112,8 +112,8 @@ def _check_type(resource_type: int) -> None:
     if resource_type in FIXED_RESOURCES:
         raise ApiError(
             ErrorCode.invalid_request,
-            f"Configs of {FIXED_RESOURCES[resource_type]} cannot be altered with this request. "
-            "Change the config of the node and restart the node.",
+            f"The configs of {FIXED_RESOURCES[resource_type]} cannot be altered with this request. "
+            "Change the configuration of the node and restart it.",
         )
     if resource_type != TOPIC:
         raise ApiError(ErrorCode.invalid_request, f"Unknown resource type {resource_type}.")

@@ -21,7 +21,7 @@ __all__ = ["NO_THROTTLE_MS", "Api", "Call", "ControllerContext", "Wait", "on_clu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerContext:
-    """The components of the controller node that handlers use, and its APIs.
+    """The components of the controller node that handlers use, and the APIs that it serves.
 
     `authorizer` is None if none is configured.
     """

@@ -1,4 +1,4 @@
-"""Fetch (1), version 17, of cluster metadata: brokers replicate the controller's log (KIP-595).
+"""Fetch (1), version 17: replicate the cluster metadata log to brokers (KIP-595).
 
 The only partition is `__cluster_metadata`-0. Each batch contains one commit. The response contains
 complete batches, and at least one if the log has records at the fetch offset. Otherwise the request
@@ -58,7 +58,7 @@ class FetchTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """The id and epoch of the broker that fetches."""
+    """The broker id and broker epoch of the fetching broker."""
 
     replica_id: int = -1
     replica_epoch: int = -1

@@ -1,13 +1,13 @@
 """DeleteTopics (20), versions 1 to 6: delete topics.
 
-Topics are identified by name or, from version 6 on, by name or topic id (KIP-516). When the
+Topics are identified by name, and from version 6 on by name or topic id (KIP-516). When the
 response is sent, the topics have been removed from the metadata. Brokers remove the logs and
-committed offsets when they apply the metadata. A topic is not deleted and gets INVALID_REQUEST if
+committed offsets when they apply the metadata. A topic gets INVALID_REQUEST and is not deleted if
 its name or id is repeated in the request, even if the client may not delete it. The same applies if
-it has both a name and an id, or neither. An authorized client also gets INVALID_REQUEST if a name
-and an id are those of the same topic. If
-`delete.topic.enable` is false, all topics get TOPIC_DELETION_DISABLED, or INVALID_REQUEST before
-version 3. Source: `kafka.server.ControllerApis.handleDeleteTopics`.
+an entry has both a name and an id, or neither. An authorized client also gets INVALID_REQUEST if a
+name and an id in the request identify the same topic. If `delete.topic.enable` is false, all topics
+get TOPIC_DELETION_DISABLED, or INVALID_REQUEST before version 3. Source:
+`kafka.server.ControllerApis.handleDeleteTopics`.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _delete(
 
 
 def _may_describe(call: Call, requested: RequestedTopic, found: Topic | ApiError) -> bool:
-    """Return whether the client may know whether a topic exists."""
+    """Return whether the client is allowed to know whether the topic exists."""
     if isinstance(found, Topic):
         return _may(call, AclOperation.DESCRIBE, found.name)
     if found.error_code is not ErrorCode.unknown_topic_or_partition:

@@ -72,7 +72,7 @@ def validate(request: CreateAclsRequest) -> None:
 def handle(
     context: ControllerContext, call: Call, request: CreateAclsRequest
 ) -> CreateAclsResponse:
-    """Create the valid ACLs together, and return the result of each ACL."""
+    """Create the valid ACLs in one commit, and return the result of each ACL."""
     del call
     if context.authorizer is None:
         disabled = AclCreationResult(

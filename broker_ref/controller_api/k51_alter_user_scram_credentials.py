@@ -3,7 +3,7 @@
 The request contains salted passwords. Only the keys derived from them are stored. Each user has its
 own error: DUPLICATE_RESOURCE if the request contains the user more than once, RESOURCE_NOT_FOUND if
 the removed credential does not exist, UNSUPPORTED_SASL_MECHANISM for an unknown mechanism, and
-UNACCEPTABLE_CREDENTIAL for an empty name or a wrong number of iterations. Source:
+UNACCEPTABLE_CREDENTIAL for an empty name or an invalid number of iterations. Source:
 `org.apache.kafka.controller.ScramControlManager`.
 """
 
@@ -53,7 +53,7 @@ class AlterUserScramCredentialsResponse:
 def handle(
     context: ControllerContext, call: Call, request: AlterUserScramCredentialsRequest
 ) -> AlterUserScramCredentialsResponse:
-    """Apply the valid changes together, and return the result for each user."""
+    """Apply the valid changes in one commit, and return the result for each user."""
     del call
     outcomes = context.controller.alter_scram_credentials([*request.deletions, *request.upsertions])
     return AlterUserScramCredentialsResponse(

@@ -15,7 +15,7 @@ from broker_ref.log.batch import BatchHeader, parse_batches
 from broker_ref.replication.partition import Partition
 
 STEP_BYTES: Final = 1 << 20
-"""Approximate number of bytes that one step reads."""
+"""The approximate number of bytes that one step reads."""
 
 
 class CoordinatorLoader:
@@ -27,7 +27,7 @@ class CoordinatorLoader:
         self._end_offset = partition.log.log_end_offset
 
     def step(self, take: Callable[[BatchHeader, bytes], None]) -> bool:
-        """Pass the next batches to `take`; return whether all batches have been passed.
+        """Pass the next batches to `take`, and return whether all batches have been passed.
 
         Raises: LogError.
         """

@@ -1,4 +1,4 @@
-"""A coordinator's writes to its partition.
+"""Writes a coordinator's records to its partition.
 
 The writer appends records as leader, and reports when they have been replicated or have timed out.
 Invariants: records are appended to the leader's log immediately. Writes complete in log order. Each
@@ -75,7 +75,7 @@ NOTHING_WRITTEN: Final = PendingWrite(None)
 
 
 class CoordinatorPartitionWriter:
-    """The writes to one partition. This broker must be its leader."""
+    """Writes records to one partition. This broker must be the partition's leader."""
 
     def __init__(
         self,
@@ -124,8 +124,8 @@ class CoordinatorPartitionWriter:
 
         `on_append` is called immediately with the offset after the batch. `on_replicated` is called
         when the batch has been replicated, even if the write has already timed out. `timeout_ms`
-        overrides the default timeout. `errors` contains the error code for clients for each error
-        code of the log.
+        overrides the default timeout. `errors` maps error codes of the log to the error codes that
+        clients receive.
         """
         try:
             result = append()

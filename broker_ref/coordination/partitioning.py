@@ -1,4 +1,4 @@
-"""Determine which partition of a coordinator's topic stores a group id or a transactional id.
+"""Determines which partition of a coordinator's topic stores a group or transactional id.
 
 The partition depends on Java's string hash, which all Kafka brokers use. Source:
 `Utils.abs(name.hashCode) % partitionCount` in `GroupMetadataManager` and `TransactionStateManager`.

@@ -1,8 +1,8 @@
 """The result of a request that may complete later.
 
 A coordinator returns a `Reply` for a request that may have to wait for other members or for
-replication. Invariants: only the first completion has an effect; it wakes the waiting request. Each
-reply is its own purgatory key, so that its completion does not trigger checks of other delayed
+replication. Invariants: only the first completion has an effect, and it wakes the waiting request.
+Each reply is its own purgatory key, so that its completion does not trigger checks of other delayed
 operations.
 """
 

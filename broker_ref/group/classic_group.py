@@ -1,8 +1,8 @@
 """A classic group: its members, generation, protocol and leader.
 
-Purpose: implement the rules of membership: the selection of the protocol and the leader, static
-members, and pending members. Invariants: the state changes only as the table in `states` allows,
-the generation never decreases, and a group with members has a leader among them. Counts are
+Purpose: implement the membership rules, which cover protocol selection, leader election, static
+members and pending members. Invariants: the state changes only as the table in `states` allows, the
+generation never decreases, and the leader of a group with members is one of its members. Counts are
 maintained incrementally, so that a request from one member does not iterate over all members.
 Source: Kafka's `ClassicGroup`.
 """
@@ -94,7 +94,7 @@ class ClassicGroup:
     def remove(self, member_id: str) -> None:
         """Remove a member or a pending member.
 
-        If the leader is removed, the oldest remaining member becomes the leader. Waiting requests
+        If the leader is removed, the oldest remaining member becomes the leader. Pending requests
         of the member complete with UNKNOWN_MEMBER_ID.
         """
         member = self.members.pop(member_id, None)
@@ -126,7 +126,7 @@ class ClassicGroup:
         self._supporters.update(member.protocol_names)
 
     def replace_static(self, old: Member, new_id: str) -> Member:
-        """Replace the member id of a static member. Waiting requests with the old id are fenced."""
+        """Replace the member id of a static member. Pending requests with the old id are fenced."""
         assert old.group_instance_id is not None
         fenced = ErrorCode.fenced_instance_id
         self.complete_join(old, JoinResult(member_id=old.member_id, error_code=fenced))
@@ -161,8 +161,8 @@ class ClassicGroup:
             if current is not None and current != member_id:
                 raise ApiError(
                     ErrorCode.fenced_instance_id,
-                    f"Group {self.group_id!r}: instance id {group_instance_id!r} belongs to "
-                    f"member {current!r}, not to {member_id!r}.",
+                    f"Member {member_id!r} of group {self.group_id!r} is fenced, because member "
+                    f"{current!r} now uses the instance id {group_instance_id!r}.",
                 )
         if member_id not in self.members or (
             group_instance_id is not None and group_instance_id not in self.static_members
@@ -181,12 +181,12 @@ class ClassicGroup:
     # Joining
 
     def await_join(self, member: Member, join: Reply[JoinResult] | None) -> None:
-        """Set or clear the JoinGroup request of a member that is waiting for its response."""
+        """Set or clear the pending JoinGroup request of a member."""
         self._awaiting_join += (join is not None) - (member.join is not None)
         member.join = join
 
     def complete_join(self, member: Member, result: JoinResult) -> None:
-        """Complete the waiting JoinGroup request of a member, if any."""
+        """Complete the pending JoinGroup request of a member, if any."""
         reply = member.join
         if reply is not None:
             self.await_join(member, None)
@@ -194,7 +194,7 @@ class ClassicGroup:
 
     @property
     def awaiting_join(self) -> int:
-        """The number of members with a waiting JoinGroup request."""
+        """The number of members with a pending JoinGroup request."""
         return self._awaiting_join
 
     @property
@@ -296,8 +296,8 @@ class ClassicGroup:
                 topics.update(_topics_of(member.metadata(self.protocol_name)))
         except MalformedRequestError as error:
             logger.warning(
-                "Group %r: the subscription of a member with protocol %r is invalid, and offsets "
-                "do not expire while the group has members: %s",
+                "Group %r: a member's subscription for protocol %r is invalid, so the offsets of "
+                "the group do not expire while it has members: %s",
                 self.group_id, self.protocol_name, error,
             )  # fmt: skip
             return None

@@ -137,7 +137,7 @@ class GroupCoordinator:
     def on_metadata_update(self, now_ms: int) -> None:
         """Load and unload partitions after a metadata change.
 
-        The offsets of deleted topics are deleted.
+        Also delete the offsets of deleted topics.
         """
         count = self._partition_count()
         for index in (*self._owned, *(i for i in range(count) if i not in self._owned)):
@@ -154,7 +154,7 @@ class GroupCoordinator:
             self.delete_topic_offsets(name, now_ms)
 
     def on_election(self, partition: Partition, now_ms: int) -> None:
-        """Load the groups of a partition of `__consumer_offsets` if they are not loaded."""
+        """Load the groups of a partition of `__consumer_offsets` unless they are already loaded."""
         index = partition.key.partition
         if partition.key.topic != OFFSETS_TOPIC or index in self._owned:
             return
@@ -197,7 +197,7 @@ class GroupCoordinator:
         shard.writes.abandon(now_ms)
 
     def partitions_changed(self, keys: Iterable[Hashable], now_ms: int) -> None:
-        """Complete the replicated writes to these partitions."""
+        """Complete the writes to these partitions that are now replicated."""
         for key in keys:
             if isinstance(key, PartitionKey) and key.topic == OFFSETS_TOPIC:
                 owned = self._owned.get(key.partition)
@@ -263,8 +263,7 @@ class GroupCoordinator:
     def _named_shard(self, group_id: str) -> _OwnedShard:
         """Return the shard of a group.
 
-        Raises: ApiError (INVALID_GROUP_ID if the group id is empty). Other errors are those of
-        `_shard`.
+        Raises: ApiError (INVALID_GROUP_ID if the group id is empty), and the errors of `_shard`.
         """
         if not group_id:
             raise ApiError(ErrorCode.invalid_group_id, "The group id must not be empty.")
@@ -356,8 +355,8 @@ class GroupCoordinator:
         if longest + _MEMBER_ID_BYTES_MAX > STRING_BYTES_MAX:
             raise ApiError(
                 ErrorCode.invalid_request,
-                f"A client id, instance id or protocol of {longest} bytes is too long for a "
-                f"record of {OFFSETS_TOPIC}.",
+                f"A client id, instance id, protocol type or protocol name of {longest} bytes is "
+                f"too long for a record in {OFFSETS_TOPIC}. Use a shorter one.",
             )
 
     # Offsets
@@ -413,9 +412,8 @@ class GroupCoordinator:
     ) -> Reply[ErrorCode]:
         """Write a transaction marker to a partition, and commit or remove its pending offsets.
 
-        The reply completes when the marker is replicated. It contains an error code for the
-        transaction coordinator, which is NOT_LEADER_OR_FOLLOWER if this broker has not loaded the
-        partition.
+        The reply completes when the marker is replicated. It contains the error code for the
+        transaction coordinator: NOT_LEADER_OR_FOLLOWER if this broker has not loaded the partition.
         """
         owned = self._owned.get(partition_index)
         if owned is None or owned.shard.state is not ShardState.ACTIVE:
@@ -458,7 +456,7 @@ class GroupCoordinator:
     def delete_offsets(
         self, group_id: str, offsets: Iterable[TopicPartition], now_ms: int
     ) -> tuple[Mapping[TopicPartition, ErrorCode], Reply[ErrorCode]]:
-        """Delete offsets of topics without subscribers. Return an error code for each partition.
+        """Delete offsets of topics that have no subscribers. Return an error code per partition.
 
         Raises: ApiError (GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP if the subscriptions are unknown).
         """

@@ -1,4 +1,4 @@
-"""Converts a group to its record and back.
+"""Converts a group to a `__consumer_offsets` record and back.
 
 Purpose: create the record of a generation, and restore a group from the record. Invariant: a group
 in state Stable or Empty is restored unchanged, except that its members support only the selected

@@ -37,7 +37,8 @@ class JoinedMember:
 class JoinRequest:
     """A JoinGroup request. `member_id` is empty for a new member.
 
-    `requires_known_member_id` (KIP-394) and `can_skip_assignment` (KIP-814) depend on the version.
+    `requires_known_member_id` (KIP-394) and `can_skip_assignment` (KIP-814) depend on the version
+    of the request.
     """
 
     group_id: str
@@ -92,7 +93,7 @@ class SyncResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberIdentity:
-    """A member that leaves. Administrators can omit the member id of a static member."""
+    """A member that is leaving. Administrators can omit the member id of a static member."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -108,11 +109,11 @@ class LeaveResult:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Member:
-    """A member with its settings, its assignment and its waiting requests.
+    """A member with its settings, its assignment and its pending requests.
 
-    `is_new` is True until the first rebalance of the member completes. Until then the member cannot
-    send heartbeats, and a waiting request does not keep it alive. Each heartbeat changes
-    `session_deadline_ms`. If the timer elapses before this deadline, it is set again.
+    `is_new` is True until the member's first rebalance completes. Until then, the member cannot
+    send heartbeats, and a pending request does not keep it alive. Each heartbeat extends
+    `session_deadline_ms`. If the timer fires before this deadline, it is restarted.
     """
 
     member_id: str
@@ -141,7 +142,7 @@ class Member:
 
     @property
     def has_satisfied_heartbeat(self) -> bool:
-        """Whether the member needs no heartbeats, because one of its requests is waiting."""
+        """Whether the member needs no heartbeats, because one of its requests is pending."""
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def metadata(self, protocol_name: str) -> bytes:
@@ -152,9 +153,9 @@ class Member:
         raise LookupError(f"Member {self.member_id!r} has no protocol {protocol_name!r}.")
 
     def vote(self, candidates: Iterable[str]) -> str:
-        """Return the first protocol of the member that is a candidate.
+        """Return the first of the member's protocols that is a candidate.
 
-        The member must support a candidate.
+        The member must support at least one candidate.
         """
         for protocol in self.protocols:
             if protocol.name in candidates:
@@ -162,7 +163,7 @@ class Member:
         raise LookupError(f"Member {self.member_id!r} supports none of the candidate protocols.")
 
     def complete_sync(self, result: SyncResult) -> bool:
-        """Complete the waiting SyncGroup request of the member. Return whether there was one."""
+        """Complete the pending SyncGroup request of the member. Return whether there was one."""
         reply, self.sync = self.sync, None
         if reply is None:
             return False

@@ -97,15 +97,15 @@ class Membership:
             group.remove(member_id)
             raise ApiError(
                 ErrorCode.group_max_size_reached,
-                f"Group {group.group_id!r} is full, because group.max.size is "
-                f"{self._config.group_max_size}.",
+                f"Group {group.group_id!r} has reached its maximum size "
+                f"(group.max.size={self._config.group_max_size}).",
             )
         names = [protocol.name for protocol in request.protocols]
         if not group.supports(request.protocol_type, names):
             raise ApiError(
                 ErrorCode.inconsistent_group_protocol,
-                f"Group {group.group_id!r} with protocol type {group.protocol_type!r} does not "
-                f"support the protocols {names} with protocol type {request.protocol_type!r}.",
+                f"Group {group.group_id!r} (protocol type {group.protocol_type!r}) does not "
+                f"support any of the protocols {names} (protocol type {request.protocol_type!r}).",
             )
         if not member_id:
             self._join_new(group, request, reply, now_ms)
@@ -114,7 +114,7 @@ class Membership:
                 raise ApiError(
                     ErrorCode.unknown_server_error,
                     f"Member {member_id!r} received its id as a dynamic member and cannot rejoin "
-                    f"as instance {request.group_instance_id!r}.",
+                    f"with the instance id {request.group_instance_id!r}.",
                 )
             self._add(group, member_id, request, reply, now_ms)
         else:
@@ -158,8 +158,8 @@ class Membership:
         if group.state in STATES_OF_A_GENERATION and member.protocols == request.protocols:
             leads = group.is_leader(member.member_id)
             if group.state is GroupState.COMPLETING_REBALANCE or not leads:
-                # The previous response may be lost. The leader of a stable group triggers a
-                # rebalance.
+                # The previous response may have been lost, so it is sent again. However, if the
+                # leader of a stable group rejoins, the group rebalances.
                 reply.complete(self._rebalance.joined(group, member))
                 return
         self._update(group, member, request, reply)
@@ -199,7 +199,7 @@ class Membership:
         group.update(member, request.protocols)
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.session_timeout_ms = request.session_timeout_ms
-        # As in Kafka, a waiting request that this request replaces never completes.
+        # As in Kafka, a pending request that this request replaces never completes.
         group.await_join(member, reply)
 
     # Static members
@@ -232,7 +232,7 @@ class Membership:
     def _store_replaced(
         self, group: ClassicGroup, old: Member, member: Member, request: JoinRequest, now_ms: int
     ) -> None:
-        """Keep the generation. Complete the join when the new member id is replicated."""
+        """Keep the generation, and complete the join when the new member id is replicated."""
         leads = group.is_leader(member.member_id)
         leader_before = old.member_id if leads else group.leader_id or ""
 
@@ -256,8 +256,8 @@ class Membership:
                 result = replace(result, leader=group.leader_id or "", skip_assignment=leads)
                 group.complete_join(member, result)
             else:
-                # The response contains the old member id as leader, so that the client computes no
-                # assignments.
+                # The response contains the old member id as the leader, so that the client does
+                # not compute assignments.
                 group.complete_join(member, replace(result, members=()))
 
         self._write_group(group, now_ms, stored)
@@ -341,7 +341,7 @@ class Membership:
         return group, member
 
     def _store_assignment(self, group: ClassicGroup, request: SyncRequest, now_ms: int) -> None:
-        """Write the assignments. Members receive them when they are replicated."""
+        """Write the assignments. Members receive them after the write is replicated."""
         assignments = request.assignments
         generation_id = group.generation_id
 
@@ -408,7 +408,8 @@ class Membership:
         if generation_id < 0 and not member_id and group_instance_id is None:
             raise ApiError(
                 ErrorCode.unknown_member_id,
-                f"Group {group.group_id!r} has members, and only members can commit offsets.",
+                f"Group {group.group_id!r} is not empty, so only its members can commit offsets. "
+                "Stop the members or use another group id.",
             )
         member = group.check_member(member_id, group_instance_id)
         _check_generation(group, generation_id)
@@ -430,7 +431,7 @@ class Membership:
     ) -> None:
         """Reject members that are not in the current generation (KIP-447).
 
-        Producers that send no member id (as before KIP-447) can commit in any group state.
+        Producers that do not send a member id (as before KIP-447) can commit in any group state.
         """
         if generation_id < 0 and group.state is GroupState.EMPTY:
             return
@@ -443,7 +444,7 @@ class Membership:
     ) -> tuple[LeaveResult, PendingWrite]:
         """Remove members.
 
-        Return the results and the write that must be replicated before the reply.
+        Return the results and the write that must be replicated before the reply is sent.
         """
         try:
             group = self._existing_group(group_id)
@@ -482,7 +483,10 @@ class Membership:
     def _existing_group(self, group_id: str) -> ClassicGroup:
         group = self._shard.groups.get(group_id)
         if group is None:
-            raise ApiError(ErrorCode.unknown_member_id, f"There is no group {group_id!r}.")
+            raise ApiError(
+                ErrorCode.unknown_member_id,
+                f"Group {group_id!r} does not exist. Join again without a member id.",
+            )
         return group
 
 
@@ -498,5 +502,6 @@ def _check_generation(group: ClassicGroup, generation_id: int) -> None:
     if generation_id != group.generation_id:
         raise ApiError(
             ErrorCode.illegal_generation,
-            f"Group {group.group_id!r} has generation {group.generation_id}, not {generation_id}.",
+            f"Group {group.group_id!r} is in generation {group.generation_id}, not "
+            f"{generation_id}. Rejoin the group.",
         )

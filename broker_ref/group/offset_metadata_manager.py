@@ -3,7 +3,7 @@
 Purpose: apply the rules of OffsetCommit, TxnOffsetCommit and OffsetDelete to the groups of a shard.
 Delete offsets when their group or topic is deleted or their retention time has passed. Invariants:
 a rejected request writes no records. The first commit creates a group without members. A group with
-pending offsets does not expire. Deleting an offset also removes the pending offsets of its
+pending offsets does not expire. Deleting an offset also removes the pending offsets for its
 partition. Source: Kafka's `OffsetMetadataManager` and `GroupMetadataManager.maybeDeleteGroup`.
 """
 
@@ -36,7 +36,7 @@ _MEMBERS_STATES: Final = STATES_OF_A_GENERATION | {GroupState.PREPARING_REBALANC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committer:
-    """The client that commits. The generation is -1 if the client is not a member."""
+    """The client that commits offsets. The generation is -1 if the client is not a member."""
 
     member_id: str = ""
     group_instance_id: str | None = None
@@ -77,7 +77,7 @@ class OffsetMetadataManager:
     ) -> PendingWrite:
         """Write pending offsets. Raises: ApiError, as in `GroupCoordinator.commit_transactional`.
 
-        As in Kafka, the commit does not renew the session of the member or depend on the state of
+        As in Kafka, the commit neither renews the session of the member nor depends on the state of
         the group.
         """
         group = self._shard.groups.get(group_id)
@@ -91,15 +91,15 @@ class OffsetMetadataManager:
         elif committer.generation_id >= 0:
             raise ApiError(
                 ErrorCode.illegal_generation,
-                f"Group {group_id!r} does not exist and therefore has no generation "
-                f"{committer.generation_id}.",
+                f"Generation {committer.generation_id} is invalid, because group {group_id!r} does "
+                "not exist.",
             )
         return self._write(group_id, offsets, now_ms, transaction)
 
     def delete(
         self, group_id: str, offsets: Iterable[TopicPartition], now_ms: int
     ) -> tuple[Mapping[TopicPartition, ErrorCode], PendingWrite]:
-        """Delete offsets of topics without subscribers. Return an error code for each partition.
+        """Delete offsets of topics that have no subscribers. Return an error code per partition.
 
         Raises: ApiError (GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP if the subscriptions are unknown).
         """
@@ -142,7 +142,8 @@ class OffsetMetadataManager:
                 shard.delete(offset_tombstones(group_id, gone), now_ms)
             except ApiError as error:
                 logger.warning(
-                    "Failed to write tombstones of group %.100r for the deleted topic %r: %s",
+                    "Failed to write tombstones for the offsets of group %.100r in the deleted "
+                    "topic %r: %s",
                     group_id, topic, error,
                 )  # fmt: skip
                 shard.remove_offsets(group_id, gone)
@@ -193,5 +194,6 @@ def group_id_not_found(group_id: str) -> ApiError:
 def _non_empty(group: ClassicGroup) -> ApiError:
     return ApiError(
         ErrorCode.non_empty_group,
-        f"Group {group.group_id!r} has {len(group.members)} members. Stop the members first.",
+        f"Group {group.group_id!r} is not empty (members: {len(group.members)}). Stop the members "
+        "first.",
     )

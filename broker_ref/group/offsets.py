@@ -73,8 +73,8 @@ class OffsetStore:
     ) -> None:
         """Add a value that a transaction committed, unless the log contains a later record.
 
-        The order of the records counts, not that of the markers, because compaction keeps the last
-        record of each key.
+        The order of the records matters, not the order of the markers, because compaction keeps
+        the last record of each key.
         """
         versions = self._groups.get(group, {}).get(topic_partition, ())
         last = versions[-1] if versions else None
@@ -156,7 +156,7 @@ class OffsetStore:
 
 
 def offsets_topic(config: BrokerConfig) -> NewTopic:
-    """Return the topic `__consumer_offsets`, which a broker creates for the first group."""
+    """Return the topic `__consumer_offsets`, which a broker creates when it is first needed."""
     return NewTopic(
         name=OFFSETS_TOPIC,
         partition_count=config.offsets_topic_num_partitions,

@@ -2,7 +2,7 @@
 
 Purpose: store the offsets that TxnOffsetCommit has written to one partition of
 `__consumer_offsets`, by producer id. Invariants: an offset is pending from its append until the
-marker of its transaction is written or the offset is deleted. Only the last offset of each
+marker of its transaction is written or the offset is deleted. Only the last offset for each
 producer, group and partition is kept. Source: Kafka's
 `OffsetMetadataManager.pendingTransactionalOffsets` and its `OpenTransactions`.
 """

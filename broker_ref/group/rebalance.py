@@ -2,7 +2,7 @@
 
 Purpose: wait until all members have rejoined or the rebalance timeout has passed, start the
 generation with the members that have rejoined, and remove members whose session expires.
-Invariants: each waiting request completes when its phase ends, and a Dead group never changes.
+Invariants: each pending request completes when its phase ends, and a Dead group never changes.
 Source: the part of Kafka's `GroupMetadataManager` for classic groups.
 """
 
@@ -27,7 +27,7 @@ from broker_ref.schedule import Schedule
 logger = logging.getLogger(__name__)
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
-"""The timeout of a new member, which waits for JoinGroup and cannot send heartbeats."""
+"""The session timeout of a new member, which cannot send heartbeats until it has joined."""
 
 
 class Rebalance:
@@ -71,7 +71,7 @@ class Rebalance:
         return NOTHING_WRITTEN
 
     def maybe_complete_join_phase(self, group: ClassicGroup, now_ms: int) -> PendingWrite:
-        """Complete the join phase if all members have joined and the initial delay is over."""
+        """Complete the join phase if all members have joined and the initial delay has passed."""
         if (
             group.state is GroupState.PREPARING_REBALANCE
             and group.previous_state is not GroupState.EMPTY
@@ -155,8 +155,8 @@ class Rebalance:
             return self._shard.write([group_record(group, {})], now_ms)
         except ApiError as error:
             logger.warning(
-                "Failed to write the empty group %r. After a restart, its former members may "
-                "reappear until their sessions expire: %s", group.group_id, error,
+                "Failed to write the empty group %r, so its former members may reappear after a "
+                "restart until their sessions expire: %s", group.group_id, error,
             )  # fmt: skip
             return NOTHING_WRITTEN
 
@@ -175,7 +175,7 @@ class Rebalance:
         error_code: ErrorCode,
         now_ms: int,
     ) -> None:
-        """Complete the waiting SyncGroup requests with the assignments or an error."""
+        """Complete the pending SyncGroup requests with the assignments or an error."""
         failed = error_code is not ErrorCode.none
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
@@ -244,7 +244,7 @@ class Rebalance:
 
     def _expire(self, group: ClassicGroup, member: Member, now_ms: int) -> None:
         logger.info(
-            "Removed member %r of group %r, because it sent no heartbeat within its session "
+            "Removed member %r from group %r, because it sent no heartbeat within its session "
             "timeout",
             member.member_id, group.group_id,
         )  # fmt: skip
@@ -259,7 +259,7 @@ class Rebalance:
     def add_pending_member(
         self, group: ClassicGroup, member_id: str, timeout_ms: int, now_ms: int
     ) -> None:
-        """Wait until a member joins with the member id that it has received (KIP-394)."""
+        """Wait for a member to join with the member id that it has received (KIP-394)."""
 
         def elapsed(time_ms: int) -> None:
             group.pending_members.pop(member_id, None)

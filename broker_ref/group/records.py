@@ -191,7 +191,7 @@ def encode_group_value(value: GroupMetadataValue) -> bytes:
 
 
 def decode_key(data: bytes) -> RecordKey | None:
-    """Decode a key. Return None if the record has another type."""
+    """Decode a key. Return None for other types of records."""
 
     def read(cursor: Cursor) -> RecordKey | None:
         version = cursor.fixed(_INT16, "the version")
@@ -227,7 +227,7 @@ def decode_value(data: bytes) -> OffsetCommitValue:
             metadata=metadata,
             commit_timestamp_ms=commit_timestamp_ms,
             topic_id=_read_topic_id(cursor) if flexible else ZERO_UUID,
-            expire_timestamp_ms=cursor.fixed(_INT64, "the expiry") if expires else -1,
+            expire_timestamp_ms=cursor.fixed(_INT64, "the expire timestamp") if expires else -1,
         )
 
     return _decode(data, "the value of an offset", read)

@@ -26,7 +26,7 @@ def expired(
 ) -> list[tuple[ClassicGroup, list[Change]]]:
     """Return the tombstones of expired offsets and groups, by group.
 
-    The tombstone of the group itself is the last one.
+    The tombstone of the group itself comes last.
     """
     due = []
     for group in shard.groups.values():
@@ -67,14 +67,14 @@ def expired_offsets(
 
 
 def _base_timestamp(group: ClassicGroup) -> BaseTimestamp | None:
-    """Return a function that returns the start of an offset's retention time.
+    """Return a function that returns the time at which an offset's retention starts.
 
     Return None if no offset can expire.
     """
     if group.protocol_type is None:
         return _committed_at
     if group.state is GroupState.EMPTY:
-        # The retention starts when the last member left. Old records do not contain this time.
+        # Retention starts when the last member leaves. Old records do not contain this time.
         if group.state_timestamp_ms < 0:
             return _committed_at
         return lambda _: group.state_timestamp_ms

@@ -106,8 +106,8 @@ class Shard:
     ) -> PendingWrite:
         """Append all changes as one batch.
 
-        Offsets change in memory immediately, or become pending offsets of a transaction. The caller
-        applies changes of groups.
+        Committed offsets change in memory immediately. In a transaction, they become pending
+        offsets. The caller applies changes to groups.
 
         Raises: ApiError if the append fails.
         """
@@ -119,7 +119,7 @@ class Shard:
             raise ApiError(
                 ErrorCode.unknown_server_error,
                 "A group id, client id or other name in a record of __consumer_offsets exceeds "
-                "32767 bytes.",
+                "32767 bytes. Use a shorter name.",
             ) from error
         return self._append(records, changes, now_ms, transaction)
 
@@ -163,7 +163,7 @@ class Shard:
         )
 
     def delete(self, changes: Sequence[Change], now_ms: int) -> PendingWrite:
-        """Append tombstones in batches of the largest possible size. Return the last write."""
+        """Append tombstones in batches that are as large as possible. Return the last write."""
         config = self.partition.log.config
         room_bytes = min(config.max_message_bytes, config.segment_bytes) - HEADER_BYTES
         write = NOTHING_WRITTEN
@@ -179,7 +179,7 @@ class Shard:
             self.offsets.remove_obsolete(group, one, self.high_watermark)
 
     def remove(self, group: ClassicGroup, now_ms: int) -> None:
-        """Remove a group whose tombstone is written."""
+        """Remove a group whose tombstone has been written."""
         group.cancel_timers()
         if group.state is not GroupState.DEAD:
             group.transition_to(GroupState.DEAD, now_ms)

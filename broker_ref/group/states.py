@@ -1,13 +1,13 @@
 """The states of a classic group and their valid transitions.
 
     Empty                the group has no members; it keeps its generation and may have offsets
-    PreparingRebalance   members must rejoin; their JoinGroup requests wait
-    CompletingRebalance  members have joined the new generation; their SyncGroup requests wait
-                         for the assignments of the leader
+    PreparingRebalance   members must rejoin; their JoinGroup requests are pending
+    CompletingRebalance  members have joined the new generation; their SyncGroup requests
+                         are pending until the leader sends the assignments
     Stable               each member has its assignment
     Dead                 the group is deleted, or its partition is unloaded
 
-Purpose: define the valid transitions, and the error codes of requests in each state. Invariant:
+Purpose: define the valid transitions, and the error code of Heartbeat in each state. Invariant:
 Dead is final. Source: Kafka's `ClassicGroupState`.
 """
 
@@ -22,7 +22,7 @@ from kio.schema.errors import ErrorCode
 
 
 class GroupState(Enum):
-    """A state, with its name in responses to clients."""
+    """A group state. The value is its name in responses to clients."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -33,7 +33,7 @@ class GroupState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A row of the table: source state, target state and reason."""
+    """A valid transition, with its source state, its target state and the reason."""
 
     source: GroupState
     target: GroupState

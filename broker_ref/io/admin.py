@@ -2,7 +2,7 @@
 
 `Cluster.create_topic` and other operations for tests use these functions. They send the same
 requests as an admin client. Each call uses its own connection, and all waits have a timeout. On a
-secured listener they log in as a broker does.
+secured listener, they authenticate in the same way as a broker.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CLIENT_ID = "broker_ref.Cluster"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """How to connect to a secured listener. Fields that do not apply are None."""
+    """The settings for connecting to a secured listener. Unused fields are None."""
 
     tls: ssl.SSLContext | None = None
     login: SaslClientAuthenticator | None = None
@@ -90,7 +90,7 @@ def create_topic(
         )
     except OSError as error:
         raise CreateTopicError(
-            name, f"the broker at {address} did not respond: {error}."
+            name, f"the broker at {address} did not respond ({error})."
         ) from error
     for topic in response.topics:
         if topic.error_code is not ErrorCode.none:

@@ -52,7 +52,7 @@ from broker_ref.security.settings import (
 logger = logging.getLogger(__name__)
 
 REGISTRATION_TIMEOUT_SECONDS: Final = 60.0
-"""Kafka's default of `initial.broker.registration.timeout.ms`."""
+"""Kafka's default for `initial.broker.registration.timeout.ms`."""
 
 CONTROLLED_SHUTDOWN_TIMEOUT_SECONDS: Final = 10.0
 
@@ -72,10 +72,10 @@ def log_dir(path: Path) -> LogDir:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConnections:
-    """How a broker connects to other nodes.
+    """The settings for the connections from a broker to other nodes.
 
-    `tls` is None if they do not use TLS. `new_login` returns the authenticator of a connection, or
-    None if they do not use SASL.
+    `tls` is None if the connections do not use TLS. `new_login` returns the authenticator for a new
+    connection, or None if the connections do not use SASL.
     """
 
     tls: ssl.SSLContext | None
@@ -128,7 +128,7 @@ def broker_security(
 def _connections(
     config: BrokerConfig, listener: ListenerSettings, mechanism_config: str
 ) -> NodeConnections:
-    """Return how to connect to this listener of other nodes.
+    """Return the settings for connecting to this listener of other nodes.
 
     Raises: InvalidBrokerConfigError, TlsSettingsError.
     """
@@ -255,15 +255,16 @@ class Broker(RunningNode):
         return broker
 
     def credentials(self) -> Credentials:
-        """Return what this broker uses to connect to the inter-broker listeners."""
+        """Return the credentials that this broker uses for inter-broker listeners."""
         brokers = self._security.brokers
         return Credentials(tls=brokers.tls, login=brokers.new_login())
 
     async def stop(self, *, controlled: bool = True) -> None:
-        """Stop the broker; with `controlled`, it moves its leaderships to other brokers first.
+        """Stop the broker.
 
-        Without `controlled`, the controller fences the broker when its session expires. Raises: the
-        same errors as `RunningNode.stop`.
+        With `controlled`, the broker first moves its partition leadership to other brokers. Without
+        `controlled`, the controller fences the broker when its session expires. Raises: the same
+        errors as `RunningNode.stop`.
         """
         if controlled:
             self.node.begin_shutdown()
@@ -277,10 +278,9 @@ class Broker(RunningNode):
             await self._until(BrokerState.RUNNING, REGISTRATION_TIMEOUT_SECONDS)
         except TimeoutError:
             raise BrokerStartError(
-                f"Broker {self.node_id} was not unfenced within "
-                f"{REGISTRATION_TIMEOUT_SECONDS:.0f} s by the controller at "
-                f"{address_text(*self._controller)}. Check that the controller is running and that "
-                "the address is correct."
+                f"The controller at {address_text(*self._controller)} did not unfence broker "
+                f"{self.node_id} within {REGISTRATION_TIMEOUT_SECONDS:.0f} s. Check that the "
+                "controller is running and that its address is correct."
             ) from None
 
     async def _until(self, state: BrokerState, timeout_seconds: float) -> None:

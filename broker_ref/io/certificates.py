@@ -1,4 +1,4 @@
-"""A development CA in a directory, which issues certificates with elliptic curve keys.
+"""A development CA, stored in a directory, that issues certificates with elliptic curve keys.
 
 Needs the package `cryptography`, so other modules import this module only when it is used. All
 files are readable only by their owner. Invariant: a file is complete or does not exist.
@@ -23,15 +23,15 @@ from broker_ref.io.private_files import write_private
 CA_LIFETIME: Final = datetime.timedelta(days=3650)
 CERTIFICATE_LIFETIME: Final = datetime.timedelta(days=365)
 RENEWAL: Final = datetime.timedelta(days=30)
-"""The time before its expiry at which a certificate is issued again."""
+"""How long before its expiry a certificate is renewed."""
 
 _CLOCK_SKEW: Final = datetime.timedelta(days=1)
 
 
 class CertificateAuthority:
-    """A CA whose key and certificates are in `directory`. A missing CA is created.
+    """A CA with its key and certificates in `directory`.
 
-    A CA whose key is lost is replaced, and clients must then trust the new `ca.pem`.
+    If the key does not exist, a new CA is created, and clients must trust the new `ca.pem`.
 
     Raises: ValueError if its files are damaged, OSError.
     """

@@ -43,18 +43,19 @@ class ClusterError(Exception):
 
 
 class Cluster:
-    """A controller and brokers on 127.0.0.1; the ids of the brokers start at 1.
+    """A controller and brokers on 127.0.0.1. Broker ids start at 1.
 
     - `brokers`: the number of brokers.
-    - `data`: the data directory of the cluster [a temporary directory that `close` removes].
-    - `port`: the port of the first broker; 0 selects a free port.
+    - `data`: the data directory of the cluster. The default is a temporary directory that `close`
+      removes.
+    - `port`: the port of the first broker. The default 0 selects a free port.
     - `configs`: Kafka's broker configs, such as `{"auto.create.topics.enable": "false"}`.
     - `racks`: the rack of each broker, by broker id.
     - `features`: finalized feature versions of a new cluster, such as `{"transaction.version": 1}`.
       An existing data directory keeps its versions.
     - `scram_credentials`: SCRAM credentials of a new cluster, from `parse_scram_argument`.
-    - `security`: secures the cluster with certificates and passwords of its own, for example
-      `Security()` for SASL_SSL. `client_settings` returns what clients need.
+    - `security`: secures the cluster with its own certificates and passwords, for example
+      `Security()` for SASL_SSL. `client_settings` returns the settings that clients need.
 
     The `faults` attribute injects faults into the cluster.
     """
@@ -102,7 +103,7 @@ class Cluster:
     def address(self, broker_id: int, listener: int = 0) -> str:
         """Return the address of a broker in the form `127.0.0.1:PORT`.
 
-        If the config `listeners` is set, `listener` is a position in it.
+        If the config `listeners` is set, `listener` is the index of a listener in it.
         """
         self._require_known(broker_id)
         return f"{_HOST}:{self._reservations[broker_id][listener].port}"
@@ -110,11 +111,12 @@ class Cluster:
     def client_settings(
         self, *, user: str = CLIENT, mechanism: str | None = None
     ) -> ClientSettings:
-        """Return what a client needs to connect, with methods for the forms of clients.
+        """Return the settings that a client needs to connect.
 
-        `user` is `client` or `admin`, and `mechanism` a SASL mechanism of the cluster's `security`
-        [the first one]. Without `security`, the settings are those of a PLAINTEXT listener. Raises:
-        ClusterError if the user or the mechanism does not exist.
+        The methods of `ClientSettings` return them in the format of each client library. `user` is
+        `client` or `admin`. `mechanism` is a SASL mechanism of the cluster's `security`. The
+        default is the first one. Without `security`, the settings are those of a PLAINTEXT
+        listener. Raises: ClusterError if the user or the mechanism does not exist.
         """
         if self._secured is None:
             return ClientSettings(bootstrap_servers=self.bootstrap_servers)
@@ -131,7 +133,7 @@ class Cluster:
         return broker_directory(self._root(), broker_id)
 
     def start(self) -> Self:
-        """Start the controller and all brokers, and return when they serve clients.
+        """Start the controller and all brokers. Returns when they serve clients.
 
         Raises: ClusterError if the cluster has already been started, BrokerStartError if a node
         cannot start, for example because of an invalid config or because a port or directory is in
@@ -164,7 +166,7 @@ class Cluster:
         return self
 
     def close(self) -> None:
-        """Stop all nodes and remove temporary files; has no effect if the cluster is closed."""
+        """Stop all nodes and remove temporary files. Does nothing if the cluster is closed."""
         try:
             if self._loop_thread is not None:
                 brokers, self._brokers = list(self._brokers.values()), {}
@@ -214,9 +216,10 @@ class Cluster:
         )
 
     def stop_broker(self, broker_id: int) -> None:
-        """Stop a broker cleanly: it moves its leaderships to other brokers and flushes its logs.
+        """Stop a broker cleanly.
 
-        A paused broker is resumed first.
+        The broker moves its partition leadership to other brokers and flushes its logs. A paused
+        broker is resumed first.
         """
         broker = self._take(broker_id)
         self.faults.resume(broker_id)
@@ -368,7 +371,7 @@ class Cluster:
         self._require_started()
         if broker_id not in self._reservations:
             known = ", ".join(str(known_id) for known_id in self._reservations)
-            raise ClusterError(f"Broker {broker_id} does not exist. The cluster has {known}.")
+            raise ClusterError(f"Broker {broker_id} does not exist. The broker ids are {known}.")
 
     def _call(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
         assert self._loop_thread is not None
@@ -376,7 +379,7 @@ class Cluster:
 
 
 def cluster_configs(brokers: int, configs: Mapping[str, str]) -> dict[str, str]:
-    """Add to `configs` the replication factors of internal topics for this number of brokers."""
+    """Return `configs` with replication factors of internal topics for a number of brokers."""
     factor = min(brokers, INTERNAL_REPLICATION_FACTOR_MAX)
     return {
         "offsets.topic.replication.factor": str(factor),
@@ -392,7 +395,7 @@ def listener_configs(
     """Return the configs of one broker of a cluster.
 
     The brokers of a cluster use consecutive ports for each listener, starting at the port in
-    `listeners`. `ports` replaces these ports. Raises: BrokerStartError.
+    `listeners`. If `ports` is not None, it replaces these ports. Raises: BrokerStartError.
     """
     changed = dict(configs)
     try:
@@ -433,7 +436,7 @@ def _reserve(port: int) -> PortReservation:
 async def start_all(
     settings: Sequence[BrokerSettings], *, faults: Faults | None = None
 ) -> list[Broker]:
-    """Start brokers concurrently; if one broker fails, kill the others and raise its error."""
+    """Start brokers concurrently. If one broker fails, kill the others and raise its error."""
     started: list[Broker] = []
 
     async def start(each: BrokerSettings) -> None:
@@ -458,7 +461,7 @@ async def stop_all(
     *,
     controlled: bool = True,
 ) -> None:
-    """Stop brokers concurrently, then stop the controller, and then raise the first error."""
+    """Stop the brokers concurrently, then the controller, and then raise the first error."""
     running = [broker for broker in brokers if not broker.ended.done()]
     results = await asyncio.gather(
         *(broker.stop(controlled=controlled) for broker in running), return_exceptions=True

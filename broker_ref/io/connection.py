@@ -2,9 +2,9 @@
 
 The connection implements Kafka's framing (a signed 32-bit big-endian length, followed by that many
 bytes) on an asyncio transport. Invariants: a length is checked before any byte of the request is
-stored. A request occupies at most the bytes that have arrived plus one piece, however large its
-declared length is. The node handles one request of a connection at a time. While a client does not
-read its responses, its further requests are not served.
+stored. A request uses memory for the bytes that have arrived and at most one more piece, regardless
+of its declared length. The node handles one request per connection at a time. While a client does
+not read its responses, no further requests from it are handled.
 
 A large request is received in pieces that are joined at the end. This requires one copy, but is
 four times as fast as growing a single buffer.
@@ -32,16 +32,16 @@ _FIRST_PIECE_BYTES = 64 * 1024
 _NEXT_PIECE_BYTES = 256 * 1024
 # The size of the pieces in which responses are passed to a TLS transport, and of its buffer.
 _TLS_PIECE_BYTES = 64 * 1024
-# Responses up to this size are copied, so that length and response are sent in one packet.
+# Responses up to this size are copied, so that the length and the response are sent together.
 _SMALL_RESPONSE_BYTES = 64 * 1024
 
 
 class RequestRefusedError(Exception):
-    """The received bytes cannot be a request; the connection must be closed."""
+    """The received bytes are not a valid request, so the connection must be closed."""
 
 
 class ConnectionOwner(Protocol):
-    """The server's interface for its connections."""
+    """The part of the server that its connections use."""
 
     memory: RequestMemory
     request_bytes_max: int
@@ -49,7 +49,7 @@ class ConnectionOwner(Protocol):
     def opened(self, connection: Connection) -> None: ...
 
     def runnable(self, connection: Connection) -> None:
-        """Handle an available request, or continue to read; called after each change."""
+        """Handle an available request or continue to read. Called after each change."""
 
     def closed(self, connection: Connection, error: Exception | None) -> None: ...
 
@@ -62,12 +62,12 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self.connection_id = connection_id
         self.listener = listener
-        self.request_bytes_max: int | None = None  # Until the client is authenticated.
+        self.request_bytes_max: int | None = None  # The limit during the login.
         self.login_began_seconds: float | None = None
         self.certificate: bytes | None = None  # The client's certificate in DER.
         self.peer = "unknown"
         self.local = ("unknown", 0)
-        self.is_in_progress = False  # The node handles a request of this connection.
+        self.is_in_progress = False  # The node is handling a request from this connection.
         self.is_at_end = False  # The client has closed its sending side.
         self.last_progress_seconds = 0.0  # The time at which bytes were last received or sent.
         self._owner = owner
@@ -81,7 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         self._receiving: memoryview | None = None
         self._is_tls = False
         self._is_sending_paused = False
-        self._unsent: deque[memoryview] = deque()  # Only with TLS.
+        self._unsent: deque[memoryview] = deque()  # Used only with TLS.
         self._closes_when_sent = False
         self._unsent_bytes_seen = 0
         self._time = asyncio.get_running_loop().time
@@ -119,11 +119,11 @@ class Connection(asyncio.BufferedProtocol):
         self._owner.runnable(self)
 
     def eof_received(self) -> bool:
-        """Keep the connection open until all requests are answered.
+        """Keep the connection open until all responses have been sent.
 
-        A client may close only its sending side. Until the server sends a response, it cannot
-        distinguish this from a client that has closed the connection completely. TLS connections
-        cannot be half-closed in asyncio.
+        A client may close only its sending side. The server cannot distinguish this from a fully
+        closed connection until it sends a response. asyncio does not support half-closed TLS
+        connections.
         """
         self.is_at_end = True
         self._owner.runnable(self)
@@ -165,7 +165,7 @@ class Connection(asyncio.BufferedProtocol):
         arrived_bytes = self._full_pieces_bytes + self._filled_bytes
         if frame_bytes is None or arrived_bytes < frame_bytes:
             if self.is_at_end:
-                self.close()  # All requests have been answered, and no more will follow.
+                self.close()  # All responses have been sent, and no more requests will follow.
             elif self._filled_bytes == len(self._buffer):
                 assert frame_bytes is not None  # An idle buffer has room for a length.
                 self._add_piece(frame_bytes - arrived_bytes)
@@ -175,12 +175,12 @@ class Connection(asyncio.BufferedProtocol):
         return self._take(frame_bytes)
 
     def limit_requests(self, bytes_max: int | None) -> None:
-        """Limit the size of requests while the client logs in, or remove the limit with None."""
+        """Limit the size of requests while the client logs in. None removes the limit."""
         self.request_bytes_max = bytes_max
         self.login_began_seconds = None if bytes_max is None else self._time()
 
     def respond(self, frame: bytes | None, *, closes: bool = False) -> None:
-        """Send the response to the current request, or None if the request has no response."""
+        """Send the response to the current request, unless `frame` is None (no response)."""
         self.is_in_progress = False
         if frame is not None and not self.is_closing:
             self._send(frame)
@@ -201,7 +201,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def update_sending_progress(self, now_seconds: float) -> None:
-        """Check whether the client has read responses since the last call; called periodically."""
+        """Check whether the client has read responses since the last call. Called periodically."""
         unsent_bytes = self.unsent_bytes
         if unsent_bytes < self._unsent_bytes_seen:
             self.last_progress_seconds = now_seconds
@@ -223,14 +223,14 @@ class Connection(asyncio.BufferedProtocol):
         if not 0 <= request_bytes <= limit:
             raise RequestRefusedError(
                 f"the client sent a request length of {request_bytes} bytes, but the limit is "
-                f"{limit} bytes ({config}). The client is not a Kafka client, or it uses TLS on a "
-                "plaintext listener"
+                f"{limit} bytes ({config}). The client may not be a Kafka client, or may use TLS "
+                "on a plaintext listener"
             )
         return FRAME_LENGTH_BYTES + request_bytes
 
     def _take(self, frame_bytes: int) -> bytes:
         if self._full_pieces:
-            # The last piece ends with the request.
+            # The last piece ends where the request ends.
             first, *others = self._full_pieces
             request = b"".join((memoryview(first)[FRAME_LENGTH_BYTES:], *others, self._buffer))
             self._full_pieces.clear()

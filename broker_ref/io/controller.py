@@ -41,7 +41,7 @@ def controller_security(
 ) -> tuple[ListenerSettings, ssl.SSLContext | None]:
     """Return the settings of the controller's listener, and its TLS context.
 
-    If only the brokers are protected from unauthorized clients, a warning is logged.
+    Logs a warning if the brokers are secured but the listener of the controller is not.
 
     Raises: BrokerStartError.
     """
@@ -54,8 +54,8 @@ def controller_security(
     is_guarded = config.authorizer_class_name or has_secured_listener(config.security)
     if is_guarded and endpoint.protocol is SecurityProtocol.PLAINTEXT:
         logger.warning(
-            "The listener %s of the controller is not secured. Every client that can connect to it "
-            "controls the cluster. Secure the listener with controller.listener.names, or make "
+            "The listener %s of the controller is not secured. Any client that can connect to it "
+            "can control the cluster. Secure the listener with controller.listener.names, or make "
             "sure that only brokers can connect to it",
             endpoint,
         )
@@ -63,7 +63,7 @@ def controller_security(
     if any(mechanism.tokens is not None for mechanism in mechanisms.values()):
         raise BrokerStartError(
             f"The listener {endpoint.listener} of the controller does not support signed tokens. "
-            "Set other mechanisms in sasl.enabled.mechanisms of this listener."
+            "Set sasl.enabled.mechanisms of this listener to other mechanisms."
         )
     return found, tls
 

@@ -4,7 +4,7 @@
     clients/    the settings of clients, which users copy
 
 All files are readable only by their owner. Invariant: a restart keeps the CA and the passwords. The
-brokers' certificate is issued again if their host names have changed or it expires soon.
+brokers' certificate is renewed if their host names have changed or if it expires soon.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class DevelopmentSecurity:
     """The files and secrets of a secured cluster, which are created if they are missing.
 
     `data` is the data directory of the cluster. `is_new` is False if the directory already contains
-    a cluster, which then must have been secured. `hosts` are the names in the certificates, in
-    addition to those of the loopback interface.
+    a cluster. That cluster must have been created with security. `hosts` are the names in the
+    certificates, in addition to those of the loopback interface.
 
     Raises: BrokerStartError if `cryptography` is not installed, the files are damaged or the
     existing cluster is not secured. OSError.
@@ -118,7 +118,7 @@ class DevelopmentSecurity:
     def client_settings(
         self, bootstrap_servers: str, *, user: str = CLIENT, mechanism: str | None = None
     ) -> ClientSettings:
-        """Return the settings with which a client connects. Raises: ValueError."""
+        """Return the settings that a client needs to connect. Raises: ValueError."""
         mechanism = mechanism or self.security.mechanisms[0]
         if mechanism not in self.security.mechanisms:
             raise ValueError(

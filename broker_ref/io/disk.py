@@ -1,8 +1,8 @@
-"""An implementation of `Storage` on a disk.
+"""A `Storage` implementation that stores files on a disk.
 
 Invariants: no path leads outside the root directory. Only one process at a time owns the root
 directory (`.lock`, as in Kafka's log directories). At most `open_files_max` file descriptors are
-open, even if more files are used.
+open, even if more files are in use.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class DiskStorage:
     def _resolve(self, path: str) -> Path:
         parts = path.split("/") if path else []
         if any(part in ("", ".", "..") or "\x00" in part for part in parts):
-            raise StorageError(f"The path {path!r} is outside of the data directory {self._root}.")
+            raise StorageError(f"The path {path!r} is outside the data directory {self._root}.")
         return self._root.joinpath(*parts)
 
 
@@ -196,7 +196,7 @@ class DiskFile:
 
 
 class _Descriptors:
-    """The open file descriptors by path; the least recently used descriptors are closed first."""
+    """The open file descriptors by path. The least recently used descriptor is closed first."""
 
     def __init__(self, open_files_max: int) -> None:
         self._open_files_max = open_files_max

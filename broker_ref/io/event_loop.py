@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for synchronous callers."""
+"""An event loop in its own thread, for synchronous callers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _Result = TypeVar("_Result")
 class EventLoopThread:
     """Runs an event loop in a daemon thread, from the constructor to `close`.
 
-    All methods are thread-safe, and may be called while the caller's thread runs an event loop of
-    its own, as in a notebook.
+    All methods are thread-safe, and may be called while the caller's thread runs its own
+    event loop, as in a notebook.
     """
 
     def __init__(self, name: str, *, call_timeout_seconds: float) -> None:
@@ -28,7 +28,7 @@ class EventLoopThread:
     def call(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
         """Run `coroutine` in the loop and return its result.
 
-        Raises: TimeoutError after `call_timeout_seconds`. The coroutine is cancelled then.
+        Raises: TimeoutError after `call_timeout_seconds`, in which case the coroutine is cancelled.
         """
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
@@ -38,7 +38,7 @@ class EventLoopThread:
             raise
 
     def close(self) -> None:
-        """Stop the loop and cancel its tasks; has no effect if it is closed.
+        """Stop the loop and cancel its tasks. Does nothing if the loop is closed.
 
         Connections that are being accepted are closed if their protocols abort them.
         """

@@ -26,10 +26,10 @@ from broker_ref.security.signed_tokens import KeyCache
 logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_SECONDS: Final = 10.0
-"""The time in which a key set must be read completely."""
+"""The maximum time for reading a key set."""
 
 PAUSE_SECONDS: Final = 1.0
-"""The minimum time between reads, however many key ids are unknown."""
+"""The minimum time between refreshes, even if many tokens have unknown key ids."""
 
 RESPONSE_BYTES_MAX: Final = 1024 * 1024
 
@@ -51,7 +51,7 @@ class JwksRefresher:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Read the keys, and read them again from time to time. Raises: JwksError."""
+        """Read the keys, and then refresh them periodically. Raises: JwksError."""
         self.keys.replace(await self._read())
         if urlsplit(self._settings.jwks_url).scheme != "file":
             self._task = asyncio.create_task(self._run())
@@ -74,7 +74,7 @@ class JwksRefresher:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _refresh(self) -> None:
-        """Read the keys with retries; keep the old keys if that fails."""
+        """Read the keys with retries. If all attempts fail, keep the old keys."""
         backoff_ms = self._settings.retry_backoff_ms
         waited_ms = 0
         while True:
@@ -140,7 +140,7 @@ def _content(url: str, trust_store: Store | None) -> bytes:
         error.close()  # The error is also the response.
         raise
     if len(content) > RESPONSE_BYTES_MAX:
-        raise InvalidKeySetError(f"the response has more than {RESPONSE_BYTES_MAX} bytes")
+        raise InvalidKeySetError(f"the response is larger than {RESPONSE_BYTES_MAX} bytes")
     return content
 
 

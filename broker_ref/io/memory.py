@@ -35,9 +35,9 @@ class RequestMemory:
         return connection_id in self._requested_bytes
 
     def grow(self, connection_id: ConnectionId, held_bytes: int) -> bool:
-        """Request `held_bytes` in total; return whether the memory was granted.
+        """Request a total of `held_bytes` for a connection. Return whether they were granted.
 
-        If the memory was not granted, the connection must wait until `release` returns it.
+        If not, the connection must wait until `release` returns its id.
         """
         self._held_bytes.setdefault(connection_id, 0)
         if self._grant(connection_id, held_bytes):
@@ -47,7 +47,7 @@ class RequestMemory:
         return False
 
     def release(self, connection_id: ConnectionId) -> list[ConnectionId]:
-        """Release a connection's memory; return waiting connections that were granted memory."""
+        """Release a connection's memory. Return the waiting connections that now get memory."""
         if connection_id not in self._held_bytes:
             return []
         self._used_bytes -= self._held_bytes.pop(connection_id)

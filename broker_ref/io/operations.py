@@ -1,6 +1,6 @@
-"""Operations on a running cluster for tests: move a leader, fence a broker.
+"""Operations on a running cluster for tests, such as moving a leader or fencing a broker.
 
-The functions send the same requests as Kafka's tools. By the time a function returns, the brokers
+The functions send the same requests as Kafka's tools. When a function returns, the brokers
 report the new state. All waits have a timeout.
 """
 
@@ -38,7 +38,7 @@ class OperationError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionInfo:
-    """The leader and the replicas of a partition that a broker has reported."""
+    """The leader and the replicas of a partition, as reported by a broker."""
 
     leader_id: int
     replicas: tuple[int, ...]
@@ -67,7 +67,7 @@ def move_leader(
     _await(
         lambda: partition_info(bootstrap_servers, topic, partition).leader_id == to,
         timeout_seconds,
-        lambda: f"{what}: {partition_info(bootstrap_servers, topic, partition)}",
+        lambda: f"{what}: its state is {partition_info(bootstrap_servers, topic, partition)}",
     )
 
 

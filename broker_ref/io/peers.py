@@ -2,9 +2,10 @@
 
 `Peers` performs the `SendRequest` and `CloseChannel` effects, and returns responses as events.
 There is one connection per channel, which is opened when it is needed. If the channel uses SASL,
-the node first logs in, and logs in again before its session expires. Invariants: each request leads
-to one event. Responses are matched by correlation id. If a connection is lost, its pending requests
-fail, and the next request opens the channel again. After `close`, no connections or tasks remain.
+the node first logs in, and logs in again before its session expires. Invariants: each request
+results in one event. Responses are matched by correlation id. If a connection is lost, its pending
+requests fail, and the next request opens the channel again. After `close`, no connections or tasks
+remain.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Peers:
     `is_cut` and `drops_responses` are used for fault injection. If `is_cut` returns True, requests
     to the channel fail. If `drops_responses` returns True, responses from the channel are dropped,
     and their requests fail after a timeout. `tls` returns the context of channels that use TLS, and
-    `login` the authenticator of channels that use SASL.
+    `login` returns the authenticator of channels that use SASL.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Peers:
         self._is_closed = False
 
     def apply(self, effect: PeerEffect) -> None:
-        """Perform an effect; the resulting events are delivered in later iterations of the loop."""
+        """Perform an effect. Its events are delivered in later iterations of the event loop."""
         if self._is_closed:
             return
         match effect:
@@ -81,7 +82,7 @@ class Peers:
                     connection.abort("the channel was closed")
 
     def close(self) -> None:
-        """Close all channels; no more events are delivered."""
+        """Close all channels. No more events are delivered."""
         self._is_closed = True
         for task in self._tasks:
             task.cancel()
@@ -123,7 +124,7 @@ class Peers:
             )
         except (OSError, TimeoutError) as error:
             connection.abort(
-                f"{channel.host}:{channel.port}: {str(error) or 'no connection in time'}"
+                f"{channel.host}:{channel.port}: {str(error) or 'the connection timed out'}"
             )
 
     def _handle_response(self, channel: Channel, event: ResponseReceived | RequestFailed) -> None:
@@ -146,7 +147,7 @@ class Peers:
 
 
 class _Connection(asyncio.Protocol):
-    """The connection of a channel; requests are queued until the connection is open."""
+    """The connection of a channel. Requests are queued until the connection is open."""
 
     def __init__(
         self,

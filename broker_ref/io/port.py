@@ -13,7 +13,7 @@ import socket
 
 
 class PortReservation:
-    """A reserved TCP port of `host`; port 0 reserves a free port. Raises: OSError."""
+    """A reserved TCP port on `host`. Port 0 reserves a free port. Raises: OSError."""
 
     def __init__(self, host: str, port: int = 0) -> None:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

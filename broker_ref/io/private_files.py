@@ -1,4 +1,4 @@
-"""Files with secrets, which only their owner can read."""
+"""Creates files and directories for secrets, which only their owner can read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file with mode 0600 atomically. Raises: OSError."""
+    """Atomically write a file with mode 0600. Raises: OSError."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 (a descriptor)

@@ -25,11 +25,11 @@ _STOP_TIMEOUT_SECONDS = 30.0
 
 
 class BrokerProcessError(Exception):
-    """The process did not start or stop as requested; the message contains its stderr."""
+    """The process did not start or stop as requested. The message contains its stderr."""
 
 
 class BrokerProcess:
-    """A process of `python -m broker_ref` with one directory and one port.
+    """A `python -m broker_ref` process with one directory and one port.
 
     The process can be restarted. Port 0 reserves a free port until `close`. `configs` are Kafka's
     broker configs. The context manager starts the process on entry and kills it on exit.
@@ -93,7 +93,7 @@ class BrokerProcess:
     def terminate(self, *, timeout_seconds: float = _STOP_TIMEOUT_SECONDS) -> int:
         """Stop the process cleanly (SIGTERM) and return its exit code.
 
-        Raises: BrokerProcessError if the process is not running or does not end in time. In the
+        Raises: BrokerProcessError if the process is not running or does not exit in time. In the
         latter case, it is killed.
         """
         process = self._running()
@@ -103,24 +103,24 @@ class BrokerProcess:
         except subprocess.TimeoutExpired:
             self.kill()
             raise BrokerProcessError(
-                f"The broker did not end within {timeout_seconds} s after SIGTERM. Its "
+                f"The broker did not exit within {timeout_seconds} s after SIGTERM. Its "
                 f"stderr:\n{self.logs()}"
             ) from None
         return self._reap()
 
     def kill(self) -> None:
-        """Send SIGKILL and wait until the process has ended; has no effect if it is not running."""
+        """Send SIGKILL and wait until the process has exited. Does nothing if it is not running."""
         if self._process is not None:
             self._process.kill()
             self._reap()
 
     def logs(self) -> str:
-        """Return the stderr of the broker since this object was created."""
+        """Return what the broker has written to stderr since this object was created."""
         size = os.fstat(self._log.fileno()).st_size
         return os.pread(self._log.fileno(), size, 0).decode(errors="replace")
 
     def close(self) -> None:
-        """Kill the process and release the port; the data directory is not removed."""
+        """Kill the process and release the port. The data directory is not removed."""
         self.kill()
         self._log.close()
         self._reservation.close()

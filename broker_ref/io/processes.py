@@ -2,8 +2,8 @@
 
 The controller runs in this process and each broker in a child process, until a stop signal is
 received. Invariant: no child process outlives `run`. If this process is killed, its child processes
-stop too, because their stdin is a pipe to this process. If a broker ends unexpectedly, this is
-logged and the other brokers continue.
+stop too, because their stdin is a pipe to this process. If a broker exits unexpectedly, an
+error is logged and the other brokers continue.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessesSettings:
-    """The settings of a cluster whose data directory is `data`.
+    """The settings of a cluster. `data` is its data directory.
 
     The brokers use consecutive ports starting at `port`, or free ports if `port` is 0.
     `node_arguments` are appended to the command line of each broker.
@@ -92,7 +92,7 @@ async def _spawn(
     arguments = ["--id", str(broker_id), "--controller", controller, "--host", settings.host]
     arguments += ["--stop-at-end-of-stdin"]
     arguments += ["--data", str(broker_directory(settings.data, broker_id)), "--port", str(port)]
-    # Configs can be secrets, which other users could see in a command line.
+    # Configs can contain secrets, which other users could see on a command line.
     config_file = settings.data / f"broker-{broker_id}.properties"
     configs = listener_configs(settings.configs, broker_id)
     write_private(config_file, format_properties(configs))
@@ -118,7 +118,7 @@ async def _ready_line(child: asyncio.subprocess.Process) -> str:
 
 async def _log_end(child: asyncio.subprocess.Process) -> None:
     code = await child.wait()
-    logger.error("The broker with process id %d ended with exit code %d", child.pid, code)
+    logger.error("The broker with process id %d exited with code %d", child.pid, code)
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:

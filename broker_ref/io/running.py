@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Node(ServedNode, Protocol):
-    """The interface of a node for `RunningNode`."""
+    """The methods of a node that `RunningNode` uses."""
 
     @property
     def failure(self) -> str | None: ...
@@ -42,10 +42,11 @@ class Node(ServedNode, Protocol):
 def starting(
     data: Path, addresses: Sequence[tuple[str, int]]
 ) -> Iterator[tuple[DiskStorage, list[socket.socket]]]:
-    """Lock the data directory and open the listening sockets; close all if the start fails.
+    """Lock the data directory and open the listening sockets.
 
-    The sockets are bound before logs are recovered, so that a port that is in use is reported
-    immediately. Errors in the block are raised as BrokerStartError.
+    If the start fails, the sockets are closed and the directory is unlocked. The sockets are bound
+    before logs are recovered, so that a port that is in use is reported immediately. Errors in the
+    block are raised as BrokerStartError.
     """
     try:
         with ExitStack() as opened:
@@ -107,7 +108,7 @@ class RunningNode:
     async def stop(self) -> None:
         """Stop accepting requests, flush and close the logs, and unlock the directory.
 
-        Raises: LogError or StorageError if a log could not be flushed; the rest is closed anyway.
+        Raises: LogError or StorageError if a log could not be flushed. The rest is closed anyway.
         """
         try:
             await self.server.stop()
@@ -125,7 +126,7 @@ class RunningNode:
 
     def _on_step(self) -> None:
         if self._node.failure is not None and self._ends_on_failure():
-            logger.error("%s is stopped because of an error: %s", self._name, self._node.failure)
+            logger.error("%s was stopped because of an error: %s", self._name, self._node.failure)
             self._drop(BrokerStartError(self._node.failure))
 
     def _ends_on_failure(self) -> bool:
@@ -153,7 +154,7 @@ class RunningNode:
 
 
 async def wait_for_stop(stop_requested: asyncio.Event, *ended: asyncio.Future[None]) -> None:
-    """Wait for a stop signal; if a node ends first, raise its error."""
+    """Wait for a stop signal. If a node fails first, raise its error."""
     stopping = asyncio.ensure_future(stop_requested.wait())
     waiting: set[asyncio.Future[Any]] = {stopping, *ended}
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

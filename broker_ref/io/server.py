@@ -68,7 +68,7 @@ class ServerLimits:
     queued_request_bytes_max: int = 256 * _MIB
     connection_idle_ms_max: int = 600_000  # connections.max.idle.ms
     unsent_bytes_max: int = 512 * _MIB  # Maximum size of unread responses of all clients.
-    send_stall_ms_max: int = 60_000  # Maximum time without reading from a response.
+    send_stall_ms_max: int = 60_000  # Maximum time without reading any response bytes.
     memory_stall_ms_max: int = 10_000  # Maximum time to block other requests.
     handshake_ms_max: int = 10_000  # Maximum time of a TLS handshake.
     failed_handshake_delay_ms: int = 100  # connection.failed.authentication.delay.ms
@@ -81,7 +81,7 @@ class ServerLimits:
 
 
 class ServedNode(Protocol):
-    """The interface of a node for the server."""
+    """The methods of a node that the server uses."""
 
     def handle(self, event: Event, now_ms: int) -> Sequence[Effect | PeerEffect]: ...
 
@@ -89,16 +89,16 @@ class ServedNode(Protocol):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen on the first address of `host`; port 0 selects a free port. Raises: ListenError."""
+    """Listen on the first address of `host`. Port 0 selects a free port. Raises: ListenError."""
     if not 0 <= port <= 65_535:
-        raise ListenError(f"Cannot listen on port {port}: use 1 to 65535, or 0 for a free port.")
+        raise ListenError(f"Cannot listen on port {port}. Use 1 to 65535, or 0 for a free port.")
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise ListenError(f"Cannot resolve the host '{host}' to listen on: {error}") from error
+        raise ListenError(f"Cannot resolve the listener host '{host}': {error}") from error
     try:
         # Allows a restart on the same port while old connections are in TIME_WAIT.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -165,14 +165,14 @@ class Server:
         self._all_closed = asyncio.Event()
 
     def run_due_work(self) -> None:
-        """Let the node continue after one of its methods was called directly."""
+        """Let the node continue after one of its methods has been called directly."""
         if self._is_stopping:
             return
         self._time_passed()
         self._arm_deadline()
 
     async def start(self, listeners: Sequence[ServerListener]) -> None:
-        """Begin to accept connections; the server closes the sockets when it stops."""
+        """Begin to accept connections. The server closes the sockets when it stops."""
         for listener in listeners:
             new_connection = partial(self._new_connection, listener)
             if listener.tls is not None:
@@ -195,12 +195,12 @@ class Server:
         self._arm_deadline()
 
     def stop_accepting(self) -> None:
-        """Refuse new clients; connected clients are still served."""
+        """Refuse new clients. Connected clients are still served."""
         servers, self._servers = self._servers, []
         for server in servers:
             for accepting in server.sockets:
                 self._loop.remove_reader(accepting.fileno())
-            # If it is closed immediately, asyncio loses clients accepted in this iteration.
+            # If the server were closed now, asyncio would lose clients that it has just accepted.
             self._loop.call_soon(server.close)
         for acceptor in self._tls_acceptors:
             acceptor.stop_accepting()
@@ -208,9 +208,9 @@ class Server:
     async def stop(self, *, grace_seconds: float = 1.0) -> None:
         """Stop the server and close all connections.
 
-        The server accepts no more clients, discards waiting requests and sends responses. Responses
-        that a client has not read within `grace_seconds` are discarded. After this method returns,
-        the node receives no more events and can be closed.
+        The server accepts no more clients, discards waiting requests and sends pending responses.
+        Responses that a client has not read within `grace_seconds` are discarded. After this method
+        returns, the node receives no more events and can be closed.
         """
         self._halt()
         for connection in list(self._connections.values()):
@@ -310,7 +310,7 @@ class Server:
             # A bug in the node must affect only the client that triggered it.
             connection = self._connections.get(event.connection_id)
             logger.exception(
-                "The node failed to handle %s of connection %d (%s). The connection is closed",
+                "The node failed to handle %s from connection %d (%s). The connection is closed",
                 type(event).__name__,
                 event.connection_id,
                 "gone" if connection is None else connection.peer,
@@ -369,7 +369,7 @@ class Server:
     # Deadlines.
 
     def _arm_deadline(self) -> None:
-        """Set a timer for the node's next deadline; a timer that fires too early is set again."""
+        """Set a timer for the node's next deadline. A timer that fires too early is set again."""
         deadline_ms = None if self._is_stopping else self._node.next_deadline_ms()
         if deadline_ms is None:
             return
@@ -389,7 +389,7 @@ class Server:
             self._arm_deadline()
 
     def _time_passed(self) -> bool:
-        """Pass the time to the node; return False if the node failed and a retry is scheduled."""
+        """Pass the time to the node. Return False if the node failed and a retry is scheduled."""
         try:
             effects = self._node.handle(TimePassed(), self._now_ms())
         except Exception:
@@ -416,8 +416,8 @@ class Server:
             if connection.unsent_bytes and still_ms > self._limits.send_stall_ms_max:
                 self._drop(
                     connection,
-                    f"the client has not read any of {connection.unsent_bytes} bytes of responses "
-                    f"for {still_ms / 1000:.0f} s",
+                    f"the client has {connection.unsent_bytes} bytes of unread responses, and has "
+                    f"read nothing for {still_ms / 1000:.0f} s",
                 )
             elif (
                 still_ms > self._limits.connection_idle_ms_max
@@ -453,7 +453,7 @@ class Server:
         ):
             self._drop(
                 self._connections[blocking],
-                "its incomplete request blocks other requests that wait for memory. The limit "
+                "its incomplete request blocks other requests that need memory. The memory limit "
                 f"for all requests is {self._limits.queued_request_bytes_max} bytes",
             )
 
@@ -461,7 +461,7 @@ class Server:
         return sum(connection.unsent_bytes for connection in self._connections.values())
 
     def _bound_unsent_bytes(self) -> None:
-        """While the limit is exceeded, drop the clients that have been stalled longest."""
+        """While the limit is exceeded, drop the clients that have been stalled the longest."""
         if self._unsent_bytes() <= self._limits.unsent_bytes_max:
             return
         slowest_first = sorted(
@@ -474,7 +474,7 @@ class Server:
             self._drop(
                 connection,
                 f"all clients together have {self._unsent_bytes()} bytes of unread responses. This "
-                f"client has {connection.unsent_bytes} bytes and has been stalled longest",
+                f"client has {connection.unsent_bytes} bytes and has been stalled the longest",
             )
 
     def _drop(self, connection: Connection, reason: str) -> None:

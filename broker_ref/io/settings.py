@@ -21,7 +21,7 @@ ANY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104 (these are recognised, 
 
 
 class BrokerStartError(Exception):
-    """A node cannot start or continue; the message has one line."""
+    """A node cannot start or continue. The message has one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +98,9 @@ def check_host(host: str, advertised_host: str | None) -> None:
 
 
 def missing_cryptography(what: str) -> str:
-    """Return the error that `what` needs the optional package `cryptography`."""
+    """Return the error message for a feature that needs the optional `cryptography` package."""
     return (
-        f"{what} need the package 'cryptography', which is not installed. Run: "
+        f"{what} require the package 'cryptography', which is not installed. Run: "
         "pip install 'pyspark-kafka[secure]'"
     )
 
@@ -115,7 +115,7 @@ def parse_configs(configs: Mapping[str, str], *, rack: str | None = None) -> Bro
 
 
 def server_limits(config: BrokerConfig) -> ServerLimits:
-    """Return the limits on clients in a broker's config."""
+    """Return the limits that a broker's config sets for clients."""
     return ServerLimits(
         request_bytes_max=config.socket_request_max_bytes,
         connection_idle_ms_max=config.connections_max_idle_ms,

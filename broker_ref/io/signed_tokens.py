@@ -1,4 +1,4 @@
-"""The validators of the signed tokens of a broker.
+"""The validators of a broker's signed tokens.
 
 Imports the modules that need the package `cryptography` only if a listener uses signed tokens.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SignedTokens:
-    """The validators by listener name, and their keys, which are read from `start` to `stop`.
+    """The validators by listener name. Their keys are kept up to date until `stop`.
 
     Raises: BrokerStartError if `cryptography` is needed and not installed.
     """
@@ -41,7 +41,7 @@ class SignedTokens:
             self.validators[name] = SignedTokenValidator(mechanism.tokens, refresher.keys)
 
     async def start(self) -> None:
-        """Read all keys. Raises: BrokerStartError if this is not possible."""
+        """Read all keys. Raises: BrokerStartError if keys cannot be read."""
         if not self._refreshers:
             return
         from broker_ref.io.jwks import JwksError  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""TLS: contexts from the settings of a listener, and accepting TLS connections.
+"""TLS contexts for the settings of a listener, and an acceptor of TLS connections.
 
 `SSLContext` reads keys only from files, so inline keys are written to a temporary file that only
 the owner can read and that is removed immediately. Invariant: after `TlsAcceptor.stop`, no
@@ -22,7 +22,7 @@ from broker_ref.security.settings import Store, TlsSettings
 logger = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS: Final = 10.0
-"""The time in which a client must read its responses and confirm that a connection is closed."""
+"""The maximum time for a client to read its responses and confirm the end of the connection."""
 
 _UNEXPECTED_MESSAGE: Final = bytes((21, 3, 3, 0, 2, 2, 10))
 """The fatal alert for a client that does not speak TLS. OpenSSL sends no alert in this case."""
@@ -79,7 +79,7 @@ def _load(context: ssl.SSLContext, settings: TlsSettings, listener: str) -> None
 
 
 def _load_key_store(context: ssl.SSLContext, store: Store) -> None:
-    # Without a password, OpenSSL would ask for it on the terminal.
+    # Without a password, OpenSSL would prompt for one on the terminal.
     password = store.key_password or ""
     if store.location:
         context.load_cert_chain(store.location, password=password)
@@ -92,10 +92,10 @@ def _load_key_store(context: ssl.SSLContext, store: Store) -> None:
 
 
 class _Handshake:
-    """A context for one connection, which keeps the alert of a failed handshake.
+    """A context for one connection that keeps the alert of a failed handshake.
 
-    asyncio closes the connection when a handshake fails, without sending the alert that tells the
-    client the reason. If `has_begun`, a transport of asyncio owns `client` and closes it. If
+    asyncio closes the connection when a handshake fails, without sending the alert that
+    contains the reason. If `has_begun`, an asyncio transport owns `client` and closes it. If
     `is_complete`, the protocol of the connection owns this transport.
     """
 
@@ -109,7 +109,7 @@ class _Handshake:
     def wrap_bio(
         self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, **arguments: Any
     ) -> ssl.SSLObject:
-        """Do what `SSLContext.wrap_bio` does."""
+        """Call `SSLContext.wrap_bio`, and keep the alert if the handshake fails."""
         wrapped = self._context.wrap_bio(incoming, outgoing, **arguments)
         do_handshake = wrapped.do_handshake
 
@@ -162,14 +162,14 @@ class TlsAcceptor:
             self._listener.close()
 
     def stop(self) -> None:
-        """Refuse new clients and drop the clients whose handshake is in progress."""
+        """Refuse new clients and abort the handshakes that are in progress."""
         self.stop_accepting()
         for task, handshake in self._handshakes.items():
             if not handshake.is_complete:
                 task.cancel()
 
     async def wait_closed(self) -> None:
-        """Wait until the sockets of the clients that `stop` has dropped are closed."""
+        """Wait until the sockets of the aborted handshakes are closed."""
         if self._handshakes:
             await asyncio.wait(self._handshakes)
         await asyncio.sleep(0)  # A transport closes its socket in the next iteration of the loop.
@@ -180,7 +180,7 @@ class TlsAcceptor:
                 client, peer = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # There are no more file descriptors.
+            except OSError as error:  # No file descriptors are available.
                 logger.error("Cannot accept a connection: %s. The server will retry", error)
                 self._loop.remove_reader(self._listener)
                 self._retry = self._loop.call_later(
@@ -202,7 +202,7 @@ class TlsAcceptor:
     async def _shake_hands(self, handshake: _Handshake, peer: str) -> None:
         try:
             same = handshake.client.dup()
-        except OSError as error:  # There are no more file descriptors.
+        except OSError as error:  # No file descriptors are available.
             logger.error("Cannot accept the connection from %s: %s", peer, error)
             return
         with same:
@@ -219,5 +219,5 @@ class TlsAcceptor:
                 logger.info("The TLS handshake with %s failed: %s", peer, error)
                 with contextlib.suppress(OSError):
                     same.send(handshake.alert)
-                    # Unread bytes of the client would discard the alert.
+                    # If bytes from the client are unread, closing the socket discards the alert.
                     await asyncio.sleep(self._failure_delay_seconds)

@@ -1,7 +1,7 @@
-"""Record batches in format version 2 (KIP-98): decoding, checks and encoding.
+"""Record batches in message format v2 (KIP-98): decoding, checks and encoding.
 
 All fields are big-endian. The CRC (CRC-32C) covers the bytes from `attributes` to the end of the
-batch, so a broker can set the base offset and the leader epoch without computing the CRC again.
+batch, so a broker can set the base offset and the leader epoch without recomputing the CRC.
 
 | position | size | field                  | notes                                              |
 | -------: | ---: | ---------------------- | -------------------------------------------------- |
@@ -14,7 +14,7 @@ batch, so a broker can set the base offset and the leader epoch without computin
 |          |      |                        | transactional, bit 5: control, bit 6: the base     |
 |          |      |                        | timestamp is the delete horizon                    |
 |       23 |    4 | last offset delta      | last offset - base offset                          |
-|       27 |    8 | base timestamp         | milliseconds; records contain the difference to it |
+|       27 |    8 | base timestamp         | milliseconds; records contain deltas from it       |
 |       35 |    8 | max timestamp          | milliseconds; applies to all records with          |
 |          |      |                        | LogAppendTime                                      |
 |       43 |    8 | producer id            | -1 if the producer is not idempotent               |
@@ -131,7 +131,7 @@ class BatchHeader:
         """Return the codec. Raises: LogError(UNKNOWN_SERVER_ERROR) for an unknown codec."""
         codec = self.attributes & COMPRESSION_MASK
         if codec > Compression.ZSTD:
-            # Kafka returns this error code too, because of an unexpected exception.
+            # Kafka also returns this error code, because the exception is not handled.
             raise LogError(ErrorCode.unknown_server_error, f"Unknown compression type id: {codec}")
         return Compression(codec)
 
@@ -169,7 +169,7 @@ def increment_sequence(sequence: int, increment: int) -> int:
 
 
 def unpack_header(data: Buffer, position: int = 0) -> BatchHeader:
-    """Decode the header at `position`; at least 61 bytes of data must start there."""
+    """Decode the header at `position`. At least 61 bytes must be available from there."""
     fields = HEADER.unpack_from(data, position)
     return BatchHeader(
         base_offset=fields[0],
@@ -189,13 +189,13 @@ def unpack_header(data: Buffer, position: int = 0) -> BatchHeader:
 
 
 def crc_matches(batch: Buffer) -> bool:
-    """Return whether the CRC of a batch is correct; `batch` must be exactly one complete batch."""
+    """Return whether the CRC of a batch is correct. `batch` must be exactly one batch."""
     stored: int = _CRC.unpack_from(batch, CRC_POSITION)[0]
     return stored == crc32c(memoryview(batch)[ATTRIBUTES_POSITION:])
 
 
 def store_crc(batch: bytearray) -> None:
-    """Compute the CRC of a batch and store it; `batch` must be exactly one complete batch."""
+    """Compute the CRC of a batch and store it. `batch` must be exactly one batch."""
     with memoryview(batch) as view, view[ATTRIBUTES_POSITION:] as covered:
         _CRC.pack_into(batch, CRC_POSITION, crc32c(covered))
 
@@ -254,7 +254,7 @@ def parse_checked_batches(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
 
 
 def end_offset_of(data: Buffer) -> int:
-    """Return the offset after the last batch; all batches are complete and have been checked."""
+    """Return the offset after the last batch. The batches must be complete and checked."""
     position, last = 0, 0
     while position < len(data):
         last = position
@@ -319,10 +319,10 @@ def rewrite(
     leader_epoch: int,
     log_append_time_ms: int | None,
 ) -> bytearray:
-    """Return a copy of a batch in which the fields that the broker assigns are set.
+    """Return a copy of a batch with the fields that the broker assigns.
 
     With CreateTime, `log_append_time_ms` is None. With LogAppendTime, it becomes the max timestamp,
-    and the timestamp type in the attributes is set. The CRC is computed again only if bytes that it
+    and the timestamp type in the attributes is set. The CRC is recomputed only if bytes that it
     covers have changed.
     """
     patched = bytearray(batch)

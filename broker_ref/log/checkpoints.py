@@ -37,7 +37,7 @@ TopicPartition = tuple[str, int]
 
 
 def read_offsets(storage: Storage, path: str) -> dict[TopicPartition, int]:
-    """Return the offsets of all partitions in a checkpoint file; empty if there is no file.
+    """Return the offsets in a checkpoint file by partition. A missing file has no offsets.
 
     Raises: CorruptLogError with the name of the file.
     """
@@ -53,7 +53,7 @@ def write_offsets(storage: Storage, path: str, offsets: Mapping[TopicPartition, 
 
 
 def read_epochs(storage: Storage, path: str) -> list[tuple[int, int]]:
-    """Return (leader epoch, start offset) entries in file order; empty if there is no file."""
+    """Return (leader epoch, start offset) entries in file order. A missing file has none."""
     return [
         (_number(path, line_number, epoch), _number(path, line_number, offset))
         for line_number, (epoch, offset) in _read(storage, path, columns=2)
@@ -75,7 +75,7 @@ def _read(storage: Storage, path: str, *, columns: int) -> list[tuple[int, list[
     lines = storage.read(path).decode("utf-8", "replace").splitlines()
     if len(lines) < 2 or lines[0] != _VERSION:
         raise CorruptLogError(
-            path, 0, f"it does not start with version {_VERSION} and the number of its entries"
+            path, 0, f"it does not start with version {_VERSION} and the number of entries"
         )
     if len(lines) - 2 != _number(path, 1, lines[1]):
         raise CorruptLogError(

@@ -7,12 +7,12 @@
 | marker whose transaction has remaining batches      | no; an aborted transaction is added to    |
 |                                                     | the transaction index of the new segment  |
 | marker whose transaction has no remaining batches   | yes, after the batch's delete horizon     |
-| marker whose record compaction has removed          | yes                                       |
+| marker whose record was removed by compaction       | yes                                       |
 | control batch of another type                       | no                                        |
 
 Invariants: callers pass each batch once, in log order. A marker is retained as long as a batch of
-its transaction remains. Otherwise, consumers would assign this batch to the next transaction of the
-producer.
+its transaction remains. Otherwise, consumers would attribute this batch to the next transaction of
+the producer.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class CleanedTransactionMetadata:
         self._committed: set[int] = set()
 
     def add(self, transactions: Iterable[AbortedTransaction]) -> None:
-        """Add the aborted transactions of the following batches; duplicates are ignored."""
+        """Add the aborted transactions of the next batches. Duplicates are ignored."""
         for one in transactions:
             aborted = (one.first_offset, one.last_offset, one.producer_id, one.last_stable_offset)
             heapq.heappush(self._to_come, aborted)
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Return whether a batch of records belongs to an aborted transaction."""
+        """Return whether a batch of records is part of an aborted transaction."""
         self._begin_to(header.last_offset)
         if not header.is_transactional:
             return False

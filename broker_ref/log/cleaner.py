@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CleaningRun:
-    """The compaction of a log; `removals` is the value of `PartitionLog.removals` when it began."""
+    """The compaction of a log. `removals` is `PartitionLog.removals` when it started."""
 
     key: TopicPartition
     log: PartitionLog
@@ -62,11 +62,11 @@ class LogCleaner:
     def run(
         self, now_ms: int, stable_offsets: Mapping[TopicPartition, int], *, budget_bytes: int
     ) -> bool:
-        """Compact logs for about `budget_bytes` of work; return whether more work remains.
+        """Compact logs for about `budget_bytes` of work. Return whether more work remains.
 
-        Only logs in `stable_offsets` are compacted; the values are their last stable offsets.
-        Raises no exceptions. A log that is damaged or triggers a bug is skipped until the next
-        start. A log whose storage fails is skipped until the next call.
+        Only logs in `stable_offsets` are compacted. The values are their last stable offsets.
+        Raises no exceptions. A log that is damaged or triggers a bug is skipped until the broker
+        restarts. A log whose storage fails is skipped until the next call.
         """
         while budget_bytes > 0:
             if self._run is None:
@@ -90,14 +90,14 @@ class LogCleaner:
         return True
 
     def abort(self) -> None:
-        """Abort the current compaction; segments that were already replaced remain compacted."""
+        """Abort the current compaction. Segments that were already replaced remain compacted."""
         if self._run is not None:
             run, self._run = self._run, None
             try:
                 run.steps.close()
             except StorageError as error:
                 logger.warning(
-                    "A file of an aborted compaction could not be removed. It will be removed at "
+                    "A file of an aborted compaction could not be removed, and will be removed at "
                     "the next startup of the broker: %s",
                     error,
                 )
@@ -136,7 +136,7 @@ class LogCleaner:
         )
 
     def _failed(self, log: PartitionLog, error: Exception) -> bool:
-        """Log why a log was not compacted; return whether other logs can be compacted."""
+        """Log why a log was not compacted. Return whether other logs can be compacted."""
         if isinstance(error, StorageError):
             logger.warning("Compaction of %s is postponed: %s", log.directory, error)
             return False
@@ -156,8 +156,8 @@ class LogCleaner:
             self._save()
         except StorageError as error:
             logger.warning(
-                "The offset of a finished compaction was not written to the checkpoint file. The "
-                "compaction may be repeated: %s",
+                "The offset of a completed compaction was not written to the checkpoint file, so "
+                "the compaction may be repeated: %s",
                 error,
             )
             return False

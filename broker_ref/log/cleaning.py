@@ -17,7 +17,7 @@
 
 Invariants: the log is complete and readable between any two steps. The last batch of each producer,
 and the last batch before the uncompacted part, keep at least their headers. A marker also keeps its
-header if its producer's state contains no other batch.
+header if the state of its producer contains no other batch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _RECORD_WORK_BYTES = 32
 def clean_log(
     log_to_clean: LogToClean, *, now_ms: int, map_bytes_max: int
 ) -> Generator[int, None, int]:
-    """Compact a log; yield the work of each step in bytes and return the clean offset.
+    """Compact a log. Yield the work of each step in bytes, and return the clean offset.
 
     If the generator is closed, groups that were already replaced remain compacted, and the rest of
     the log is unchanged. Raises: LogError, StorageError.
@@ -65,7 +65,7 @@ def clean_log(
 
 
 def _fill_map(log_to_clean: LogToClean, offsets: OffsetMap) -> Generator[int, None, int]:
-    """Store the last offset of each key in the dirty part; return the end of the mapped part."""
+    """Store the last offset of each key in the dirty part. Return the end of the mapped part."""
     start_offset, end_offset = (
         log_to_clean.first_dirty_offset,
         log_to_clean.first_uncleanable_offset,

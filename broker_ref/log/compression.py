@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.log.errors import LogError
 
 DECOMPRESSED_BYTES_MAX = 1 << 27
-"""Maximum number of decompressed bytes of a batch; Kafka has no such limit.
+"""Maximum number of decompressed bytes per batch. Kafka has no such limit.
 
 The value equals the maximum size of a single record (`RECORD_BYTES_MAX`). It is 128 times the
 default of `max.message.bytes`, and even repetitive logs compress only by a factor of about 100.

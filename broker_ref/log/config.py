@@ -21,7 +21,7 @@ ConfigValue = int | float | str | tuple[str, ...]
 
 
 class ConfigType(StrEnum):
-    """The types of Kafka's `ConfigDef` that the topic configs of the log use."""
+    """The types of `ConfigDef` in Kafka that the topic configs of the log use."""
 
     INT = "INT"
     LONG = "LONG"
@@ -42,10 +42,10 @@ class InvalidTopicConfigError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """A row of the table of topic configs.
+    """The definition of a topic config.
 
     `check` returns the reason why a value is invalid, or None. `server_config` is the broker config
-    that sets the default of the topic config; DescribeConfigs returns it as a synonym.
+    that sets the default of the topic config. DescribeConfigs returns it as a synonym.
     """
 
     name: str
@@ -208,7 +208,7 @@ TOPIC_CONFIGS: tuple[TopicConfig, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """The settings of a log: times in milliseconds, sizes in bytes, and -1 for no limit.
+    """The settings of a log. Times are in milliseconds, sizes in bytes, and -1 means no limit.
 
     `producer_id_expiration_ms` is a broker config. The constructor does not validate the values, so
     that tests can use small segments.
@@ -237,7 +237,7 @@ class LogConfig:
 
     @classmethod
     def from_topic_configs(cls, configs: Mapping[str, str]) -> LogConfig:
-        """Return the settings of a topic; configs that the log does not use are ignored.
+        """Return the settings of a topic. Configs that the log does not use are ignored.
 
         Raises: InvalidTopicConfigError for a value that Kafka rejects, or if `compression.type` is
         not `producer`, because other values are not supported.

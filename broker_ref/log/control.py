@@ -3,7 +3,7 @@
     key:   version int16 = 0 | type int16           0 abort, 1 commit; other types exist
     value: version int16 = 0 | coordinator epoch int32
 
-A marker is a transactional batch with one record and without a sequence. Consumers receive markers,
+A marker is a transactional batch with one record and no sequence number. Consumers receive markers,
 but do not return them to applications. Source: `ControlRecordType`, `EndTransactionMarker`.
 """
 
@@ -25,7 +25,7 @@ _VERSION = 0
 
 
 class Marker(Enum):
-    """The type of a marker; the values are stored in the key of the record."""
+    """The type of a marker. The values are stored in the key of the record."""
 
     ABORT = 0
     COMMIT = 1
@@ -42,7 +42,7 @@ class EndTransactionMarker:
 def encode_marker(
     marker: EndTransactionMarker, *, producer_id: int, producer_epoch: int, timestamp_ms: int
 ) -> bytes:
-    """Encode a control batch that ends a transaction; the log assigns its offset."""
+    """Encode a control batch that ends a transaction. The log assigns its offset."""
     record = Record(
         timestamp=timestamp_ms,
         key=_KEY.pack(_VERSION, marker.marker.value),

@@ -6,7 +6,7 @@
     │   └── CorruptLogError         a file on disk is damaged and cannot be recovered or read
     └── InvalidTopicConfigError     a topic config is invalid (defined in `config`)
 
-Invariant: an append that is rejected has not changed the log.
+Invariant: a rejected append does not change the log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 
 class LogError(Exception):
-    """The log rejects a request; the client receives `error_code`."""
+    """The log rejects a request. The client receives `error_code`."""
 
     def __init__(self, error_code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class RecordError:
 
 
 class RecordValidationError(LogError):
-    """Some records of a batch are invalid; no records of the batch were appended.
+    """Some records of a batch are invalid. No records of the batch were appended.
 
     Source: `org.apache.kafka.storage.internals.log.RecordValidationException`.
     """

@@ -53,16 +53,16 @@ def filter_batch(
 ) -> bytes | None:
     """Return a batch with only the records that `retain` accepts, or None if nothing remains.
 
-    If the batch has no delete horizon, and contains a tombstone or `is_discardable_marker` is set,
-    then `new_delete_horizon_ms` becomes its delete horizon. With `retain_empty`, the header of a
-    batch without records is retained. Raises: LogError if the records cannot be decoded.
+    A batch without a delete horizon gets `new_delete_horizon_ms` if it contains a tombstone or if
+    `is_discardable_marker` is True. If `retain_empty` is True, the header of a batch without
+    records is retained. Raises: LogError if the records cannot be decoded.
     """
     held: list[RecordView] | None = None
 
     def kept() -> Iterable[RecordView]:
         return filter(retain, view_records(header, batch)) if held is None else held
 
-    # Larger batches are decoded twice, so that not all their records are in memory.
+    # Larger batches are decoded twice, so that not all their records are in memory at once.
     if header.record_count <= _RECORDS_HELD_MAX:
         held = list(kept())
     count, max_timestamp, has_tombstone = 0, NO_TIMESTAMP, False
@@ -106,7 +106,7 @@ def view_records(header: BatchHeader, batch: memoryview) -> Iterator[RecordView]
             raise LogError(
                 ErrorCode.invalid_record,
                 f"A record has offset {header.base_offset + view.offset_delta}, but an offset from "
-                f"{header.base_offset + delta_min} to {header.last_offset} is expected.",
+                f"{header.base_offset + delta_min} to {header.last_offset} was expected.",
             )
         delta_min = view.offset_delta + 1
         yield view

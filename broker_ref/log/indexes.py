@@ -5,7 +5,7 @@
 
 A lookup returns the position or offset at which a search in the log file starts. Invariants:
 entries are in ascending order. An index may lack entries, but it contains no incorrect entries, and
-it can be rebuilt from the log file. Only the number of entries is kept in memory; a lookup reads a
+it can be rebuilt from the log file. Only the number of entries is kept in memory. A lookup reads a
 few blocks. Source: `OffsetIndex`, `TimeIndex`, `AbstractIndex`.
 """
 
@@ -19,7 +19,7 @@ from broker_ref.log.storage import File
 
 _OFFSET_ENTRY = struct.Struct("!ii")
 _TIME_ENTRY = struct.Struct("!qi")
-# A binary search reads single entries until at most this many remain, and reads these in one block.
+# A binary search reads single entries until at most this many remain, which it reads in one block.
 _BLOCK_ENTRIES = 256
 RELATIVE_OFFSET_MAX = 2**31 - 1
 
@@ -129,7 +129,7 @@ class TimeIndex:
 
     @property
     def is_full(self) -> bool:
-        """Return whether the index is full; one entry is reserved for the end of the segment."""
+        """Return whether the index is full. One entry is reserved for the end of the segment."""
         return self._entries.entries >= self._entries.entries_max - 1
 
     def last(self) -> tuple[int, int]:

@@ -45,7 +45,7 @@ class LeaderEpochFileCache:
         return self._entries[-1][0] if self._entries else None
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Store the start offset of a leader epoch and remove entries that contradict it."""
+        """Store the start offset of a leader epoch, and remove conflicting entries."""
         if self._entries and self._entries[-1][0] == epoch and start_offset >= self._entries[-1][1]:
             return
         entries = list(self._entries)

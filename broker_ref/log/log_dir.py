@@ -11,7 +11,7 @@ UNKNOWN_BYTES: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSpace:
-    """The total size and the usable space of a volume in bytes; -1 means unknown."""
+    """The total size and the usable space of a volume in bytes. -1 means unknown."""
 
     total_bytes: int = UNKNOWN_BYTES
     usable_bytes: int = UNKNOWN_BYTES
@@ -19,7 +19,7 @@ class DiskSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDir:
-    """The path of the log directory; `space` returns the current disk space of its volume."""
+    """The path of the log directory. `space` returns the current disk space of its volume."""
 
     path: str = "/"
     space: Callable[[], DiskSpace] = DiskSpace

@@ -10,7 +10,7 @@
         replication-offset-checkpoint       high watermarks, per partition
         .kafka_cleanshutdown                exists only from a clean shutdown to the next startup
 
-The manager opens logs with their checkpointed offsets, writes the checkpoints of all logs to common
+The manager opens logs with their checkpointed offsets, writes the checkpoints of all logs to shared
 files, and detects whether the last shutdown was clean. Invariants: the clean-shutdown marker is
 written last and removed first. No checkpointed offset exceeds the log end offset, even if a
 truncation is interrupted. Source: `LogManager`, `CleanShutdownFileHandler`.
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 
 class LogManager:
-    """The logs in one storage, which only one process can use at a time.
+    """The logs in one `Storage`, which only one process can use at a time.
 
     `DiskStorage` locks its root directory for this purpose.
     """
@@ -89,7 +89,7 @@ class LogManager:
                     storage.remove(name)
                 except StorageError as error:
                     logger.warning(
-                        "The files of a deleted log could not be removed. They will be removed at "
+                        "The files of a deleted log could not be removed, and will be removed at "
                         "the next startup of the broker: %s",
                         error,
                     )
@@ -130,7 +130,7 @@ class LogManager:
         return self._logs[key]
 
     def high_watermark(self, topic: str, partition: int) -> int:
-        """Return the checkpointed high watermark of an open log, limited to the log's offsets."""
+        """Return the checkpointed high watermark of a log, limited to the offsets of the log."""
         log = self._logs[topic, partition]
         checkpointed = self._high_watermarks.get((topic, partition), 0)
         return max(log.log_start_offset, min(checkpointed, log.log_end_offset))
@@ -153,7 +153,7 @@ class LogManager:
         self._storage.remove(name)
 
     def rename_stray(self, topic: str, partition: int, *, unique_id: str) -> str:
-        """Close the log of a partition and rename it as a stray log; return the new name."""
+        """Close the log of a partition, rename it as a stray log, and return the new name."""
         name = self._move(topic, partition, f"{unique_id}-{partition}{_STRAY_SUFFIX}")
         self.checkpoint()
         return name
@@ -172,7 +172,7 @@ class LogManager:
         *,
         budget_bytes: int = CLEAN_BUDGET_BYTES,
     ) -> bool:
-        """Compact some of the open logs; return whether more work remains.
+        """Compact some of the open logs. Return whether more work remains.
 
         See `LogCleaner.run`. Raises no exceptions.
         """
@@ -204,7 +204,7 @@ class LogManager:
                 self._high_watermarks[key] = high_watermark
         for key, log in self._logs.items():
             self._recovery_points[key] = log.recovery_point
-            # As in Kafka, there is no entry if the log starts at its first segment.
+            # As in Kafka, there is no entry if the log starts at the base of its first segment.
             self._log_start_offsets.pop(key, None)
             if log.log_start_offset > log.segment_base_offsets[0]:
                 self._log_start_offsets[key] = log.log_start_offset
@@ -222,7 +222,7 @@ class LogManager:
         }
 
     def close(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
-        """Shut down cleanly: flush and close all logs, then write the checkpoints and the marker.
+        """Flush and close all logs, then write the checkpoints and the clean-shutdown marker.
 
         If a log could not be opened or written, the marker is not written, and the next startup
         recovers the logs. Raises: the first LogError or StorageError, after all logs have been

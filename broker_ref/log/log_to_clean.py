@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogToClean:
-    """A log with dirty records; `ratio` is the share of dirty bytes among clean and dirty bytes."""
+    """A log with dirty records. `ratio` is dirty bytes divided by clean and dirty bytes."""
 
     log: PartitionLog
     first_dirty_offset: int
@@ -40,7 +40,7 @@ def find_cleanable(
         if not config.delete:
             logger.warning(
                 "%s: the compaction checkpoint %d is not between the log start offset %d and the "
-                "log end offset %d. The entire log is compacted again",
+                "log end offset %d. The entire log will be compacted again",
                 log.directory, first_dirty, log.log_start_offset, log.log_end_offset,
             )  # fmt: skip
         first_dirty = log.log_start_offset

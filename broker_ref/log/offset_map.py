@@ -1,7 +1,7 @@
-"""The offset of the last record of each key, with a memory limit (Kafka's `OffsetMap`).
+"""A map from each key to the offset of its last record (Kafka's `OffsetMap`).
 
 Compaction removes a record if the map contains a higher offset for its key. Invariant: the map uses
-less memory than the limit, unless it contains only one key. The map contains keys; Kafka's
+less memory than its limit, unless it contains only one key. The map contains keys, whereas Kafka's
 `SkimpyOffsetMap` contains hashes of keys.
 """
 
@@ -12,7 +12,7 @@ _ENTRY_BYTES = 200
 
 
 class OffsetMap:
-    """Maps keys to offsets, with at most about `bytes_max` bytes of memory."""
+    """Maps keys to offsets in at most about `bytes_max` bytes of memory."""
 
     def __init__(self, *, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -20,7 +20,7 @@ class OffsetMap:
         self._offsets: dict[bytes, int] = {}
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Store the last offset of a key; return False if the map is full.
+        """Store the last offset of a key. Return False if the map is full.
 
         The first key is always stored.
         """

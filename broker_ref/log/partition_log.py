@@ -12,7 +12,7 @@
 
 Invariants: offsets ascend from the log start offset to the log end offset, with gaps only after
 compaction. An append that is rejected does not change the log. After a failed write, the log
-rejects appends until it is opened again, because the state on disk is unknown. A failed read, or a
+rejects appends until it is reopened, because the state on disk is unknown. A failed read, or a
 write that was not started, does not change the log.
 """
 
@@ -76,7 +76,7 @@ class PartitionLog:
         self.leader_epochs = loaded.leader_epochs
         self.producers = loaded.producers
         self.removals = 0
-        """Incremented when segments are removed or truncated; earlier lookups are then invalid."""
+        """Incremented when segments are removed or truncated, which invalidates earlier lookups."""
 
     @classmethod
     def open(
@@ -94,7 +94,7 @@ class PartitionLog:
     ) -> PartitionLog:
         """Open the log in `directory`, or create it if it does not exist.
 
-        `clean` means that the last shutdown was clean, so that the log is not recovered.
+        `clean` means that the last shutdown was clean, so no recovery is necessary.
         `recovery_point`, `log_start_offset` and `high_watermark` are the checkpointed offsets (see
         `LogManager`). Before each truncation, `on_truncate` is called with the new end of the log
         and must durably lower the checkpoints. Raises: CorruptLogError with the file and the
@@ -120,7 +120,7 @@ class PartitionLog:
         )
 
     def update_config(self, config: LogConfig) -> None:
-        """Apply a new config; changes to index settings apply to the next segment."""
+        """Apply a new config. Changes to index settings apply to the next segment."""
         self.config = config
 
     @property
@@ -145,7 +145,7 @@ class PartitionLog:
 
     @property
     def segments(self) -> LogSegments:
-        """The segments, which callers must not change."""
+        """The segments, which callers must not modify."""
         return self._segments
 
     @property
@@ -334,7 +334,7 @@ class PartitionLog:
     def truncate_to(self, offset: int, *, now_ms: int) -> None:
         """Durably remove all batches that end at or after `offset` (`UnifiedLog.truncateTo`).
 
-        A batch that contains `offset` is removed completely. The new log end offset is then lower
+        A batch that contains `offset` is removed entirely. The new log end offset is then lower
         than `offset`. It is also lower if there is a gap before `offset`. `on_truncate` is called
         before any data is removed. Raises: LogError.
         """
@@ -368,7 +368,7 @@ class PartitionLog:
         )
 
     def truncate_fully_and_start_at(self, offset: int, *, now_ms: int) -> None:
-        """Remove all records; the empty log then starts at `offset`. Raises: LogError."""
+        """Remove all records, so that the empty log starts at `offset`. Raises: LogError."""
         self._health.require()
         with self._health.writing(), not_retriable():
             self._restart_at(offset, now_ms)
@@ -436,7 +436,7 @@ class PartitionLog:
             )
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Return the last stable offset: all transactions below it are completed and replicated."""
+        """Return the last stable offset. All transactions below it are complete and replicated."""
         first = self.producers.first_unstable_offset(high_watermark)
         if first is None:
             return high_watermark
@@ -469,7 +469,7 @@ class PartitionLog:
     # Retention
 
     def delete_records_before(self, offset: int) -> int:
-        """Raise the log start offset to `offset` and return the new log start offset.
+        """Increase the log start offset to `offset`, and return the new log start offset.
 
         The next `apply_retention` removes the segments below the log start offset. Raises:
         LogError(OFFSET_OUT_OF_RANGE) if `offset` is negative or above the log end offset.
@@ -488,7 +488,7 @@ class PartitionLog:
         return self._log_start_offset
 
     def apply_retention(self, now_ms: int, *, high_watermark: int | None = None) -> int:
-        """Delete old segments according to `cleanup.policy`; return the number of deleted segments.
+        """Delete old segments according to `cleanup.policy`, and return their number.
 
         Only segments below `high_watermark` are deleted (default: the log end offset). If the
         active segment is deleted, a new active segment is created first.
@@ -510,7 +510,7 @@ class PartitionLog:
     def _delete_oldest(self, count: int, now_ms: int) -> None:
         if count == len(self._segments):
             self._roll(now_ms, self._log_end_offset)
-        # The directory must always contain a segment, because its name determines the next offset.
+        # The directory must always contain a segment, whose name determines the next offset.
         self._segments[count].flush()
         self.removals += 1
         deleted = self._segments.take_oldest(count)
@@ -568,7 +568,7 @@ class PartitionLog:
     # Durability
 
     def flush(self, now_ms: int | None = None) -> None:
-        """Flush all appended records; the log end offset becomes the recovery point."""
+        """Flush all appended records. The log end offset becomes the recovery point."""
         self._health.require()
         with self._health.writing():
             self._flush(self._last_flush_ms if now_ms is None else now_ms)
@@ -597,7 +597,7 @@ class PartitionLog:
     def close(self) -> None:
         """Flush the log, store a producer snapshot, and close the files.
 
-        `open` then needs no recovery.
+        The next `open` then needs no recovery.
         """
         try:
             if self._health.error is None:

@@ -1,15 +1,15 @@
-"""The producers of one log: their state, its snapshots, and the aborted transactions.
+"""The producer state of one log, its snapshots, and the aborted transactions.
 
 Keeps the producer state, the snapshots and the transaction indexes consistent with the batches of
-the log. A batch is checked before an append, and the state is updated after the append. After a
-start or a truncation, the state is recovered from the latest snapshot. Invariants: the state is the
+the log. A batch is checked before its append, and the state is updated after it. After a startup
+or a truncation, the state is recovered from the latest snapshot. Invariants: the state is the
 result of all batches up to the log end offset. The transaction index of each segment contains the
 aborted transactions whose markers are in the segment. Source:
 `UnifiedLog.analyzeAndValidateProducerState`, `ProducerStateManager.truncateAndReload`,
 `LogSegment.recover`.
 
 One behavior deliberately differs from Kafka. Kafka assumes that a snapshot contains no batches
-above the high watermark. After a start or a truncation, it therefore treats all markers as
+above the high watermark. After a startup or a truncation, it therefore treats all markers as
 replicated, and consumers can read beyond the last stable offset. Here, markers that are not yet
 replicated are recovered from the log.
 """
@@ -80,8 +80,8 @@ class ProducerLog:
     ) -> BatchMetadata | None:
         """Check a batch before the leader appends it.
 
-        Returns the original batch if this batch is a duplicate, or None. Raises: LogError according
-        to the tables in `producer_state`.
+        Returns the original batch if this batch is a duplicate, otherwise None. Raises: LogError
+        according to the tables in `producer_state`.
         """
         if not header.has_producer_id:
             return None
@@ -209,7 +209,9 @@ class ProducerLog:
             state = self._read(segments, loaded, log_start_offset, None)
         except CorruptLogError as error:
             logger.warning(
-                "Transaction markers above the high watermark are treated as replicated: %s", error
+                "Transaction markers above the high watermark cannot be read, and are treated as "
+                "replicated: %s",
+                error,
             )
             return ProducerStateManager()
         state.remove_replicated(high_watermark)

@@ -61,7 +61,7 @@ EPOCH_FOR_EACH_TRANSACTION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchMetadata:
-    """A stored batch; `timestamp` is the max timestamp of the batch in milliseconds."""
+    """A stored batch. `timestamp` is the max timestamp of the batch in milliseconds."""
 
     last_sequence: int
     last_offset: int
@@ -106,9 +106,9 @@ class ProducerStateManager:
     def __init__(self) -> None:
         self._entries: dict[int, ProducerStateEntry] = {}
         self._ongoing: dict[int, int] = {}
-        """First offset -> producer id of open transactions, in ascending order."""
+        """Maps the first offset of each open transaction to its producer id, in ascending order."""
         self._completed: dict[int, int] = {}
-        """First offset -> marker offset of completed transactions not known to be replicated."""
+        """Maps first offset to marker offset for completed transactions, until replicated."""
 
     @property
     def entries(self) -> tuple[ProducerStateEntry, ...]:
@@ -171,7 +171,7 @@ class ProducerStateManager:
             raise LogError(
                 ErrorCode.invalid_txn_state,
                 f"Producer {header.producer_id} (epoch {header.producer_epoch}) sent a "
-                "non-transactional batch, but has a transaction that has been open since offset "
+                "non-transactional batch, but it has had an open transaction since offset "
                 f"{entry.current_txn_first_offset}.",
             )
 

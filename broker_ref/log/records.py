@@ -27,7 +27,7 @@ Decoding this many records takes about ten seconds, during which the broker serv
 uncompressed batch with the default `max.message.bytes` contains at most 150,000 records, but one
 megabyte of compressed data can contain a hundred million records.
 """
-# Length, attributes, timestamp delta, offset delta, key length, value length and header count.
+# One byte each: length, attributes, two deltas, key length, value length and header count.
 RECORD_BYTES_MIN = 7
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 _VARLONG_BYTES_MAX = 10
@@ -35,7 +35,7 @@ _VARLONG_BYTES_MAX = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A record; `timestamp` is in milliseconds since the epoch, or -1 if it is not set."""
+    """A record. `timestamp` is in milliseconds since the epoch, or -1 if it is not set."""
 
     offset: int = 0
     timestamp: int = NO_TIMESTAMP

@@ -9,10 +9,10 @@
 | a segment at or above the recovery point,   | all CRCs are checked; the log is truncated at  |
 | after an unclean shutdown                   | the first invalid batch                        |
 | an invalid batch below the recovery point,  | rejected with `CorruptLogError`, which         |
-| or after a clean shutdown                   | contains file and position                     |
+| or after a clean shutdown                   | contains the file and the position             |
 | overlapping segments                        | rejected with `CorruptLogError`; gaps are      |
 |                                             | accepted, because compaction causes gaps       |
-| a checkpointed log start offset above the   | all segments are removed; the log starts empty |
+| a checkpointed log start offset above the   | all segments are removed; the empty log starts |
 | log end offset                              | at the log start offset                        |
 | producer state                              | recovered from the latest snapshot and the     |
 |                                             | batches after it; markers that may not be      |
@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedLog:
-    """A consistent log with at least one segment; the last segment is active."""
+    """A consistent log with at least one segment. The last segment is active."""
 
     segments: list[LogSegment]
     leader_epochs: LeaderEpochFileCache
@@ -67,7 +67,7 @@ class LoadedLog:
 
 @dataclass(slots=True, kw_only=True)
 class LogLoader:
-    """The loader of one log; the offsets are checkpointed offsets, or 0 without a checkpoint."""
+    """The loader of one log. The offsets are checkpointed offsets, or 0 without a checkpoint."""
 
     storage: Storage
     directory: str
@@ -102,8 +102,8 @@ class LogLoader:
             )
         if log_end_offset < self.log_start_offset:
             logger.warning(
-                "%s: the log end offset %d is below the log start offset %d. The log is emptied "
-                "and starts at the log start offset",
+                "%s: the log end offset %d is below the log start offset %d. All segments "
+                "are removed, and the empty log starts at the log start offset",
                 self.directory, log_end_offset, self.log_start_offset,
             )  # fmt: skip
             _remove_from(segments, 0)
@@ -161,7 +161,8 @@ class LogLoader:
             stem, _, suffix = name.rpartition(".")
             orphan = f".{suffix}" in _INDEX_SUFFIXES and f"{stem}{LOG_SUFFIX}" not in present
             if orphan and bases and stem.isdigit() and bases[0] < int(stem) < bases[-1]:
-                # Segments are removed at the ends of the log. The cleaner removes indexes first.
+                # No crash causes this: segments are removed only at the ends of the log, and the
+                # cleaner removes the indexes of a segment before its log file.
                 raise CorruptLogError(
                     f"{self.directory}/{stem}{LOG_SUFFIX}",
                     0,

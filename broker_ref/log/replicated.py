@@ -21,7 +21,7 @@ from broker_ref.log.errors import LogError
 
 
 def check_replicated(records: bytes, *, log_end_offset: int, directory: str) -> list[BatchHeader]:
-    """Check the complete batches in `records`, which follow `log_end_offset`; return their headers.
+    """Check the complete batches in `records`, and return their headers.
 
     An incomplete batch at the end is ignored, as in Kafka. Raises: LogError(OFFSET_OUT_OF_RANGE) if
     the first batch starts below `log_end_offset`, LogError(CORRUPT_MESSAGE) if the data contains no

@@ -28,7 +28,7 @@ def count_expired(
     high_watermark: int,
     now_ms: int,
 ) -> int:
-    """Return how many of the oldest segments to delete; the active segment may be included."""
+    """Return how many of the oldest segments to delete. This may include the active segment."""
 
     def count_while(first: int, condition: Callable[[LogSegment, int], bool]) -> int:
         """Return the index of the first segment, starting at `first`, that must not be deleted."""

@@ -84,7 +84,7 @@ class LogSegment:
         now_ms: int,
         name_end: str = "",
     ) -> None:
-        """Open the files and create missing files; `name_end` is appended to the file names."""
+        """Open the files and create missing files. `name_end` is appended to the file names."""
         self.base_offset = base_offset
         self.created_ms = now_ms
         self.end_offset: int | None = None
@@ -148,7 +148,7 @@ class LogSegment:
     def append(
         self, batches: bytes | bytearray | memoryview, headers: Sequence[BatchHeader]
     ) -> None:
-        """Append complete batches with one write; `headers` are the headers of these batches."""
+        """Append complete batches with one write. `headers` are the headers of these batches."""
         position = self._log.size()
         if position == 0:
             self._first_batch_timestamp = headers[0].max_timestamp
@@ -174,7 +174,7 @@ class LogSegment:
 
     def _update_indexes(self, position: int, header: BatchHeader) -> None:
         """Update the largest timestamp, and add index entries for the batch if an entry is due."""
-        # A batch without records, which compaction has removed, still has a max timestamp.
+        # A batch whose records were removed by compaction still has a max timestamp.
         if header.record_count and header.max_timestamp > self._max_timestamp_and_offset()[0]:
             self._max_timestamp = (header.max_timestamp, header.last_offset)
         if self._bytes_since_index_entry > self._index_interval_bytes and not self.indexes_full:
@@ -240,14 +240,14 @@ class LogSegment:
     def delete_replaced(self) -> None:
         """Close and delete the files, the log file last.
 
-        Between two segments, index files without a log file are treated as damage.
+        Between two segments, index files without a log file are treated as corruption.
         """
         self.close()
         for path in reversed(self._paths):
             self._storage.remove(path)
 
     def rename(self, old_end: str, new_end: str) -> None:
-        """Close the files and replace the end of their names; the log file is renamed last."""
+        """Close the files and replace the end of their names. The log file is renamed last."""
         self.close()
         for path in reversed(self._paths if self.transactions.exists_on_disk else self._paths[:3]):
             self._storage.rename(path, path.removesuffix(old_end) + new_end)
@@ -575,11 +575,11 @@ def _chain_break(header: BatchHeader, next_offset: int, bytes_left: int) -> str 
         return "there is no record batch in message format v2 at this position"
     # The CRC does not cover base offsets. Compaction leaves gaps.
     if header.base_offset < next_offset or header.last_offset_delta < 0:
-        return f"a batch has offset {header.base_offset}, but offset {next_offset} is expected"
+        return f"a batch has offset {header.base_offset}, but offset {next_offset} was expected"
     if header.size_bytes > bytes_left:
         return f"a batch is {header.size_bytes} bytes long, but only {bytes_left} bytes are left"
     return None
 
 
 def _bad_crc(base_offset: int) -> str:
-    return f"the CRC of the batch at offset {base_offset} does not match"
+    return f"the CRC of the batch at offset {base_offset} does not match its contents"

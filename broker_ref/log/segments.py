@@ -59,7 +59,7 @@ class LogSegments:
         self._segments.append(segment)
 
     def take_oldest(self, count: int) -> list[LogSegment]:
-        """Remove the oldest `count` segments from the list and return them; their files remain."""
+        """Remove the oldest `count` segments from the list and return them. Their files remain."""
         taken, self._segments = self._segments[:count], self._segments[count:]
         return taken
 
@@ -125,7 +125,7 @@ class LogSegments:
         )
 
     def may_have_aborted(self, start_offset: int) -> bool:
-        """Return whether the segment of `start_offset` or a later one has a transaction index."""
+        """Return whether a segment at or after `start_offset` has a transaction index."""
         first = self.index_of(start_offset)
         return any(segment.transactions.exists_on_disk for segment in self._segments[first:])
 

@@ -11,11 +11,11 @@ from typing import Protocol
 
 
 class StorageError(Exception):
-    """A storage operation failed; the message contains the operation, the path and the reason."""
+    """A storage operation failed. The message contains the operation, the path and the reason."""
 
 
 class RetriableStorageError(StorageError):
-    """An operation was not started, because no file descriptors were available; a retry is safe."""
+    """An operation was not started for lack of file descriptors, so a retry is safe."""
 
 
 class File(Protocol):
@@ -40,7 +40,7 @@ class File(Protocol):
         """
 
     def truncate(self, size: int) -> None:
-        """Truncate the file to `size` bytes; later appends start there."""
+        """Truncate the file to `size` bytes. Later appends start there."""
 
     def flush(self) -> None:
         """Make all previous writes durable (fsync)."""
@@ -55,12 +55,12 @@ class Storage(Protocol):
     """
 
     def open(self, path: str) -> File:
-        """Open a file for reading and appending; create it and its directories if necessary."""
+        """Open a file for reading and appending. Create it and its directories if necessary."""
 
     def exists(self, path: str) -> bool: ...
 
     def list(self, directory: str) -> list[str]:
-        """Return the names in `directory`, sorted; empty if the directory does not exist."""
+        """Return the sorted names in `directory`, or no names if the directory does not exist."""
 
     def read(self, path: str) -> bytes:
         """Return the contents of a file."""
@@ -72,4 +72,4 @@ class Storage(Protocol):
         """Durably rename a file or directory."""
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a directory with its contents; ignore a path that does not exist."""
+        """Remove a file, or a directory with its contents. Ignore a path that does not exist."""

@@ -1,6 +1,6 @@
 """The health of a log's storage, and the conversion of storage errors into client errors.
 
-Invariants: after a failed write, `require` raises an error until the log is opened again, because
+Invariants: after a failed write, `require` raises an error until the log is reopened, because
 the state on disk is unknown. A failed read, or a write that was not started, has no consequences.
 After a failed write, Kafka takes the entire log directory offline.
 """
@@ -43,7 +43,7 @@ class StorageHealth:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Convert StorageError to LogError(KAFKA_STORAGE_ERROR); the log can still be used."""
+        """Convert StorageError to LogError(KAFKA_STORAGE_ERROR). The log can still be used."""
         try:
             yield
         except StorageError as error:

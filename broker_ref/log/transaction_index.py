@@ -5,8 +5,8 @@
 
 A lookup returns the aborted transactions that overlap a range of offsets, so that read_committed
 consumers can discard their records. Invariants: the last offset of an entry is the offset of the
-marker, and last offsets ascend. The last stable offset of an entry is the last stable offset after
-the marker was written, so a search can stop at an entry whose last stable offset is at or above the
+marker, and last offsets ascend. The last stable offset in an entry is that of the log after the
+marker was written, so a search can stop at an entry whose last stable offset is at or above the
 end of the range. The file is created when the first entry is added. Source: `TransactionIndex`,
 `AbortedTxn`.
 """
@@ -27,7 +27,7 @@ _READ_ENTRIES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortedTransaction:
-    """An aborted transaction in one partition; its last offset is the offset of its marker."""
+    """An aborted transaction in one partition. Its last offset is the offset of its marker."""
 
     producer_id: int
     first_offset: int
@@ -54,7 +54,7 @@ class TransactionIndex:
             self._file = self._storage.open(self._path)
 
     def append(self, transaction: AbortedTransaction) -> None:
-        """Add a transaction; its marker must be after the markers of all other entries."""
+        """Add a transaction. Its marker must be after the markers of all other entries."""
         self.create()
         assert self._file is not None
         self._file.append(

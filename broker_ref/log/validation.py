@@ -104,7 +104,8 @@ def _check_records(
     if errors:
         raise RecordValidationError(
             ErrorCode.invalid_timestamp if bad_timestamp else ErrorCode.invalid_record,
-            f"{len(errors)} records for {directory} are invalid. First error: {errors[0].message}",
+            f"A record batch for {directory} has invalid records (errors: {len(errors)}). First "
+            f"error: {errors[0].message}",
             record_errors=tuple(errors),
         )
     if too_new:

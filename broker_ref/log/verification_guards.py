@@ -24,7 +24,7 @@ from broker_ref.log.errors import LogError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VerificationGuard:
-    """Identifies one verification of a producer's transaction; guards are compared by identity."""
+    """Identifies one verification of a producer's transaction. Guards are compared by identity."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class VerificationGuards:
         if verification.supports_epoch_bump and is_first and header.base_sequence != 0:
             expected = "0, because each transaction of the producer has a new epoch"
         elif header.base_sequence > verification.lowest_sequence:
-            expected = f"{verification.lowest_sequence}, which the producer sent before"
+            expected = f"{verification.lowest_sequence}, the lowest sequence that was verified"
         else:
             return
         raise LogError(
@@ -115,7 +115,7 @@ class VerificationGuards:
             del self._verifications[header.producer_id]
 
     def expire(self, now_ms: int, *, expiration_ms: int) -> None:
-        """Remove verifications that began at least `expiration_ms` ago and led to no append."""
+        """Remove verifications that began at least `expiration_ms` ago without a later append."""
         self._verifications = {
             producer_id: verification
             for producer_id, verification in self._verifications.items()

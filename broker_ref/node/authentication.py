@@ -1,10 +1,11 @@
 """Authenticates the clients of SASL listeners before their requests are served.
 
 Purpose: pass the frames of a client to its `SaslServerAuthenticator` until the client is
-authenticated, and again when it re-authenticates (KIP-368). Invariants: no other request of a
-client is served before that. As in Kafka, failed authentications are answered after
-`connection.failed.authentication.delay.ms`, and the connection is then closed. A request after the
-end of a session closes the connection. Source: `KafkaChannel` and `SocketServer.Processor`.
+authenticated, and again when it re-authenticates (KIP-368). Invariants: no other request from a
+client is served before the client is authenticated. As in Kafka, the response to a failed
+authentication is delayed by `connection.failed.authentication.delay.ms`, and the connection is then
+closed. If a request arrives after the session has expired, the connection is closed. Source:
+`KafkaChannel` and `SocketServer.Processor`.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ logger = logging.getLogger(__name__)
 
 
 def new_client(event: ConnectionOpened, listeners: Mapping[str, ListenerSettings]) -> Client:
-    """Return a client that has not used SASL. Raises: ValueError.
+    """Return a new client, which has not yet authenticated with SASL. Raises: ValueError.
 
-    Its principal is the name in its certificate, if it has one. On listeners with SASL, the
-    certificate is not used, and its name need not match a mapping rule.
+    The principal comes from the client's certificate, if it has one. On listeners with SASL, the
+    certificate is not used, and its subject need not match a mapping rule.
     """
     settings = listeners.get(event.listener)
     principal = ANONYMOUS
@@ -72,7 +73,7 @@ class Authentication:
         random_bytes: Callable[[int], bytes],
         token_validators: Mapping[str, ValidateToken] = MappingProxyType({}),
     ) -> None:
-        """`token_validators` validate the signed tokens of listeners, by their names."""
+        """`token_validators` contains the validators of signed tokens, keyed by listener name."""
         self._sasl = {name: each.sasl for name, each in listeners.items() if each.sasl is not None}
         self._servers = {
             name: sasl_servers(
@@ -89,7 +90,7 @@ class Authentication:
         self._connections: dict[ConnectionId, tuple[SaslServerAuthenticator, Client]] = {}
 
     def opened(self, connection_id: ConnectionId, client: Client) -> None:
-        """Begin to authenticate a client, if its listener uses SASL."""
+        """Start authenticating a client if its listener uses SASL."""
         settings = self._sasl.get(client.listener)
         if settings is None:
             return
@@ -106,7 +107,7 @@ class Authentication:
     def admits(self, event: FrameReceived, now_ms: int) -> bool:
         """Return whether the dispatcher must serve a frame.
 
-        Other frames are part of the authentication, and are answered by this method.
+        This method handles all other frames, which are part of the authentication.
         """
         found = self._connections.get(event.connection_id)
         if found is None:
@@ -115,7 +116,7 @@ class Authentication:
         if authenticator.is_complete:
             if not (_is_handshake(event.frame) and authenticator.begin_reauthentication(now_ms)):
                 if authenticator.is_expired(now_ms):
-                    self._close(event.connection_id, "the session of the client has expired")
+                    self._close(event.connection_id, "the client's session has expired")
                     return False
                 return True
             settings = self._sasl[client.listener]

@@ -66,7 +66,7 @@ BROKER_APIS: Final[dict[int, Api[Any]]] = {
     **APIS,
     **{key: CONTROLLER_APIS[key] for key in FORWARDED},
 }
-"""The APIs of a broker: its own APIs, and the APIs that it forwards to the controller."""
+"""The APIs that a broker serves itself or forwards to the controller."""
 
 logger = logging.getLogger(__name__)
 
@@ -89,8 +89,9 @@ class BrokerNode:
     ) -> None:
         """Create the broker and check the identity in its storage.
 
-        `listeners` contains the settings of the listeners by name. A listener without settings is
-        not secured. `token_validators` validate the signed tokens of listeners, by their names.
+        `listeners` contains the settings of the listeners, keyed by name. A listener without
+        settings is not secured. `token_validators` contains the validators of signed tokens, keyed
+        by listener name.
 
         Raises: LogError if the identity is damaged or belongs to another broker.
         """
@@ -145,16 +146,16 @@ class BrokerNode:
 
     @property
     def failure(self) -> str | None:
-        """Return the reason why the broker cannot continue, if any.
+        """Return the reason why the broker cannot continue, or None.
 
-        The broker must then be killed.
+        If there is a reason, the broker must be killed.
         """
         if self.broker is not None and self.broker.replicas.storage_failed is not None:
             return self.broker.replicas.storage_failed
         return self._failure or self._registration.failure
 
     def start(self, endpoints: Sequence[Endpoint]) -> None:
-        """Join the cluster with these advertised endpoints, first the one for other brokers.
+        """Join the cluster with these advertised endpoints, with the inter-broker endpoint first.
 
         `handle` continues the startup.
         """
@@ -230,7 +231,7 @@ class BrokerNode:
     def close(self, now_ms: int) -> None:
         """Shut down cleanly: flush the logs, write the checkpoints and the clean-shutdown marker.
 
-        If a LogError or StorageError occurs, the rest is closed, and then the first error is
+        If a LogError or StorageError occurs, everything else is closed before the first error is
         raised.
         """
         self._now_ms = max(self._now_ms, now_ms)
@@ -421,7 +422,7 @@ class BrokerNode:
 
 
 def _served_apis(config: BrokerConfig) -> dict[int, Api[Any]]:
-    """Return the APIs with their stable versions, or with all versions if so configured."""
+    """Return the APIs with their stable versions, or with all versions if the config allows it."""
     if config.unstable_api_versions_enable:
         return BROKER_APIS
     return {

@@ -63,7 +63,7 @@ JOURNAL_FILE: Final = "cluster-metadata.journal"
 
 def _never(side: ControllerContext, call: Call, request: EnvelopeRequest) -> object:
     del side, call, request
-    raise AssertionError("Envelope requests are unwrapped and have no handler.")
+    raise AssertionError("Envelope requests are unwrapped. They have no handler.")
 
 
 ENVELOPE: Final = Api(
@@ -99,7 +99,7 @@ class ControllerNode:
     ) -> None:
         """Read the journal. `features` and `scram_credentials` are passed to `Controller`.
 
-        `listener` contains the settings of the listener, or is None if it is not secured.
+        `listener` contains the settings of the listener, or is None if the listener is not secured.
 
         Raises: LogError or StorageError if the journal is damaged.
         """
@@ -167,9 +167,9 @@ class ControllerNode:
 
     @property
     def failure(self) -> str | None:
-        """Return the reason why the controller cannot continue, if any.
+        """Return the reason why the controller cannot continue, or None.
 
-        The controller must then be stopped.
+        If there is a reason, the controller must be stopped.
         """
         return self._failure or self.controller.failure
 
@@ -216,7 +216,7 @@ class ControllerNode:
             self._dispatcher.close_connection(event.connection_id, str(error))
             return
         if not self._is_secured:
-            # Assumes that only nodes can reach this listener. Clients' requests are in Envelopes.
+            # Assume that only nodes can reach this listener. Client requests arrive in Envelopes.
             client = dataclasses.replace(client, is_node=True)
         self._dispatcher.opened(event.connection_id, client)
         self._authentication.opened(event.connection_id, client)

@@ -1,9 +1,9 @@
 """Decodes frames, calls handlers and sends responses, for brokers and the controller.
 
-Purpose: decode a frame, call the handler of its API key, and keep waiting requests. Invariants:
-each frame leads to exactly one effect, immediately or later, and `serve` does not raise on any
-input. Effects are stored until they are taken, so that an exception in one request does not lose
-the response to another request. Source: `kafka.server.KafkaApis.handle`.
+Purpose: decode a frame, call the handler for its API key, and store requests that are waiting.
+Invariants: each frame leads to exactly one effect, immediately or later, and `serve` does not raise
+on any input. Effects are stored until they are taken, so an exception in one request does not
+discard the response to another request. Source: `kafka.server.KafkaApis.handle`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Encode = Callable[[bytes], bytes]
 class Client:
     """A client, its address without a port, and the listener to which it is connected.
 
-    `is_node` is True for a node of the cluster that may do everything.
+    If `is_node` is True, the client is a node of the cluster and may perform every operation.
     """
 
     host: str = ""
@@ -86,8 +86,8 @@ class Dispatcher:
     """Serves the requests of one node.
 
     `context` is the first argument of handlers. `unsupported` returns the response to an
-    ApiVersions request with an unsupported version. `authorizer` decides what clients may do, or is
-    None if they may do everything. `admit` receives each decoded request and calls `handle` to
+    ApiVersions request with an unsupported version. `authorizer` decides what clients may do. If it
+    is None, they may do everything. `admit` receives each decoded request and calls `handle` to
     serve it.
     """
 
@@ -124,7 +124,7 @@ class Dispatcher:
         """Serve a request frame. The response may be sent later.
 
         `wrap`, `drops_response` and `client` are fields of `PendingRequest`. By default, the
-        client is the one that has opened the connection.
+        client is the one that opened the connection.
         """
         connection_id = event.connection_id
         try:
@@ -147,7 +147,7 @@ class Dispatcher:
         self.admit(Request(pending=pending, api=api, message=message, frame=event.frame), now_ms)
 
     def permits(self, request: Request) -> bool:
-        """Return whether the client may send a request; otherwise respond with an error code."""
+        """Return whether the client may send a request; if not, respond with an error code."""
         auth = self._auth(request.pending.client)
         try:
             for requirement in request.api.requires:
@@ -165,7 +165,7 @@ class Dispatcher:
         )
 
     def handle(self, request: Request, now_ms: int) -> None:
-        """Call the handler of a request, if the client may send the request."""
+        """Call the handler of a request if the client may send the request."""
         if not self.permits(request):
             return
         header = request.pending.header
@@ -185,7 +185,7 @@ class Dispatcher:
     def send_response(self, pending: PendingRequest, frame: bytes) -> None:
         """Send an encoded response."""
         if pending.drops_response:
-            self.close_connection(pending.connection_id, "an injected fault drops the response")
+            self.close_connection(pending.connection_id, "an injected fault dropped the response")
             return
         frame = frame if pending.wrap is None else pending.wrap(frame)
         self._effects.append(SendFrame(connection_id=pending.connection_id, frame=frame))
@@ -211,11 +211,11 @@ class Dispatcher:
             self.send_response(request.pending, frame)
 
     def add_effect(self, effect: Effect) -> None:
-        """Store an effect of another component, in the order of the effects."""
+        """Store an effect of another component, after the effects that are already stored."""
         self._effects.append(effect)
 
     def api_versions(self, frame: bytes) -> tuple[bytes, bool]:
-        """Return the response to an ApiVersions request of a client that is not authenticated.
+        """Return the response to an ApiVersions request from an unauthenticated client.
 
         The second value is False if the request was not valid. Raises: MalformedRequestError.
         """
@@ -230,8 +230,9 @@ class Dispatcher:
         return _encoded(header, response), is_valid
 
     def illegal_sasl_state(self, frame: bytes) -> bytes | None:
-        """Return the error response to a request during the authentication, if there is one.
+        """Return the error response to a request that is not allowed during authentication.
 
+        Returns None if the API or version is not supported, or if the request expects no response.
         Raises: MalformedRequestError.
         """
         header = read_prefix(Cursor(frame))
@@ -329,7 +330,7 @@ class Dispatcher:
 
 
 def _decode(api: Api[Any], frame: bytes) -> tuple[RequestHeader, Any]:
-    """Decode a request in a supported version. Raises: MalformedRequestError."""
+    """Decode a request whose version is supported. Raises: MalformedRequestError."""
     cursor = Cursor(frame)
     header = read_prefix(cursor)
     schema = request_schema(api.key, header.api_version)

@@ -65,7 +65,7 @@ class FaultGate:
                 self._held.append((action.rule, request))
             case Drop():
                 self._dispatcher.close_connection(
-                    connection_id, "an injected fault drops the request"
+                    connection_id, "an injected fault dropped the request"
                 )
             case Refuse():
                 self._dispatcher.refuse(request, action.error_code)

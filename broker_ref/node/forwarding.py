@@ -1,8 +1,8 @@
 """Forwards requests that only the controller can serve.
 
 Purpose: send a client's request to the controller in an Envelope, and return the response to the
-client. Invariants: the client receives the unchanged response of the controller, or one error code
-for the whole request. The broker retries until the controller responds or the timeout has passed.
+client. Invariants: the client receives the controller's response unchanged, or one error code for
+the whole request. The broker retries until the controller responds or the timeout expires.
 Source: KIP-590, `kafka.server.ForwardingManager`.
 """
 
@@ -73,7 +73,7 @@ class ForwardingManager:
                 self._dispatcher.send_response(request.pending, response.response_data)
             else:
                 logger.warning(
-                    "The controller rejected the forwarded request with API key %d: %s.",
+                    "The controller rejected a forwarded request with API key %d: %s.",
                     request.api.key, response.error_code.name,
                 )  # fmt: skip
                 self._give_up(request, ErrorCode.unknown_server_error)
@@ -82,7 +82,7 @@ class ForwardingManager:
             again_ms = self._now_ms() + RETRY_BACKOFF_MS
             if again_ms >= deadline_ms:
                 logger.warning(
-                    "The controller did not respond to the forwarded request with API key %d: %s.",
+                    "The controller did not respond to a forwarded request with API key %d: %s.",
                     request.api.key, reason,
                 )  # fmt: skip
                 self._give_up(request, ErrorCode.request_timed_out)

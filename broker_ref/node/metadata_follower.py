@@ -44,7 +44,7 @@ FETCH_WAIT_MS: Final = 5_000
 FETCH_BYTES_MAX: Final = 8 << 20
 FETCH_TIMEOUT_MS: Final = FETCH_WAIT_MS + 10_000
 RETRY_BACKOFF_MS: Final = 100
-"""The time before a failed request is sent again.
+"""The time before a failed request is retried.
 
 Kafka uses `controller.quorum.retry.backoff.ms`, by default 20 ms, with exponential backoff.
 """

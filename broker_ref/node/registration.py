@@ -96,21 +96,21 @@ class BrokerLifecycleManager:
         self._beats = 0
 
     def start(self, endpoints: Sequence[Endpoint]) -> None:
-        """Join the cluster with these advertised endpoints, first the one for other brokers.
+        """Join the cluster with these advertised endpoints, with the inter-broker endpoint first.
 
-        If `cluster_id` is unknown, it is first requested from the controller.
+        If `cluster_id` is unknown, the broker first requests it from the controller.
         """
         self._endpoints = endpoints
         if self.cluster_id is None:
             self._describe_cluster()
 
     def set_ready_to_unfence(self) -> None:
-        """Ask the controller to unfence the broker, which is ready to serve clients."""
+        """Ask the controller to unfence the broker, because it is ready to serve clients."""
         self.state = BrokerState.UNFENCING
         self._send_heartbeat()
 
     def begin_shutdown(self) -> None:
-        """Ask the controller for a controlled shutdown, in which it first elects other leaders."""
+        """Request a controlled shutdown, during which the controller elects other leaders."""
         if self.state in (BrokerState.UNFENCING, BrokerState.RUNNING):
             self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
             self._send_heartbeat()
@@ -205,26 +205,24 @@ class BrokerLifecycleManager:
             case ErrorCode.inconsistent_cluster_id:
                 self.failure = (
                     f"The controller at {self._controller.host}:{self._controller.port} does not "
-                    f"belong to the cluster of this broker, {self.cluster_id}. Use the "
-                    "controller of that cluster, or another data directory."
+                    f"belong to this broker's cluster, {self.cluster_id}. Connect to the "
+                    "controller of that cluster, or use another data directory."
                 )
             case ErrorCode.cluster_authorization_failed:
                 self._not_authorized()
             case other:
-                self.failure = (
-                    f"The controller rejected the registration of this broker: {other.name}."
-                )
+                self.failure = f"The controller rejected this broker's registration: {other.name}."
 
     def _not_authorized(self) -> None:
         self.failure = (
             f"The controller at {self._controller.host}:{self._controller.port} rejected this "
-            "broker (CLUSTER_AUTHORIZATION_FAILED), because the principal of the broker may not "
+            "broker (CLUSTER_AUTHORIZATION_FAILED), because the broker's principal may not "
             "perform CLUSTER_ACTION on the cluster. Add the principal to super.users of the "
             "controller and the brokers."
         )
 
     def _not_registered(self, reason: str) -> None:
-        self._report(f"The registration failed: {reason}. Retrying.")
+        self._report(f"The broker registration failed: {reason}. Retrying.")
         self._later(RETRY_BACKOFF_MS, self.register)
 
     # Heartbeats
@@ -260,7 +258,7 @@ class BrokerLifecycleManager:
         self._schedule_next_heartbeat(beat)
 
     def _handle_heartbeat_failure(self, beat: int, reason: str) -> None:
-        self._report(f"The controller does not accept heartbeats: {reason}.")
+        self._report(f"A heartbeat to the controller failed: {reason}. Retrying.")
         self._schedule_next_heartbeat(beat)
 
     def _schedule_next_heartbeat(self, beat: int) -> None:

@@ -1,7 +1,7 @@
 """Creates topics on behalf of the clients of a broker.
 
-Purpose: ask the controller in the background to create topics (internal topics, and topics that are
-created automatically). Invariant: each topic has at most one request in flight. Source:
+Purpose: ask the controller in the background to create internal topics and auto-created topics.
+Invariant: each topic has at most one request in flight. Source:
 `kafka.server.AutoTopicCreationManager`.
 """
 
@@ -64,7 +64,7 @@ class AutoTopicCreationManager:
         for topic in response.topics:
             if topic.error_code not in (ErrorCode.none, ErrorCode.topic_already_exists):
                 logger.warning(
-                    "Failed to create topic %.100r: %s: %s",
+                    "Failed to create topic %.100r: %s (%s)",
                     topic.name, topic.error_code.name, topic.error_message,
                 )  # fmt: skip
 

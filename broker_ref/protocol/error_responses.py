@@ -1,4 +1,4 @@
-"""Error responses to entire requests.
+"""Error responses that apply to an entire request.
 
 These responses are used if a request is rejected before its handler runs. An error response
 contains the same error code in every place where the client expects one. A table lists, for each
@@ -26,8 +26,8 @@ from broker_ref.protocol.writer import write_entities
 class Mirror:
     """The request array that corresponds to each array of the response.
 
-    If several names are listed, their elements are concatenated. If later
-    versions have only a top-level error code, `until` contains the last version that has the array.
+    If several names are listed, their elements are concatenated. If later versions have only a
+    top-level error code, `until` contains the last version that has the array.
     `fields` contains additional fields to copy from the request, as in `MIRRORED_FIELDS`.
     """
 
@@ -161,8 +161,8 @@ MIRRORED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The fields of a response that are copied from the request, and their names in the request.
 
-If an element of the request is not a struct, but a string or an integer (such as a group id or a
-partition), this value is copied.
+If an element of the request is a string or an integer (such as a group id or a partition) and not
+a struct, this value is copied.
 """
 
 UNKNOWN: Final = frozenset(
@@ -254,7 +254,7 @@ class _Failure:
     message: str | None
 
     def struct(self, schema: type[Any], source: object) -> Any:
-        """Return an instance of `schema` with names and ids from a part of the request."""
+        """Return an instance of `schema` with the names and ids from a part of the request."""
         values: dict[str, Any] = {}
         for described in fields_of(schema):
             sources = self.mirror.sources(described.name, self.version)

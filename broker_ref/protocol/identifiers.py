@@ -1,6 +1,6 @@
 """Topic ids: 128-bit ids that are generated and printed as in Kafka.
 
-No other module of the core imports `uuid`, which is used here only as a type; callers pass random
+No other module of the core imports `uuid`. It is used here only as a type, and callers pass random
 bytes. Invariant: `random_uuid` never returns an id that Kafka reserves, or an id that a command
 line tool would parse as an option. Source: `org.apache.kafka.common.Uuid`.
 """
@@ -22,7 +22,7 @@ _RESERVED_BELOW: Final = 100
 
 
 def random_uuid(random_bytes: Callable[[int], bytes]) -> Uuid:
-    """Return a random UUID of version 4 that is not reserved and does not start with a dash."""
+    """Return a random version 4 UUID that is not reserved and does not start with a dash."""
     while True:
         candidate = Uuid(bytes=random_bytes(16), version=4)
         if candidate.int >= _RESERVED_BELOW and not uuid_text(candidate).startswith("-"):
@@ -40,5 +40,5 @@ def uuid_from_text(text: str) -> Uuid:
         return Uuid(bytes=base64.urlsafe_b64decode(text + "=="))
     except ValueError as error:
         raise ValueError(
-            f"{text!r} is not a valid id: expected 22 characters of URL-safe base64."
+            f"{text!r} is not a valid id. Use 22 characters of URL-safe base64."
         ) from error

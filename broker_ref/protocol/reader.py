@@ -6,11 +6,11 @@ are skipped. kio's entities define the order, types, nullability and tags of the
 version. kio converts fields in milliseconds to timedeltas; in messages, these fields are integers,
 and their names end in `_ms`.
 
-Invariants: memory use is proportional to the size of the frame, even if the frame contains wrong
-lengths. Invalid bytes raise only `MalformedRequestError`. kio's own reader is not suitable, for two
-reasons. It allocates arrays according to the length in the frame, so that a frame of thirty bytes
-can abort the process. It also rejects unknown tagged fields, although the protocol requires them to
-be skipped.
+Invariants: memory use is proportional to the size of the frame, even if the frame contains
+incorrect lengths. Invalid bytes raise only `MalformedRequestError`. kio's own reader is not
+suitable, for two reasons. It allocates arrays according to the length in the frame, so that a
+30-byte frame can abort the process. It also rejects unknown tagged fields, although the protocol
+requires them to be skipped.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MessageType = TypeVar("MessageType")
 
 
 class MalformedRequestError(Exception):
-    """The bytes are not a valid request of the API and version in their header."""
+    """The bytes are not a valid request for the API and version in the header."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -97,7 +97,7 @@ class Cursor:
             if byte < 0x80:
                 return value
         raise MalformedRequestError(
-            f"{what} at position {self.position} is a varint with more than five bytes"
+            f"{what} at position {self.position} is a varint of more than five bytes"
         )
 
     def array_length(self, *, flexible: bool, what: str) -> int:
@@ -251,7 +251,7 @@ def _primitive_reader(kafka_type: str, flexible: bool, nullable: bool, what: str
         if nullable and length == -1:
             return None
         raise MalformedRequestError(
-            f"{what} at position {cursor.position} has the invalid length {length}"
+            f"{what} at position {cursor.position} has an invalid length of {length}"
         )
 
     return read

@@ -25,10 +25,10 @@ INITIAL_EPOCH: Final = 0
 """The session epoch of a full fetch request that creates a session."""
 
 FINAL_EPOCH: Final = -1
-"""The session epoch of a full fetch request that closes its session without creating one."""
+"""The session epoch of a full fetch request that closes its session without creating a new one."""
 
 MIN_EVICTION_MS: Final = 120_000
-"""Time without a request after which any new session may evict a session."""
+"""Time without a request after which a session may be evicted by any new session."""
 
 _MAX_EPOCH: Final = 2**31 - 1
 
@@ -112,7 +112,7 @@ class FetchSession:
 
 
 class FetchSessionCache:
-    """The fetch sessions of one broker, at most `slots`."""
+    """The fetch sessions of one broker, limited to `slots`."""
 
     def __init__(self, *, slots: int, random_bytes: Callable[[int], bytes]) -> None:
         self._slots = slots
@@ -233,7 +233,7 @@ class FetchSessionCache:
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the next session epoch, which wraps to 1 because 0 means a new session."""
+    """Return the next session epoch, which wraps around to 1 because 0 means a new session."""
     if epoch < 0:
         return FINAL_EPOCH
     return 1 if epoch == _MAX_EPOCH else epoch + 1

@@ -23,7 +23,7 @@ class HighWatermark:
         return max(self._log.log_start_offset, min(self._offset, self._log.log_end_offset))
 
     def maybe_increment(self, offset: int) -> bool:
-        """Increase the high watermark to `offset` if it is lower; return whether it has changed."""
+        """Increase the high watermark to at least `offset`; return whether it has changed."""
         before = self.offset
         self._offset = max(before, offset)
         self._update_log()

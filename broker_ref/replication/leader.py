@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaContext:
-    """The broker's services for replicas; `clock` returns the time of the current event."""
+    """The broker's services for its replicas; `clock` returns the time of the current event."""
 
     broker_id: int
     broker_epoch: Callable[[], int]
@@ -91,7 +91,7 @@ class Leader:
 
     @property
     def partition_epoch(self) -> int:
-        """Return the newest partition epoch in the metadata and the controller's responses."""
+        """Return the latest partition epoch from the metadata and the controller's responses."""
         return self._partition_epoch
 
     @property
@@ -105,7 +105,7 @@ class Leader:
         return len(self._state.isr) < self.effective_min_isr
 
     def remote(self, replica_id: int) -> RemoteReplica | None:
-        """Return the state of a follower, or None if the broker has no replica."""
+        """Return the state of a follower, or None if that broker has no replica."""
         return self._remotes.get(replica_id)
 
     @property
@@ -190,7 +190,7 @@ class Leader:
         if not leaving:
             return
         logger.info(
-            "%s-%d: proposing to remove replicas from the ISR %s. The replicas %s have not caught "
+            "%s-%d: proposing to remove replicas from the ISR %s. Replicas %s have not caught "
             "up for %d ms. The high watermark is %d, and the log end offset is %d",
             self._metadata.topic, self._metadata.partition, sorted(state.isr), sorted(leaving),
             self._context.replica_lag_time_max_ms, self._high_watermark.offset,
@@ -227,7 +227,7 @@ class Leader:
     def _is_about_to_join(self, remote: RemoteReplica, end_offset: int, now_ms: int) -> bool:
         """Return whether the high watermark must wait for a follower that is not in the ISR.
 
-        It must wait for a follower that has caught up. Otherwise, the high watermark could always
+        It must wait for a follower that has caught up. Otherwise, the high watermark might always
         be ahead of the follower, and the follower could never join the ISR.
         """
         return remote.is_caught_up(
@@ -295,7 +295,7 @@ class Leader:
             self._state = CommittedPartitionState(isr=frozenset(outcome.isr))
             self._partition_epoch = outcome.partition_epoch
             self.maybe_increment_high_watermark(self._context.clock())
-            # The ISR may be too small for appends with acks=all that wait for replication.
+            # The ISR may be too small for appends with acks=all that are waiting for replication.
             self._on_change()
 
     def _handle_alter_partition_error(

@@ -61,7 +61,7 @@ class DivergingEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionKey:
-    """The purgatory key of a partition, for delayed operations."""
+    """The purgatory key for the delayed operations of a partition."""
 
     topic: str
     partition: int
@@ -71,7 +71,7 @@ class Partition:
     """The replica of a partition on this broker.
 
     `on_change` is called when delayed operations must be checked. `on_storage_failure` is called
-    with the reason after the replica has resigned because its log rejects writes.
+    with the reason after the replica has resigned because its log can no longer be written.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Partition:
     def leadership_count(self) -> int:
         """Return how many times this broker has become leader.
 
-        While this number does not change, appended records are not truncated.
+        As long as this number does not change, appended records are not truncated.
         """
         return self._leadership_count
 
@@ -205,8 +205,8 @@ class Partition:
     def check_leader(self, current_leader_epoch: int) -> None:
         """Raise an error if this broker is not the leader or the leader epochs differ (KIP-320).
 
-        FENCED_LEADER_EPOCH means that the metadata of the client is outdated. UNKNOWN_LEADER_EPOCH
-        means that the metadata of the broker is outdated.
+        FENCED_LEADER_EPOCH means that the client's metadata is outdated. UNKNOWN_LEADER_EPOCH means
+        that the broker's metadata is outdated.
         """
         self._require_epoch(current_leader_epoch)
         self._require_leader()
@@ -264,8 +264,8 @@ class Partition:
     ) -> AppendResult:
         """Append a batch as the leader. Raises: ApiError, LogError.
 
-        With `all_replicas` (acks=all), at least `min.insync.replicas` replicas must be in sync,
-        limited to the number of replicas. `guard` is the result of
+        With `all_replicas` (acks=all), at least `min.insync.replicas` replicas must be in sync.
+        This minimum is limited to the number of replicas. `guard` is the result of
         `maybe_start_transaction_verification`.
         """
         return self._append_as_leader(
@@ -427,8 +427,8 @@ class Partition:
         if not self.log.config.delete:
             raise ApiError(
                 ErrorCode.policy_violation,
-                f"Records of {self._name} cannot be deleted, because the topic's cleanup.policy "
-                f"{','.join(self.log.config.cleanup_policy)} does not contain delete.",
+                f"Records of {self._name} cannot be deleted, because the topic has cleanup.policy="
+                f"{','.join(self.log.config.cleanup_policy)}. Add delete to cleanup.policy.",
             )
         target = self.high_watermark if offset == -1 else offset
         if not 0 <= target <= self.high_watermark:
@@ -475,10 +475,10 @@ class Partition:
                 self.log.delete_records_before(leader_log_start_offset)
 
     def _make_room_for_first_batch(self, records: bytes, now_ms: int) -> None:
-        """Move the start of an empty log down to the base offset of the first batch.
+        """Move the start of an empty log back to the base offset of the first batch.
 
-        After DeleteRecords, the leader's log start offset may be within a batch, which is
-        replicated completely. After the append, the log start offset is increased again.
+        After DeleteRecords, the leader's log start offset may be within a batch. The follower still
+        replicates the entire batch. After the append, the log start offset is increased again.
         """
         if len(records) < HEADER_BYTES:
             return  # The append rejects an incomplete header.
@@ -536,8 +536,8 @@ class Partition:
         This is necessary if the leader's log starts after the end of this log. Raises: LogError.
         """
         logger.warning(
-            "Truncating %s completely. The empty log starts at offset %d. The previous log start "
-            "offset was %d, and the log end offset was %d",
+            "Deleting all records of %s. The empty log starts at offset %d. Previously, the log "
+            "start offset was %d, and the log end offset was %d",
             self._name, offset, self.log.log_start_offset, self.log.log_end_offset,
         )  # fmt: skip
         with self._storage_errors():
@@ -607,12 +607,12 @@ class Partition:
 
 
 class PendingReplication:
-    """An append with acks=all that is waiting for replication up to `required_offset`."""
+    """An append with acks=all that is waiting to be replicated up to `required_offset`."""
 
     __slots__ = ("_leadership_count", "partition", "required_offset")
 
     def __init__(self, *, partition: Partition, required_offset: int) -> None:
-        """Store the current leadership; must be called in the same step as the append."""
+        """Store the current leadership count; must be called in the same step as the append."""
         self.partition = partition
         self.required_offset = required_offset
         self._leadership_count = partition.leadership_count

@@ -3,7 +3,7 @@
     state                    isr                    maximal isr, for the high watermark
     CommittedPartitionState  the committed ISR      the committed ISR
     PendingExpandIsr         the committed ISR      the committed ISR and the joining replica
-    PendingShrinkIsr         the committed ISR      the committed ISR, with the leaving replicas
+    PendingShrinkIsr         the committed ISR      the committed ISR, including leaving replicas
 
 A leader proposes a change and enters a pending state. It enters a new committed state when the
 controller accepts the change or when new metadata arrives. If the controller has rejected the
@@ -49,7 +49,7 @@ REACTIONS: Final[Mapping[ErrorCode, Reaction]] = MappingProxyType(
 
 
 def reaction_to(error_code: ErrorCode) -> Reaction:
-    """Return the reaction to an error code of AlterPartition; the default is a retry."""
+    """Return the reaction to an AlterPartition error code; the default is a retry."""
     return REACTIONS.get(error_code, Reaction.RETRY)
 
 

@@ -97,7 +97,7 @@ class ProducerIdManager:
     def _handle_response(self, response: AllocateProducerIdsResponse) -> None:
         self._is_asking = False
         if response.error_code is not ErrorCode.none:
-            logger.warning("Allocating producer ids failed: %s", response.error_code.name)
+            logger.warning("Failed to allocate producer ids: %s", response.error_code.name)
             return
         first = response.producer_id_start
         self._next_block = range(first, first + response.producer_id_len)
@@ -105,4 +105,4 @@ class ProducerIdManager:
 
     def _failed(self, reason: str) -> None:
         self._is_asking = False
-        logger.warning("Allocating producer ids failed: %s", reason)
+        logger.warning("Failed to allocate producer ids: %s", reason)

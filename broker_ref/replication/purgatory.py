@@ -28,7 +28,7 @@ class DelayedOperation(Protocol):
 
 @runtime_checkable
 class KeyedOperation(Protocol):
-    """An operation with many keys that only checks keys that have changed."""
+    """An operation with many keys, which checks only the keys that have changed."""
 
     def key_changed(self, key: Hashable) -> None:
         """Record that a key has changed; called before `try_complete`."""
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The response of an operation that raised an exception, which is a bug and is logged."""
+    """The result of an operation that raised an exception. This is a bug, and it is logged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,5 +152,5 @@ def _result_of(check: Callable[[int], object | None], now_ms: int) -> object | N
     try:
         return check(now_ms)
     except Exception:
-        logger.exception("A delayed request failed. Its client is disconnected")
+        logger.exception("A delayed request failed. Its client will be disconnected")
         return Failed()

@@ -28,7 +28,7 @@ class RemoteReplica:
     def reset(
         self, *, in_sync: bool, is_new_leader: bool, leader_end_offset: int, now_ms: int
     ) -> None:
-        """Reset the state in a new leader epoch; a member of the ISR counts as caught up."""
+        """Reset the state in a new leader epoch; a member of the ISR is considered caught up."""
         if is_new_leader:
             self.log_start_offset = UNKNOWN_OFFSET
             self.log_end_offset = UNKNOWN_OFFSET
@@ -51,8 +51,9 @@ class RemoteReplica:
         """Update the state for a fetch request; the follower has all records below `fetch_offset`.
 
         If `fetch_offset` is at least the leader's log end offset at the previous fetch request, the
-        follower was caught up at the time of that request. New records may prevent a follower from
-        ever reaching the current log end offset.
+        follower was caught up at the time of that request. This check is
+        necessary because a follower may never reach the current log end offset while records
+        arrive.
         """
         if fetch_offset >= leader_end_offset:
             self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
@@ -67,7 +68,7 @@ class RemoteReplica:
         self._last_fetch_ms = now_ms
 
     def is_caught_up(self, *, leader_end_offset: int, lag_time_max_ms: int, now_ms: int) -> bool:
-        """Return whether the follower has caught up within `replica.lag.time.max.ms`."""
+        """Return whether the follower has caught up within the last `replica.lag.time.max.ms`."""
         return (
             self.log_end_offset == leader_end_offset
             or now_ms - self.last_caught_up_ms <= lag_time_max_ms

@@ -3,8 +3,8 @@
 The fetcher sends one fetch request after another, appends the records, and truncates logs that
 diverge (KIP-101, KIP-279, KIP-595). Invariants: at most one fetch request is in flight. The
 response for a partition is ignored if the leader epoch or the log end offset has changed since the
-request, or if the partition was removed. A fetch request without changes requires no work per
-partition.
+request, or if the partition was removed. A fetch request without changes requires no
+per-partition work.
 
     error code of a partition                         action of the follower
     NONE                                              append, update the high watermark
@@ -60,7 +60,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetcherContext:
-    """The broker's services for fetchers; `clock` returns the time of the current event."""
+    """The broker's services for its fetchers; `clock` returns the time of the current event."""
 
     config: BrokerConfig
     outbox: Outbox
@@ -71,7 +71,7 @@ class FetcherContext:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _PartitionFetchState:
-    """A partition that is fetched in one leader epoch; `delay` is the timer of its backoff."""
+    """A partition that is fetched in one leader epoch; `delay` is its backoff timer."""
 
     partition: Partition
     leader_epoch: int
@@ -110,7 +110,7 @@ class ReplicaFetcher:
         return tuple(followed.partition for followed in self._followed.values())
 
     def add_partition(self, partition: Partition) -> None:
-        """Add a partition, to be fetched in its current leader epoch."""
+        """Start fetching a partition in its current leader epoch."""
         followed = _PartitionFetchState(partition=partition, leader_epoch=partition.leader_epoch)
         self.remove_partition(partition)
         self._followed[followed.session_key] = followed

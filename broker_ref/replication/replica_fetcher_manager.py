@@ -21,7 +21,7 @@ class ReplicaFetcherManager:
         self._of: dict[PartitionKey, tuple[ReplicaFetcher, Partition, int]] = {}
 
     def add_partition(self, partition: Partition, channel: Channel) -> None:
-        """Fetch a partition from a leader; has no effect if it is already fetched from there."""
+        """Fetch a partition from a leader, unless it is already being fetched from that leader."""
         found = self._of.get(partition.key)
         if found is not None:
             fetcher, followed, leader_epoch = found

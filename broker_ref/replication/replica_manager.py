@@ -7,8 +7,8 @@ Invariants:
 - After a storage failure, a replica is neither leader nor follower until the broker is restarted.
   All logs use the same storage, so the broker must then stop (`storage_failed`), as in Kafka.
 - A log is opened only if its directory contains the id of its topic. A directory with another topic
-  id remains after an interrupted deletion. It is removed if the metadata shows that this topic was
-  deleted, and renamed otherwise. Logs of unknown topics are never deleted.
+  id is left over from an interrupted deletion. It is removed if the metadata shows that this topic
+  was deleted, and renamed otherwise. Logs of unknown topics are never deleted.
 
 Source: Kafka's `ReplicaManager`.
 """
@@ -266,7 +266,7 @@ class ReplicaManager:
             self.checkpoint()
         except StorageError as error:
             logger.warning(
-                "The checkpoints could not be written. Recovery after a crash will take longer: %s",
+                "Failed to write the checkpoints, so recovery after a crash will take longer: %s",
                 error,
             )
 
@@ -303,7 +303,7 @@ class ReplicaManager:
             self._schedule.every(max(config.log_cleaner_backoff_ms, 1), self.run_compaction)
 
     def effective_configs(self, topic: Topic) -> dict[str, str]:
-        """Return the configs of a topic, including the defaults in the broker's configuration."""
+        """Return the configs of a topic, including the defaults from the broker's configuration."""
         return {**self._config.topic_config_defaults(), **topic.configs}
 
     def _log_config(self, topic_configs: Mapping[str, str]) -> LogConfig:
@@ -373,7 +373,7 @@ class ReplicaManager:
             _warn_of_stray(key, error)
 
     def _remove_log_of_other_topic(self, key: PartitionKey, *, keep: Uuid | None) -> bool:
-        """Remove a log that does not belong to the topic with the id `keep`.
+        """Remove a log unless it belongs to the topic with the id `keep`.
 
         Logs a warning and returns False if the log could not be removed. Raises: CorruptLogError if
         the topic id of the log is unreadable.
@@ -388,7 +388,7 @@ class ReplicaManager:
             else:
                 name = self._directory.rename_stray(key.topic, key.partition, unique_id=unique_id)
                 logger.warning(
-                    "The log %s-%d has the topic id %s, which the metadata does not contain. The "
+                    "The log %s-%d has topic id %s, which the metadata does not contain. The "
                     "log was renamed to %s. Remove this directory if it is not needed.",
                     key.topic, key.partition, unique_id, name,
                 )  # fmt: skip
@@ -471,7 +471,7 @@ def _marker(key: PartitionKey) -> str:
 
 def _warn_of_stray(key: PartitionKey, error: Exception) -> None:
     logger.warning(
-        "The log %s-%d of a deleted topic could not be removed. It will be removed at the "
+        "Failed to remove the log %s-%d of a deleted topic, so the broker will retry at the "
         "next startup: %s",
         key.topic, key.partition, error,
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """Select the replica from which a consumer reads (KIP-392).
 
-An in-sync replica in the rack of the client is selected. Invariant: the selected replica has the
+An in-sync replica in the client's rack is selected. Invariant: the selected replica has the
 requested offset. Source: Kafka's `ReplicaManager.findPreferredReadReplica` and
 `RackAwareReplicaSelector`.
 """

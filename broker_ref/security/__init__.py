@@ -1,7 +1,7 @@
 """Listeners, TLS settings, SASL and principals, without I/O.
 
 `configs` is the table of the security configs. `listeners` parses listener addresses, and
-`settings` the TLS and SASL settings of one listener. `sasl_server_authenticator` authenticates
-clients, with one module for each mechanism. `sasl_client_authenticator` authenticates this broker
-to other brokers.
+`settings` parses the TLS and SASL settings of one listener. `sasl_server_authenticator`
+authenticates clients; each mechanism has its own module. `sasl_client_authenticator` authenticates
+this broker to other brokers.
 """

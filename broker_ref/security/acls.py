@@ -1,6 +1,6 @@
 """Access control lists: entries, filters and an index by resource pattern.
 
-An ACL allows or denies a principal an operation on the resources that match a pattern. Sources:
+An ACL allows or denies an operation by a principal on the resources that match a pattern. Sources:
 `StandardAcl`, `AclBindingFilter`, `AclEntry` and the enums of `org.apache.kafka.common.acl` and
 `org.apache.kafka.common.resource` in Apache Kafka.
 """
@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from broker_ref.protocol.identifiers import Uuid
 
 WILDCARD: Final = "*"
-"""Any host, or in a literal pattern any resource."""
+"""Any host or, in a literal pattern, any resource."""
 
 WILDCARD_PRINCIPAL: Final = "User:*"
 CLUSTER_NAME: Final = "kafka-cluster"
@@ -25,7 +25,7 @@ CLUSTER_NAME: Final = "kafka-cluster"
 
 
 class _Code(IntEnum):
-    """A code of Kafka's protocol. Codes that Kafka does not define become UNKNOWN."""
+    """A code in Kafka's protocol. Codes that Kafka does not define become UNKNOWN."""
 
     @classmethod
     def _missing_(cls, value: object) -> Any:
@@ -47,7 +47,7 @@ class ResourceType(_Code):
 
 
 class PatternType(_Code):
-    """How the name of a pattern is compared. ANY and MATCH are valid only in filters."""
+    """How a pattern's name is matched. ANY and MATCH are valid only in filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -116,7 +116,7 @@ SUPPORTED_OPERATIONS: Final = MappingProxyType(
         ),
     }
 )
-"""The operations that responses report as authorized operations of a resource."""
+"""The operations that responses can report as authorized for each type of resource."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ class Acl:
         operation: int,
         permission_type: int,
     ) -> Self:
-        """Return the ACL with these codes of the protocol."""
+        """Return the ACL with these protocol codes."""
         return cls(
             resource_type=ResourceType(resource_type),
             resource_name=resource_name,
@@ -157,7 +157,7 @@ class Acl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
-    """A filter of ACLs (Kafka's `AclBindingFilter`). None and ANY match every value.
+    """A filter for ACLs (Kafka's `AclBindingFilter`). None and ANY match every value.
 
     With the pattern type MATCH, the filter matches the ACLs that apply to `resource_name`.
     """
@@ -172,7 +172,7 @@ class AclFilter:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether the filter contains a code that Kafka does not define."""
+        """Return whether the filter contains a code that Kafka does not define."""
         codes = (self.resource_type, self.pattern_type, self.operation, self.permission_type)
         return any(code == 0 for code in codes)
 
@@ -196,7 +196,7 @@ class AclFilter:
 
 
 def applies_to(acl: Acl, name: str) -> bool:
-    """Return whether the pattern of an ACL matches the name of a resource of its type."""
+    """Return whether an ACL's pattern matches the name of a resource of the same type."""
     if acl.pattern_type is PatternType.PREFIXED:
         return name.startswith(acl.resource_name)
     return acl.resource_name in (name, WILDCARD)
@@ -205,7 +205,7 @@ def applies_to(acl: Acl, name: str) -> bool:
 class AclCache:
     """All ACLs by id, and an index by resource pattern (Kafka's `AclCache`).
 
-    Invariant: the cache does not contain an ACL twice.
+    Invariant: the cache contains each ACL only once.
     """
 
     def __init__(self) -> None:

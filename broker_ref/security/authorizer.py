@@ -1,9 +1,9 @@
-"""The decision whether a client may perform an operation on a resource.
+"""Decide whether a client may perform an operation on a resource.
 
-The semantics are those of Kafka's `StandardAuthorizer`. Super users may do everything. Otherwise an
-ACL that denies takes precedence over ACLs that allow. If no ACL applies to the resource, for any
-principal, `allow.everyone.if.no.acl.found` decides. Sources: `StandardAuthorizerData`,
-`Authorizer.authorizeByResourceType` and `AuthHelper` in Apache Kafka.
+The semantics are those of Kafka's `StandardAuthorizer`. Super users may perform every operation.
+For other principals, DENY ACLs take precedence over ALLOW ACLs. If no ACL of any principal applies
+to the resource, `allow.everyone.if.no.acl.found` determines the result. Sources:
+`StandardAuthorizerData`, `Authorizer.authorizeByResourceType` and `AuthHelper` in Apache Kafka.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _IMPLIED_BY: Final = MappingProxyType(
         ),
     }
 )
-"""The operations of an ACL that also allow another operation. A denial implies nothing."""
+"""The operations in an ALLOW ACL that also allow each operation. A DENY ACL implies nothing."""
 
 _ERROR_CODES: Final = MappingProxyType(
     {
@@ -64,7 +64,7 @@ logger = logging.getLogger(__name__)
 
 
 def parse_super_users(text: str) -> frozenset[str]:
-    """Parse `super.users`, principals such as `User:alice` with semicolons between them.
+    """Parse `super.users`, a semicolon-separated list of principals such as `User:alice`.
 
     Raises: ValueError if an element is not a principal.
     """
@@ -115,7 +115,7 @@ class StandardAuthorizer:
         """Return whether a principal may perform an operation on any resource of a type.
 
         As in Kafka, ACLs with implied operations do not count, and the result is also True if the
-        operation is allowed on a topic with the name `hardcode`.
+        operation is allowed on a topic named `hardcode`.
         """
         if self.authorize(principal, host, operation, resource_type, "hardcode"):
             return True
@@ -151,7 +151,7 @@ def _covers(acl: Acl, operation: AclOperation) -> bool:
 
 
 def _is_dominated(acl: Acl, denied: set[tuple[PatternType, str]]) -> bool:
-    """Return whether all resources of an ACL are also denied by one of these patterns."""
+    """Return whether one of the denied patterns covers all resources of an ACL."""
     name = acl.resource_name
     if acl.pattern_type is PatternType.LITERAL:
         if name == WILDCARD:
@@ -163,7 +163,7 @@ def _is_dominated(acl: Acl, denied: set[tuple[PatternType, str]]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthHelper:
-    """The checks of one request (Kafka's `AuthHelper` with a request context).
+    """The authorization checks for one request (Kafka's `AuthHelper` with a request context).
 
     If `authorizer` is None, everything is allowed.
     """
@@ -206,7 +206,7 @@ class AuthHelper:
         return ApiError(
             _ERROR_CODES[resource_type],
             f"{self.principal} is not authorized to perform {operation.name} on "
-            f"{resource_type.name} {name!r}. Check the ACLs of this resource.",
+            f"{resource_type.name} {name!r}. Check the ACLs for this resource.",
         )
 
     def check_topic(self, operation: AclOperation, topic: str) -> None:
@@ -214,7 +214,7 @@ class AuthHelper:
         self.check(operation, ResourceType.TOPIC, topic)
 
     def authorized_operations(self, resource_type: ResourceType, name: str = CLUSTER_NAME) -> int:
-        """Return the allowed operations on a resource, as bits with the operations' codes."""
+        """Return the allowed operations on a resource as a bit field of operation codes."""
         return sum(
             1 << operation
             for operation in SUPPORTED_OPERATIONS[resource_type]
@@ -229,4 +229,4 @@ class AuthHelper:
 
 
 UNRESTRICTED: Final = AuthHelper()
-"""The checks of a request that needs no authorization."""
+"""The checks for a request that needs no authorization."""

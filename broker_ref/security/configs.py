@@ -57,20 +57,21 @@ SECURITY_CONFIGS: Final = (
     _text(
         "advertised.listeners",
         "",
-        "Addresses of the listeners that are advertised to clients; if empty, those of listeners.",
+        "Addresses that the broker advertises to clients; if empty, those in listeners.",
     ),
     _text(
         "listener.security.protocol.map",
         DEFAULT_PROTOCOL_MAP,
-        "Security protocol of each listener name.",
+        "Mapping of listener names to security protocols.",
     ),
-    _text("inter.broker.listener.name", "", "Listener that is used between brokers."),
+    _text("inter.broker.listener.name", "", "Listener for communication between brokers."),
     _text(
         "security.inter.broker.protocol",
         "PLAINTEXT",
-        "Security protocol between brokers, if inter.broker.listener.name is not set.",
+        "Security protocol for communication between brokers; used only if "
+        "inter.broker.listener.name is not set.",
     ),
-    _text("controller.listener.names", "", "Listener of the controller; if empty, PLAINTEXT."),
+    _text("controller.listener.names", "", "Listener name of the controller; if empty, PLAINTEXT."),
     _text(
         "sasl.mechanism.controller.protocol",
         "GSSAPI",
@@ -80,12 +81,12 @@ SECURITY_CONFIGS: Final = (
         name="connection.failed.authentication.delay.ms",
         type=ConfigType.INT,
         default=100,
-        doc="Time after which a connection is closed if its authentication has failed.",
+        doc="Delay before a connection is closed after a failed authentication.",
     ),
     _text(
         "ssl.client.auth",
         "none",
-        "Whether clients are asked for a certificate.",
+        "Whether the broker requires or requests a certificate from clients.",
         "required",
         "requested",
         "none",
@@ -94,7 +95,7 @@ SECURITY_CONFIGS: Final = (
     _text(
         "ssl.endpoint.identification.algorithm",
         "https",
-        "Whether a broker checks the host name of another broker; empty disables the check.",
+        "Whether a broker verifies the host name of another broker; empty disables the check.",
         "https",
         "",
     ),
@@ -103,7 +104,7 @@ SECURITY_CONFIGS: Final = (
     _secret("ssl.keystore.password", "Password of the key store; not supported for PEM."),
     _secret("ssl.key.password", "Password of the private key."),
     _secret("ssl.keystore.key", "Private key."),
-    _secret("ssl.keystore.certificate.chain", "Certificates of the private key."),
+    _secret("ssl.keystore.certificate.chain", "Certificate chain of the private key."),
     _text("ssl.truststore.type", "JKS", "Format of the trust store; only PEM is supported."),
     _text("ssl.truststore.location", "", "File that contains trusted certificates."),
     _secret("ssl.truststore.password", "Password of the trust store; not supported for PEM."),
@@ -123,26 +124,32 @@ SECURITY_CONFIGS: Final = (
     _text(
         "sasl.server.callback.handler.class",
         "",
-        "Class that validates the tokens of OAUTHBEARER; if empty, tokens are unsecured.",
+        "Class that validates OAUTHBEARER tokens; if empty, tokens are unsecured.",
     ),
-    _text("sasl.oauthbearer.jwks.endpoint.url", "", "URL of the keys of signed tokens."),
-    _milliseconds("jwks.endpoint.refresh", 3_600_000, "Time after which the keys are read again."),
-    _milliseconds("jwks.endpoint.retry.backoff", 100, "First time between failed reads."),
-    _milliseconds("jwks.endpoint.retry.backoff.max", 10_000, "Maximum time of failed reads."),
+    _text("sasl.oauthbearer.jwks.endpoint.url", "", "URL of the JWKS for signed tokens."),
+    _milliseconds("jwks.endpoint.refresh", 3_600_000, "Interval between refreshes of the JWKS."),
+    _milliseconds("jwks.endpoint.retry.backoff", 100, "Initial backoff after a failed refresh."),
+    _milliseconds(
+        "jwks.endpoint.retry.backoff.max", 10_000, "Maximum backoff after failed refreshes."
+    ),
     ConfigKey(
         name="sasl.oauthbearer.clock.skew.seconds",
         type=ConfigType.INT,
         default=30,
-        doc="Difference that is allowed between the clocks of the broker and the token's issuer.",
+        doc="Allowed difference between the clocks of the broker and of the token issuer.",
     ),
     _list(
         "sasl.oauthbearer.expected.audience",
         "",
-        "Audiences; a token must have at least one of them.",
+        "Expected audiences; a token must have at least one of them.",
     ),
-    _text("sasl.oauthbearer.expected.issuer", "", "Issuer that a token must have."),
-    _text("sasl.oauthbearer.scope.claim.name", "scope", "Claim with the scopes of a token."),
-    _text("sasl.oauthbearer.sub.claim.name", "sub", "Claim with the principal of a token."),
+    _text("sasl.oauthbearer.expected.issuer", "", "Expected issuer of tokens."),
+    _text(
+        "sasl.oauthbearer.scope.claim.name", "scope", "Claim that contains the scopes of a token."
+    ),
+    _text(
+        "sasl.oauthbearer.sub.claim.name", "sub", "Claim that contains the principal of a token."
+    ),
     ConfigKey(
         name="sasl.server.max.receive.size",
         type=ConfigType.INT,
@@ -173,7 +180,7 @@ class SecurityConfigs:
 
     @classmethod
     def from_mapping(cls, configs: Mapping[str, str]) -> SecurityConfigs:
-        """Parse configs for which `is_security_config` holds. Raises: InvalidBrokerConfigError."""
+        """Parse configs that satisfy `is_security_config`. Raises: InvalidBrokerConfigError."""
         return cls({name: _key(name).parse(text) for name, text in configs.items()})
 
     def value(
@@ -191,7 +198,7 @@ class SecurityConfigs:
         return SECURITY_KEYS[name].default
 
     def text(self, name: str, *, listener: str | None = None) -> str:
-        """Return the value of a config that is text, or an empty string."""
+        """Return the value of a config as text."""
         return str(self.value(name, listener=listener))
 
 

@@ -1,9 +1,9 @@
-"""The security of a development cluster: configs of its brokers, and settings of its clients.
+"""The security of a development cluster: the broker configs and the client settings.
 
-Clients and brokers use one listener of the brokers, and brokers use the listener of the controller,
-which is secured in the same way. There are two users: `admin`, the
-brokers' own user, and `client`. With TLS client authentication, the common name of a certificate
-is the user. Passwords appear in the values, but not in their representations.
+Clients and brokers connect to the same listener of a broker. Brokers also connect to the listener
+of the controller, which is secured in the same way. There are two users: `admin`, the brokers' own
+user, and `client`. With TLS client authentication, the common name of a certificate is the name of
+the user. Passwords appear in the values, but not in their `repr`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from broker_ref.security.settings import (
 )
 
 ADMIN: Final = "admin"
-"""The user of the brokers, which is the super user if there is an authorizer."""
+"""The user of the brokers, which is a super user if an authorizer is configured."""
 
 CLIENT: Final = "client"
 """The user in the client settings."""
@@ -53,7 +53,7 @@ class Security:
     - `mechanisms`: the SASL mechanisms; clients and brokers use the first one by default.
     - `requires_certificate`: whether clients need a certificate (`ssl.client.auth=required`).
 
-    Raises: ValueError if the values do not fit together.
+    Raises: ValueError if the values cannot be combined.
     """
 
     protocol: Literal["SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "SASL_SSL"
@@ -65,10 +65,13 @@ class Security:
         unknown = [each for each in self.mechanisms if each not in supported]
         if unknown or not self.mechanisms:
             raise ValueError(
-                f"mechanisms is {self.mechanisms}. Use one or more of {', '.join(supported)}."
+                f"Invalid mechanisms {self.mechanisms}. Use one or more of {', '.join(supported)}."
             )
         if self.requires_certificate and not self.uses_tls:
-            raise ValueError(f"A certificate cannot be required with protocol {self.protocol}.")
+            raise ValueError(
+                f"requires_certificate cannot be combined with protocol {self.protocol}, which "
+                "does not use TLS. Use SSL or SASL_SSL."
+            )
 
     @property
     def uses_tls(self) -> bool:
@@ -85,7 +88,7 @@ class Security:
 class ClientSettings:
     """What a client needs to connect to a cluster as `user`.
 
-    `ca` is the path of the CA's certificate, and `certificate` the path of a file with the
+    `ca` is the path of the CA's certificate, and `certificate` is the path of a file with the
     client's private key and certificate. Both are PEM files. Fields that do not apply are empty.
     """
 
@@ -153,9 +156,9 @@ def broker_configs(
     """Return `configs` with the security configs of the first broker of a cluster.
 
     `bound` is the address of the listener. `configs` takes precedence. The paths of the stores are
-    not used without TLS. If `configs` contains an authorizer, the brokers' user is a super user.
+    used only with TLS. If `configs` contains an authorizer, the brokers' user is a super user.
 
-    Raises: ValueError if there is an authorizer, but brokers do not log in.
+    Raises: ValueError if an authorizer is configured but brokers do not authenticate.
     """
     listener = security.protocol
     host, port = bound

@@ -1,7 +1,7 @@
-"""The addresses of clients, in the form in which ACLs contain them.
+"""Client addresses in the form that ACLs use.
 
-Source: `java.net.InetAddress.getHostAddress`, with which Kafka's authorizer compares the host of an
-ACL.
+Source: `java.net.InetAddress.getHostAddress`. Kafka's authorizer compares its result with the host
+of an ACL.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import ipaddress
 
 
 def host_address(address: str | bytes) -> str:
-    """Return the text of an IP address, which may be in network byte order, as Java writes it.
+    """Return an IP address, given as text or in network byte order, as Java prints it.
 
-    An IPv4-mapped IPv6 address becomes an IPv4 address. IPv6 addresses are not abbreviated. Other
-    text is returned as it is. Bytes that are not an IP address become an empty string.
+    An IPv4-mapped IPv6 address becomes an IPv4 address. IPv6 addresses are not abbreviated. Text
+    that is not an IP address is returned unchanged. Bytes that are not an IP address become an
+    empty string.
     """
     try:
         found = ipaddress.ip_address(address)

@@ -39,11 +39,11 @@ _RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _EDDSA: Final = "EdDSA"
 
 ALGORITHMS: Final = (*_RSA_ALGORITHMS, *(name for _, name in _CURVES.values()), _EDDSA)
-"""The accepted algorithms. `none` and algorithms with shared secrets are not among them."""
+"""The accepted algorithms. `none` and algorithms with shared secrets are not accepted."""
 
 
 class InvalidKeySetError(ValueError):
-    """The text is not a JSON Web Key Set, or contains no key that can be used."""
+    """The text is not a JSON Web Key Set, or it contains no usable key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ def parse_key_set(text: bytes) -> tuple[JsonWebKey, ...]:
 def select_key(
     keys: Sequence[JsonWebKey], *, key_id: str | None, algorithm: str
 ) -> JsonWebKey | None:
-    """Return the first key that fits the header of a token, if there is one."""
+    """Return the first key that matches the header of a token, or None."""
     return next(
         (
             key
@@ -115,7 +115,7 @@ def select_key(
 
 
 def decode_base64url(text: str) -> bytes:
-    """Decode Base64 URL without padding. Raises: ValueError."""
+    """Decode unpadded Base64 URL text. Raises: ValueError."""
     if re.fullmatch("[A-Za-z0-9_-]*", text) is None:
         raise ValueError("invalid Base64 URL encoding")
     try:
@@ -161,4 +161,4 @@ def _public_key(entry: dict[str, Any]) -> tuple[PublicKey, tuple[str, ...]]:
             return numbers.public_key(), (algorithm,)
         case "OKP" if entry["crv"] == "Ed25519":
             return ed25519.Ed25519PublicKey.from_public_bytes(data("x")), (_EDDSA,)
-    raise ValueError("unknown type of key")
+    raise ValueError("unknown key type")

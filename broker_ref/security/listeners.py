@@ -71,8 +71,8 @@ class Listeners:
     def advertised_with_ports(self, ports: dict[str, int]) -> tuple[Endpoint, ...]:
         """Return the advertised endpoints, with the inter-broker endpoint first.
 
-        `ports` contains the ports that the listeners are bound to, by listener name. They replace
-        port 0.
+        `ports` contains the ports to which the listeners are bound, keyed by listener name. They
+        replace port 0.
         """
         resolved = [
             dataclasses.replace(each, port=each.port or ports[each.listener])
@@ -142,7 +142,7 @@ def has_secured_listener(configs: SecurityConfigs) -> bool:
 
 
 def with_ports(text: str, ports: Sequence[int]) -> str:
-    """Return the value of `listeners` or `advertised.listeners` with other ports.
+    """Return the value of `listeners` or `advertised.listeners` with its ports replaced.
 
     Raises: InvalidBrokerConfigError if the text cannot be parsed.
     """
@@ -235,7 +235,7 @@ def _check_distinct(config: str, text: str, endpoints: Sequence[Endpoint]) -> No
 
 
 def _check_ports(text: str, endpoints: Sequence[Endpoint]) -> None:
-    """Check that two listeners share a port only if one has an IPv4 and one an IPv6 address."""
+    """Check that two listeners share a port only if one has an IPv4 and one has an IPv6 address."""
     for endpoint in endpoints:
         versions = [_ip_version(each.host) for each in endpoints if each.port == endpoint.port]
         if endpoint.port and len(versions) > 1 and sorted(versions) != [4, 6]:

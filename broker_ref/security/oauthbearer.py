@@ -1,9 +1,8 @@
 """OAUTHBEARER (RFC 7628), and unsecured tokens, which Kafka provides for tests.
 
 A token is a JWT whose subject is the user. An unsecured token has no signature; `signed_tokens`
-validates signed ones. Sources:
-`OAuthBearerSaslServer`, `OAuthBearerClientInitialResponse`, `OAuthBearerUnsecuredJws` and
-`OAuthBearerUnsecuredValidatorCallbackHandler` in Apache Kafka.
+validates signed tokens. Sources: `OAuthBearerSaslServer`, `OAuthBearerClientInitialResponse`,
+`OAuthBearerUnsecuredJws` and `OAuthBearerUnsecuredValidatorCallbackHandler` in Apache Kafka.
 """
 
 from __future__ import annotations
@@ -53,11 +52,11 @@ class Token:
 
 
 ValidateToken = Callable[[str, int], Token]
-"""Returns the token in a text at a time in milliseconds. Raises: InvalidTokenError."""
+"""Parses and validates a token at a time in milliseconds. Raises: InvalidTokenError."""
 
 
 def unsecured_tokens(jaas: JaasEntry) -> ValidateToken:
-    """Return the validation of unsecured tokens with the options of the login module."""
+    """Return a validator of unsecured tokens that uses the options of the login module."""
     return lambda text, now_ms: validated_token(text, jaas.options, now_ms)
 
 
@@ -74,7 +73,7 @@ class OAuthBearerSaslServer:
     def evaluate_response(self, response: bytes, now_ms: int) -> bytes:
         """Validate the client's token.
 
-        If the token is not valid, the challenge is an error in JSON, which the client confirms.
+        If the token is not valid, the challenge is an error in JSON, which the client acknowledges.
         """
         if response == CONTROL_A and self._error is not None:
             raise SaslAuthenticationError(self._error)
@@ -82,7 +81,7 @@ class OAuthBearerSaslServer:
         try:
             token = self._validate(text, now_ms)
         except InvalidTokenError as error:
-            logger.info("A token is not valid: %s", error)
+            logger.info("Rejected an invalid OAUTHBEARER token: %s", error)
             status = "invalid_token" if error.scope is None else "insufficient_scope"
             scope = "" if error.scope is None else f', "scope":"{error.scope}"'
             self._error = f'{{"status":"{status}"{scope}}}'
@@ -99,7 +98,7 @@ class OAuthBearerSaslServer:
 
 
 def validated_token(text: str, options: Mapping[str, str], now_ms: int) -> Token:
-    """Return a token after its validation. Raises: InvalidTokenError."""
+    """Validate a token and return it. Raises: InvalidTokenError."""
     claims = _claims(text)
     name = principal_claim(claims, options.get(_PRINCIPAL_CLAIM, "").strip() or "sub")
     issued, expires = seconds_claim(claims, "iat"), seconds_claim(claims, "exp")

@@ -1,7 +1,7 @@
-"""Principals: who a client is, from its certificate or its SASL login.
+"""Principals: the identity of a client, from its certificate or its SASL login.
 
 The name of a client with a certificate is the distinguished name of the certificate's subject, as
-Java prints it (RFC 2253), after `ssl.principal.mapping.rules`. Sources:
+Java prints it (RFC 2253), mapped by `ssl.principal.mapping.rules`. Sources:
 `DefaultKafkaPrincipalBuilder`, `SslPrincipalMapper` and `DefaultPrincipalData` in Apache Kafka.
 """
 
@@ -33,11 +33,11 @@ ANONYMOUS: Final = Principal("ANONYMOUS")
 # Principals in Envelope requests --------------------------------------------------------------
 
 _PRINCIPAL_VERSION: Final = b"\x00\x00"
-_END: Final = b"\x00\x00"  # Not authenticated by a delegation token, and no tagged fields.
+_END: Final = b"\x00\x00"  # Not authenticated by a delegation token; no tagged fields.
 
 
 def encode_principal(principal: Principal) -> bytes:
-    """Encode a principal as `DefaultPrincipalData` of version 0."""
+    """Encode a principal as `DefaultPrincipalData` version 0."""
     return _PRINCIPAL_VERSION + _compact(principal.type) + _compact(principal.name) + _END
 
 
@@ -95,7 +95,7 @@ _PRINTABLE: Final = frozenset(string.ascii_letters + string.digits + " '()+,-./:
 
 
 def distinguished_name(certificate: bytes) -> str:
-    """Return the subject of a certificate in DER as Java's `X500Principal.getName` does.
+    """Return a DER-encoded certificate's subject as Java's `X500Principal.getName` prints it.
 
     Raises: ValueError if the certificate cannot be decoded.
     """
@@ -141,7 +141,7 @@ class NoMatchingRuleError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MappingRule:
-    """A rule; DEFAULT if `pattern` is None. `case` is `L`, `U` or empty."""
+    """A mapping rule. It is DEFAULT if `pattern` is None. `case` is `L`, `U` or empty."""
 
     pattern: re.Pattern[str] | None = None
     replacement: str = ""
@@ -161,7 +161,7 @@ class MappingRule:
         def group(found: re.Match[str]) -> str:
             if found.group(1) is not None:
                 return found.group(1)
-            # As in Java, the longest number that is a group is used, and the rest is literal.
+            # As in Java, the longest valid group number is used. The other digits are literal.
             digits = found.group(2)
             for length in range(len(digits), 0, -1):
                 if int(digits[:length]) <= match.re.groups:

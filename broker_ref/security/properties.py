@@ -73,5 +73,5 @@ def _unescaped(text: str) -> str:
             return chr(int(escape[1:], 16))
         return _ESCAPED.get(escape, escape)
 
-    # Characters outside the BMP are two escapes.
+    # Characters outside the BMP are written as two escapes.
     return _ESCAPE.sub(replaced, text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -33,7 +33,7 @@ LOGIN_CORRELATION_ID: Final = -1
 """The correlation id of login requests, which differs from those of all other requests."""
 
 SESSION_FRACTION: Final = 0.85
-"""The part of the lifetime of a session after which the broker logs in again."""
+"""The fraction of a session's lifetime after which the broker logs in again."""
 
 TOKEN_LIFETIME_SECONDS: Final = 3600
 """Kafka's default of `unsecuredLoginLifetimeSeconds`."""
@@ -112,7 +112,7 @@ class SaslClientAuthenticator:
         )
 
     def must_log_in(self, now_ms: int) -> bool:
-        """Return whether there is no session, or the session expires soon."""
+        """Return whether there is no session or the session is about to expire."""
         return self._log_in_ms is not None and now_ms >= self._log_in_ms
 
     def receive(self, frame: bytes, now_ms: int) -> bytes | None:
@@ -133,8 +133,8 @@ class SaslClientAuthenticator:
         )
         if response.error_code is not ErrorCode.none:
             raise LoginError(
-                f"mechanism {self._mechanism} was rejected with {response.error_code.name}; "
-                f"enabled are {', '.join(response.mechanisms)}"
+                f"SASL mechanism {self._mechanism} was rejected with {response.error_code.name}; "
+                f"the enabled mechanisms are {', '.join(response.mechanisms)}"
             )
         self._tokens = self._new_tokens()
         return self._token(next(self._tokens))

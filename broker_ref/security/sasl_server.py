@@ -1,4 +1,4 @@
-"""The interface of the server side of a SASL mechanism, and the mechanism PLAIN.
+"""The interface of the server side of a SASL mechanism, and the PLAIN mechanism.
 
 A mechanism evaluates the tokens of a client and returns its challenges. Sources:
 `javax.security.sasl.SaslServer`, `PlainSaslServer` and `PlainServerCallbackHandler`.
@@ -19,9 +19,9 @@ class SaslAuthenticationError(Exception):
 
 
 class SaslError(Exception):
-    """The authentication has failed. The client receives a general message.
+    """The authentication has failed. The client receives a generic message.
 
-    This message may reveal, for example, whether a user exists.
+    The message of this exception may reveal, for example, whether a user exists.
     """
 
 
@@ -41,7 +41,7 @@ class SaslServer(Protocol):
 
 
 class PlainSaslServer:
-    """The mechanism PLAIN (RFC 4616). The users are the options `user_NAME` of the login module."""
+    """The PLAIN mechanism (RFC 4616). The login module options `user_NAME` define the users."""
 
     def __init__(self, jaas: JaasEntry) -> None:
         self.is_complete = False
@@ -72,7 +72,7 @@ class PlainSaslServer:
 
 
 def check_authorization_id(requested: str, username: str) -> None:
-    """Raise SaslAuthenticationError if the client requests another authorization id."""
+    """Raise SaslAuthenticationError if the client requests the id of a different user."""
     if requested and requested != username:
         raise SaslAuthenticationError(
             "Authentication failed: Client requested an authorization id that is different from "

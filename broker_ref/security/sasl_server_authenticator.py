@@ -1,8 +1,8 @@
 """Authenticates a client of a SASL listener (Kafka's `SaslServerAuthenticator`).
 
 Before a client is authenticated, it can only request the API versions, choose a mechanism with
-SaslHandshake, and send the tokens of the mechanism. After SaslHandshake version 0 the tokens are
-frames without headers; from version 1 on they are SaslAuthenticate requests. A client can
+SaslHandshake, and send the tokens of the mechanism. After SaslHandshake version 0, the tokens are
+frames without headers. From version 1 on, they are SaslAuthenticate requests. A client can
 authenticate again on the same connection, as the same principal with the same mechanism (KIP-368).
 Invariant: `receive` does not raise on any input.
 """
@@ -104,13 +104,13 @@ class Session:
 
 
 class RequestResponder(Protocol):
-    """Answers requests that are not part of SASL. Both methods raise MalformedRequestError."""
+    """Responds to requests that are not part of SASL. Both methods raise MalformedRequestError."""
 
     def api_versions(self, frame: bytes) -> tuple[bytes, bool]:
         """Return the response to an ApiVersions request, and whether the request was valid."""
 
     def illegal_sasl_state(self, frame: bytes) -> bytes | None:
-        """Return the error response to a request that is not allowed, if there is one."""
+        """Return the error response to a request that is not allowed, or None."""
 
 
 SaslServers = Callable[[str], SaslServer]
@@ -163,7 +163,7 @@ class SaslServerAuthenticator:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether the client is authenticated and is not authenticating again."""
+        """Return whether the client is authenticated and is not re-authenticating."""
         return self.state is SaslState.COMPLETE
 
     def is_expired(self, now_ms: int) -> bool:
@@ -172,7 +172,7 @@ class SaslServerAuthenticator:
         return expires_ms is not None and now_ms > expires_ms
 
     def begin_reauthentication(self, now_ms: int) -> bool:
-        """Begin to authenticate again, with a SaslHandshake request that `receive` gets next.
+        """Begin a re-authentication. `receive` must be called with the SaslHandshake request next.
 
         Return False if the session does not expire, or if the last re-authentication began less
         than a second ago.

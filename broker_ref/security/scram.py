@@ -130,7 +130,7 @@ class ScramSaslServer:
         return first.encode()
 
     def _auth_info(self, normalized_name: str) -> tuple[bytes, bytes, bytes, int] | None:
-        del normalized_name  # Kafka does not normalize the names of users.
+        del normalized_name  # Kafka does not normalize user names.
         found = self._credential(self._username)
         if found is None:
             return None

@@ -56,7 +56,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """The TLS settings of a listener, which are also those of a broker as a client."""
+    """The TLS settings of a listener. The broker also uses them when it connects as a client."""
 
     key_store: Store
     trust_store: Store | None
@@ -146,7 +146,7 @@ def listener_settings(configs: SecurityConfigs, endpoint: Endpoint) -> ListenerS
 def node_settings(configs: SecurityConfigs, listener: ListenerSettings, name: str) -> NodeSettings:
     """Return the settings for connections to this listener of other nodes.
 
-    `name` is the config with the SASL mechanism. Raises: InvalidBrokerConfigError.
+    `name` is the config that contains the SASL mechanism. Raises: InvalidBrokerConfigError.
     """
     if listener.sasl is None:
         return NodeSettings(tls=listener.tls, mechanism=None, jaas=None)
@@ -168,7 +168,9 @@ def node_settings(configs: SecurityConfigs, listener: ListenerSettings, name: st
     if missing:
         name = listener_config("sasl.jaas.config", listener.endpoint.listener, mechanism)
         raise InvalidBrokerConfigError(
-            name, f"{name} has no option {missing[0]!r}, which brokers need to log in."
+            name,
+            f"The login module in {name} has no option {missing[0]!r}, which brokers need to log "
+            "in. Add the option.",
         )
     return NodeSettings(tls=listener.tls, mechanism=mechanism, jaas=jaas)
 
@@ -250,8 +252,8 @@ def _sasl(configs: SecurityConfigs, listener: str) -> SaslSettings:
         name = "sasl.enabled.mechanisms"
         raise InvalidBrokerConfigError(
             name,
-            f"{name} of listener {listener} is {','.join(enabled)!r}. Use one or more of "
-            f"{','.join(MECHANISMS)}.",
+            f"Invalid value {','.join(enabled)!r} for {name} of listener {listener}. Use one or "
+            f"more of {','.join(MECHANISMS)}.",
         )
     return SaslSettings(
         mechanisms={
@@ -273,7 +275,7 @@ def _mechanism(configs: SecurityConfigs, listener: str, mechanism: str) -> Mecha
     if handler and not is_signed:
         raise InvalidBrokerConfigError(
             name,
-            f"{name} is {handler}, but broker_ref supports only {_TOKEN_HANDLERS[0]}, for "
+            f"{name} is {handler}, but broker_ref supports only {_TOKEN_HANDLERS[0]}, and only for "
             f"{OAUTHBEARER}.",
         )
     return MechanismSettings(
@@ -326,7 +328,8 @@ def _jaas(configs: SecurityConfigs, listener: str, mechanism: str) -> JaasEntry:
     text = str(configs.values.get(name, ""))
     if not text:
         raise InvalidBrokerConfigError(
-            name, f"Mechanism {mechanism} needs {name}, for example '{login_module} required;'."
+            name,
+            f"SASL mechanism {mechanism} needs {name}, for example '{login_module} required;'.",
         )
     try:
         entry = parse_jaas(text)

@@ -1,9 +1,9 @@
 """Signed OAUTHBEARER tokens (Kafka's `OAuthBearerValidatorCallbackHandler`).
 
 A token is a JWT whose signature is verified with the keys of a JSON Web Key Set (JWKS). A token
-with an unknown key id requests new keys, at most once a minute for each key id, and is rejected.
-Sources: `BrokerJwtValidator`, `ClaimValidationUtils` and `RefreshingHttpsJwks` in Apache Kafka, and
-`JwtConsumer` in jose4j.
+with an unknown key id is rejected and triggers a refresh of the keys, at most once a minute for
+each key id. Sources: `BrokerJwtValidator`, `ClaimValidationUtils` and `RefreshingHttpsJwks` in
+Apache Kafka, and `JwtConsumer` in jose4j.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from broker_ref.security.settings import TokenSettings
 MISSING_KEY_IDS_MAX: Final = 16
 MISSING_KEY_ID_LENGTH_MAX: Final = 1000
 MISSING_KEY_ID_MS: Final = 60_000
-"""The time in which a missing key id does not request new keys again."""
+"""The time during which a missing key id does not trigger another refresh of the keys."""
 
 
 class KeyCache:
-    """The current keys. `request_refresh` is called if a token needs a key that is not known."""
+    """The current keys. `request_refresh` is called if a token needs an unknown key."""
 
     def __init__(self) -> None:
         self.request_refresh: Callable[[], None] = lambda: None
@@ -72,7 +72,7 @@ class SignedTokenValidator:
         self._keys = keys
 
     def __call__(self, text: str, now_ms: int) -> Token:
-        """Return a token after its validation. Raises: InvalidTokenError."""
+        """Validate a token and return it. Raises: InvalidTokenError."""
         parts = text.split(".")
         if len(parts) != 3 or not all(parts):
             raise InvalidTokenError("a signed JWT must have 3 parts")
@@ -82,7 +82,7 @@ class SignedTokenValidator:
         self._check_audience(claims)
         issuer = self._settings.issuer
         if issuer and claims.get("iss") != issuer:
-            raise InvalidTokenError("the claim 'iss' is not the expected issuer")
+            raise InvalidTokenError("the 'iss' claim is not the expected issuer")
         self._check_scopes(claims)
         subject = principal_claim(claims, self._settings.sub_claim)
         return Token(principal_name=subject.strip(), expires_ms=expires * 1000)
@@ -97,7 +97,7 @@ class SignedTokenValidator:
             raise InvalidTokenError("the header contains unknown critical parameters or no key id")
         key = self._keys.find(key_id, algorithm, now_ms)
         if key is None:
-            raise InvalidTokenError(f"there is no key for algorithm {algorithm}, id {key_id!r:.40}")
+            raise InvalidTokenError(f"there is no {algorithm} key with id {key_id!r:.40}")
         try:
             signature = decode_base64url(parts[2])
         except ValueError as error:
@@ -109,7 +109,7 @@ class SignedTokenValidator:
         issued, expires, begins = (seconds_claim(claims, name) for name in ("iat", "exp", "nbf"))
         skew, now = self._settings.clock_skew_seconds, now_ms // 1000
         if issued is None or expires is None:
-            raise InvalidTokenError("the claim 'iat' or 'exp' is missing")
+            raise InvalidTokenError("the 'iat' or 'exp' claim is missing")
         if now - skew >= int(expires):
             raise InvalidTokenError("the token has expired")
         if begins is not None and (now + skew < int(begins) or expires < begins):
@@ -125,16 +125,16 @@ class SignedTokenValidator:
             return
         found = [audience] if isinstance(audience, str) else audience
         if not isinstance(found, list) or not any(each in expected for each in found):
-            raise InvalidTokenError("the claim 'aud' does not contain an expected audience")
+            raise InvalidTokenError("the 'aud' claim does not contain an expected audience")
 
     def _check_scopes(self, claims: Mapping[str, Any]) -> None:
         name = self._settings.scope_claim
         scope = claims.get(name)
         scopes = [scope] if isinstance(scope, str) else scope if isinstance(scope, list) else []
         if not all(isinstance(each, str) and each.strip() for each in scopes):
-            raise InvalidTokenError(f"the claim '{name}' contains a value that is not a scope")
+            raise InvalidTokenError(f"the '{name}' claim contains a value that is not a scope")
         if len({each.strip() for each in scopes}) != len(scopes):
-            raise InvalidTokenError(f"the claim '{name}' contains a scope twice")
+            raise InvalidTokenError(f"the '{name}' claim contains a scope twice")
 
 
 def _object(part: str) -> dict[str, Any]:

@@ -4,8 +4,8 @@ Purpose: a leader verifies its partition before a producer begins a transaction 
 with transaction version 2, the request also adds the partition. Invariants: each coordinator has at
 most one request in flight, which contains at most one verification per transactional id. Each
 verification completes once. Source: Kafka's `AddPartitionsToTxnManager`. In Kafka, a new
-verification of a transactional id makes the older one fail. In this broker, the new verification
-waits.
+verification of a transactional id causes the pending one to fail. In this broker, the new
+verification waits.
 """
 
 from __future__ import annotations

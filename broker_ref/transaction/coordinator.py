@@ -3,7 +3,7 @@
 Purpose: find the shard of a transactional id, write state changes, send the transaction markers
 when the prepared state is replicated, and complete the transaction afterwards. The coordinator also
 aborts transactions that time out, removes expired transactional ids, and loads and unloads
-partitions of `__transaction_state` when the leadership changes. Requests are rejected if this
+partitions of `__transaction_state` when leadership changes. Requests are rejected if this
 broker is not the coordinator or is loading the partition.
 
 Invariants: the partition of a transactional id is its Java hash modulo the number of partitions. A
@@ -94,7 +94,7 @@ class _NoProducerIdError(ApiError):
 
 
 class TransactionCoordinator:
-    """The transactional ids whose partition of `__transaction_state` this broker leads."""
+    """The transactional ids that this broker coordinates."""
 
     def __init__(
         self,
@@ -220,7 +220,10 @@ class TransactionCoordinator:
     # Finding the coordinator
 
     def coordinator(self, transactional_id: str) -> int | None:
-        """Return the coordinator of an id, or None if `__transaction_state` does not exist."""
+        """Return the coordinator of a transactional id.
+
+        Returns None if `__transaction_state` does not exist.
+        """
         index = self.partition_for(transactional_id)
         found = self._metadata.partition(TRANSACTION_STATE_TOPIC, index)
         return found.leader if found is not None else None
@@ -264,7 +267,7 @@ class TransactionCoordinator:
         if entry is None:
             raise ApiError(
                 ErrorCode.invalid_producer_id_mapping,
-                f"The transactional id {transactional_id!r} has no producer id. Send "
+                f"Transactional id {transactional_id!r} has no producer id. Send "
                 "InitProducerId first.",
             )
         return shard, entry
@@ -344,7 +347,8 @@ class TransactionCoordinator:
             )
         if request.keeps_prepared_transaction:
             raise ApiError(
-                ErrorCode.unsupported_version, "Keeping prepared transactions is not supported."
+                ErrorCode.unsupported_version,
+                "Keeping prepared transactions (KeepPreparedTxn) is not supported.",
             )
         if request.enables_two_phase_commit:
             return NO_TIMEOUT_MS
@@ -474,7 +478,7 @@ class TransactionCoordinator:
             self._write(shard, entry, value, now_ms)
         except ApiError as error:
             logger.info(
-                "Failed to write the completed transaction of %.100r. Retrying: %s",
+                "Failed to complete the transaction of transactional id %.100r. Retrying: %s",
                 entry.name,
                 error,
             )
@@ -525,11 +529,14 @@ class TransactionCoordinator:
                 try:
                     self._abort(shard, entry, now_ms)
                     logger.info(
-                        "Aborting the transaction of %.100r, which exceeded its timeout", entry.name
+                        "Aborting the transaction of transactional id %.100r, because it timed out",
+                        entry.name,
                     )
                 except ApiError as error:
                     logger.warning(
-                        "Failed to abort the transaction of %.100r: %s", entry.name, error
+                        "Failed to abort the transaction of transactional id %.100r: %s",
+                        entry.name,
+                        error,
                     )
 
     def remove_expired_transactional_ids(self, now_ms: int) -> None:
@@ -545,7 +552,7 @@ class TransactionCoordinator:
                 shard.write_tombstones(due, now_ms)
             except ApiError as error:
                 logger.warning(
-                    "Failed to remove expired transactional ids of partition %d: %s",
+                    "Failed to remove expired transactional ids from partition %d: %s",
                     shard.partition.key.partition, error,
                 )  # fmt: skip
 
@@ -563,7 +570,7 @@ class TransactionCoordinator:
         if entry is None:
             raise ApiError(
                 ErrorCode.transactional_id_not_found,
-                f"There is no transactional id {transactional_id!r}.",
+                f"Transactional id {transactional_id!r} does not exist.",
             )
         return entry.current, frozenset(entry.unmarked)
 

@@ -58,7 +58,7 @@ class PendingCompleteTxn:
 
     @property
     def is_pending(self) -> bool:
-        """Whether this broker must still complete the transaction."""
+        """Return whether this broker must still complete the transaction."""
         return not self.is_over and self.shard.is_active
 
 
@@ -197,13 +197,13 @@ class TransactionMarkerChannelManager:
         elif error_code in _FENCED_ERRORS:
             pending.is_over = True
             logger.warning(
-                "Another coordinator completes the transaction of %.100r, because %s-%d returned "
-                "%s",
+                "Stopped sending the markers of transactional id %.100r, because %s-%d returned "
+                "%s. A newer coordinator or producer epoch completes the transaction",
                 pending.entry.name, key.topic, key.partition, error_code.name,
             )  # fmt: skip
         else:
             logger.info(
-                "Failed to write the marker of %.100r to %s-%d. Retrying: %s",
+                "Failed to write the marker of transactional id %.100r to %s-%d. Retrying: %s",
                 pending.entry.name, key.topic, key.partition,
                 "the response contains no result" if error_code is None else error_code.name,
             )  # fmt: skip

@@ -102,7 +102,7 @@ def decode_value(data: bytes) -> Transaction:
     try:
         version = cursor.fixed(_INT16, "the version")
         if version not in VALUE_VERSIONS:
-            raise UnreadableTransactionError(f"a value has the unknown version {version}")
+            raise UnreadableTransactionError(f"the value has the unknown version {version}")
         return _read_value(cursor, flexible=version >= FIRST_FLEXIBLE_VALUE_VERSION)
     except (MalformedRequestError, UnicodeDecodeError, ValueError) as error:
         raise UnreadableTransactionError(f"invalid value {data[:100]!r}: {error}") from error

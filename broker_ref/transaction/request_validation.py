@@ -62,7 +62,7 @@ class TransactionMetadata:
             raise ApiError(
                 ErrorCode.concurrent_transactions,
                 f"Transactional id {self.name!r} is changing from state "
-                f"{self.current.state.title} to {self.pending.state.title}.",
+                f"{self.current.state.title} to {self.pending.state.title}. Retry later.",
             )
 
 
@@ -77,7 +77,7 @@ def initialize(
     generate_producer_id: DrawProducerId,
     now_ms: int,
 ) -> Transaction | None:
-    """Return the next value for a producer that starts.
+    """Return the next value for a producer that sends InitProducerId.
 
     Return None if an open transaction must be aborted first.
     """
@@ -88,7 +88,8 @@ def initialize(
     if current.state in PREPARED:
         raise ApiError(
             ErrorCode.concurrent_transactions,
-            f"The transaction of {entry.name!r} is in state {current.state.title}.",
+            f"The transaction of transactional id {entry.name!r} is in state "
+            f"{current.state.title}. Retry when it is completed.",
         )
     if current.state is TransactionState.ONGOING:
         return None
@@ -254,7 +255,7 @@ def fence(
     generate_producer_id: DrawProducerId,
     now_ms: int,
 ) -> Transaction:
-    """Return the aborted state of an open transaction that the coordinator fences."""
+    """Return the prepared abort of an open transaction, which also fences its producer."""
     if transaction_version < FIRST_VERSION_OF_EPOCH_BUMPS:
         return prepare_fence_producer_epoch(entry.current, now_ms=now_ms)
     return _prepared(entry, commit=False, generate_producer_id=generate_producer_id, now_ms=now_ms)
@@ -265,7 +266,7 @@ def _prepared(
 ) -> Transaction:
     """Return the prepared transaction with the next epoch.
 
-    If the epochs are exhausted, it contains a new producer id.
+    If the epochs are exhausted, the transaction contains a new producer id.
     """
     exhausted = entry.current.is_epoch_exhausted
     return prepare_abort_or_commit(
@@ -313,22 +314,23 @@ def _prepared_error(entry: TransactionMetadata, *, commit: bool) -> ApiError:
 def _concurrent_transactions(entry: TransactionMetadata) -> ApiError:
     return ApiError(
         ErrorCode.concurrent_transactions,
-        f"The transaction of {entry.name!r} is in state {entry.current.state.title}.",
+        f"The transaction of transactional id {entry.name!r} is in state "
+        f"{entry.current.state.title}. Retry when it is completed.",
     )
 
 
 def _invalid_state(entry: TransactionMetadata, *, commit: bool) -> ApiError:
     return ApiError(
         ErrorCode.invalid_txn_state,
-        f"The transaction of {entry.name!r} is in state {entry.current.state.title} and cannot "
-        f"be {'committed' if commit else 'aborted'}.",
+        f"The transaction of transactional id {entry.name!r} is in state "
+        f"{entry.current.state.title} and cannot be {'committed' if commit else 'aborted'}.",
     )
 
 
 def _wrong_producer_id(entry: TransactionMetadata, producer: ProducerIdAndEpoch) -> ApiError:
     return ApiError(
         ErrorCode.invalid_producer_id_mapping,
-        f"The producer id of {entry.name!r} is {entry.current.producer_id}, not "
+        f"The producer id of transactional id {entry.name!r} is {entry.current.producer_id}, not "
         f"{producer.producer_id}.",
     )
 
@@ -337,6 +339,7 @@ def _fenced(entry: TransactionMetadata, producer_id: int, producer_epoch: int) -
     current = entry.current
     return ApiError(
         ErrorCode.producer_fenced,
-        f"Producer {producer_id} with epoch {producer_epoch} is fenced. The current producer of "
-        f"{entry.name!r} is {current.producer_id} with epoch {current.producer_epoch}.",
+        f"Producer id {producer_id} with epoch {producer_epoch} is fenced. Transactional id "
+        f"{entry.name!r} now has producer id {current.producer_id} with epoch "
+        f"{current.producer_epoch}.",
     )

@@ -36,7 +36,7 @@ class ShardState(Enum):
 
 
 class Shard:
-    """The transactional ids of one partition, initially empty and in state LOADING.
+    """The transactional ids of one partition. A new shard is empty and in state LOADING.
 
     `coordinator_epoch` is the leader epoch in which this broker loaded the partition. Partition
     leaders reject markers with an older coordinator epoch.
@@ -60,7 +60,7 @@ class Shard:
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker has loaded the partition and still leads it."""
+        """Return whether this broker has loaded the partition and still leads it."""
         return self.state is ShardState.ACTIVE
 
     def write(

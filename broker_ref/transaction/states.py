@@ -34,7 +34,7 @@ class TransactionState(Enum):
 
     @property
     def title(self) -> str:
-        """The name in responses to clients, such as `PrepareCommit`."""
+        """Return the name in responses to clients, such as `PrepareCommit`."""
         return self.name.title().replace("_", "")
 
 

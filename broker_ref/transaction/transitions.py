@@ -40,7 +40,7 @@ class Transaction:
 
     `previous_producer_id` is the producer id before the last transition. `next_producer_id` is the
     producer id that the producer receives while the markers still contain the current one.
-    `last_producer_epoch` is the previous producer epoch, whose owner can retry the last epoch bump.
+    `last_producer_epoch` is the previous epoch. A producer with it can retry the last epoch bump.
     Missing values are -1. `partitions` are the partitions of an open or prepared transaction.
     `client_transaction_version` is the transaction version of the last request.
     """
@@ -59,17 +59,17 @@ class Transaction:
 
     @property
     def is_epoch_exhausted(self) -> bool:
-        """Whether the epochs of this producer id are exhausted."""
+        """Return whether the epochs of this producer id are exhausted."""
         return self.producer_epoch >= LAST_PRODUCERS_EPOCH
 
     @property
     def is_two_phase_commit(self) -> bool:
-        """Whether transactions never time out. An external coordinator ends them (KIP-939)."""
+        """Return whether transactions are ended externally and never time out (KIP-939)."""
         return self.timeout_ms == NO_TIMEOUT_MS
 
     @property
     def bumps_epochs(self) -> bool:
-        """Whether each transaction of the client has its own epoch."""
+        """Return whether each transaction of the client has its own epoch."""
         return self.client_transaction_version >= FIRST_VERSION_OF_EPOCH_BUMPS
 
 
@@ -86,7 +86,7 @@ def new_transactional_id(producer_id: int, *, timeout_ms: int, now_ms: int) -> T
 def prepare_increment_producer_epoch(
     current: Transaction, *, timeout_ms: int, expected_epoch: int | None, now_ms: int
 ) -> Transaction:
-    """Return the id with the next epoch, after the producer has started or has had an error.
+    """Return the transactional id with the next epoch, after the producer has sent InitProducerId.
 
     A producer that sends the previous epoch is retrying its request, and receives the current
     epoch.
@@ -132,7 +132,7 @@ def prepare_producer_id_rotation(
     keeps_last_epoch: bool,
     now_ms: int,
 ) -> Transaction:
-    """Return the transactional id with a new producer id. The old one's epochs are exhausted."""
+    """Return the transactional id with a new producer id, because the epochs are exhausted."""
     last_epoch = current.producer_epoch if keeps_last_epoch else NO_PRODUCER_EPOCH
     return _step(
         current,
@@ -231,7 +231,7 @@ def prepare_dead(current: Transaction) -> Transaction:
 
 
 def _step(current: Transaction, state: TransactionState, **changed: Any) -> Transaction:
-    assert state in TARGETS[current.state], f"{current.state.title} to {state.title} is invalid"
+    assert state in TARGETS[current.state], f"invalid {current.state.title} -> {state.title}"
     return dataclasses.replace(
         current, state=state, previous_producer_id=current.producer_id, **changed
     )
