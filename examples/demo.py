@@ -86,13 +86,13 @@ def run(script: str, *arguments: str, kill_in_commit: bool = False) -> int:
             batch = re.match(r"batch \d+: (\d+) lines read", line)
             rows += int(batch[1]) if batch else 0
         if process.wait() != (-signal.SIGKILL if kill_in_commit else 0):
-            sys.exit(f"{script} ended with the unexpected status {process.returncode}.")
+            sys.exit(f"{script} exited with the unexpected status {process.returncode}.")
     return rows
 
 
 @contextmanager
 def blocking_in_commit(enabled: bool) -> Iterator[Path]:
-    """Make queries block during a commit; yield the path of a file that then appears."""
+    """Make queries block during a commit. Yield the path of the file that such a query creates."""
     with tempfile.TemporaryDirectory(prefix="pyspark-kafka-demo-") as directory:
         if enabled:
             os.environ["PYSPARK_KAFKA_FAILPOINTS"] = "examples.crash:in_commit"
@@ -184,7 +184,7 @@ def main() -> None:
     ):
         bootstrap_servers = cluster.bootstrap_servers
         checkpoint = Path(directory, "checkpoint")
-        announce(f"A reference broker runs at {bootstrap_servers}")
+        announce(f"A reference broker is running at {bootstrap_servers}")
         announce("A batch job writes three log files to topics")
         run("write_logs.py", bootstrap_servers)
 
@@ -229,7 +229,7 @@ def main() -> None:
     print(f"    alerts written            {alerts.total()}")
     print(f"    time                      {time.monotonic() - started:.0f} s")
     if rows_written != lines_in_files or found != expected or alerts != expected_of_all:
-        sys.exit("A line or an alert is missing or duplicated. This is a bug, please report it.")
+        sys.exit("A line or an alert is missing or duplicated. This is a bug. Please report it.")
     print("    No line is missing or counted twice, and every alert was written exactly once.")
 
 

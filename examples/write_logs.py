@@ -15,7 +15,7 @@ DATA = Path(__file__).parent / "data"
 LOGS = {
     "ssh-log": ("OpenSSH_2k.log", r"sshd\[(\d+)\]"),  # the process id of the connection
     "hdfs-log": ("HDFS_2k.log", r"(blk_-?\d+)"),  # the block id
-    "apache-log": ("Apache_2k.log", r"\[client ([^\]]+)\]"),  # the client, if the line names one
+    "apache-log": ("Apache_2k.log", r"\[client ([^\]]+)\]"),  # the client, if the line contains one
 }
 
 

@@ -86,7 +86,7 @@ class Output:
 
     @property
     def rows(self) -> list[list[str]]:
-        """The fields of each line of stdout, which are separated by white space."""
+        """The fields of each line of stdout, split at white space."""
         return [line.split() for line in self.lines]
 
     @property
@@ -136,7 +136,7 @@ class KafkaTools:
         ]
 
     def java_program(self, program: Path, *arguments: str, jars: Sequence[Path] = ()) -> list[str]:
-        """Return the command line of a Java program in one source file, with Kafka's classes."""
+        """Return the command line that runs a single-file Java program with Kafka's classes."""
         class_path = os.pathsep.join([self._class_path, *map(str, jars)])
         logging = f"-Dlog4j2.configurationFile={self._logging}"
         return [self._java, *_JVM_OPTIONS, logging, "-cp", class_path, str(program), *arguments]

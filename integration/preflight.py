@@ -19,8 +19,8 @@ def python_problem(version: "tuple[int, int]") -> "str | None":
     if OLDEST_PYTHON <= version <= NEWEST_PYTHON:
         return None
     return (
-        f"pyspark-kafka needs Python 3.11 to 3.13, but this is {version[0]}.{version[1]}: "
-        "install a supported version and run 'make PYTHON=python3.11 ...'"
+        f"pyspark-kafka requires Python 3.11 to 3.13, but this is Python {version[0]}.{version[1]}."
+        " Install a supported version and run 'make PYTHON=python3.11 ...'."
     )
 
 
@@ -29,14 +29,14 @@ def java_problem(version_output: "str | None") -> "str | None":
 
     `version_output` is the output of `java -version`, or None if there is no `java`.
     """
-    remedy = "install a JDK or JRE 17 (such as openjdk-17-jre-headless) and put it on PATH"
+    remedy = "Install a JDK or JRE 17 (such as openjdk-17-jre-headless) and put it on the PATH."
     if version_output is None:
-        return "Spark needs Java 17 or 21 and there is no 'java' on PATH: " + remedy
+        return "Spark requires Java 17 or 21, but there is no 'java' on the PATH. " + remedy
     match = re.search(r'version "(\d+)', version_output)
     if match is None:
-        return "Spark needs Java 17 or 21 but 'java -version' does not run: " + remedy
+        return "Spark requires Java 17 or 21, but 'java -version' fails. " + remedy
     if int(match.group(1)) not in JAVA_VERSIONS:
-        return f"Spark needs Java 17 or 21 but 'java' is version {match.group(1)}: {remedy}"
+        return f"Spark requires Java 17 or 21, but 'java' is version {match.group(1)}. {remedy}"
     return None
 
 

@@ -3,9 +3,9 @@
     python -m integration.pyspark_bytecode
 
 Each Python process of Spark imports PySpark from `pyspark.zip`, which contains only sources, and
-compiles them again. With bytecode in the archives of the test environment, such a process starts
-almost a second of CPU time earlier. Benchmarks use another environment. Invariant: an archive is
-replaced as a whole, and its sources stay in it.
+compiles them again. With bytecode in the archives of the test environment, the start of such a
+process takes almost a second less CPU time. Benchmarks use a different environment. Invariant: an
+archive is replaced as a whole, and its sources stay in it.
 """
 
 from __future__ import annotations

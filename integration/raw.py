@@ -3,7 +3,7 @@
 A test sends a request entity and gets the response entity, or it sends arbitrary bytes. `request`
 builds a request for any API and version from plain values, so that a test can iterate over
 versions. Invariant: a connection sends one request at a time, without retries and without routing.
-Depends neither on the connector nor on the reference broker; it uses only kio's schemas.
+This module depends neither on the connector nor on the reference broker, but only on kio's schemas.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def encode_request(entity: RequestPayload, correlation_id: int, client_id: str |
 
 
 def decode_response(entity: RequestPayload, frame: bytes, correlation_id: int) -> Any:
-    """Decode the response frame to the request `entity`."""
+    """Decode the frame of the response to the request `entity`."""
     response_type = load_response_from_request(entity)
     header, size = entity_reader(response_type.__header_schema__)(frame, 0)
     if header.correlation_id != correlation_id:
@@ -164,7 +164,7 @@ def api_key(api: str) -> int:
 
 
 def request(api: str, version: int, /, **fields: Plain) -> RequestPayload:
-    """Return a request of an API and version. Omitted fields have the defaults of the schema.
+    """Return a request for this API and version. Omitted fields have the defaults of the schema.
 
     Pass nested entities as mappings, and durations in milliseconds. Raises `TypeError` if the
     version does not have a given field.

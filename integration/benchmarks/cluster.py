@@ -8,7 +8,7 @@ thousand partitions use, and transactions (see `cluster_transactions`). Prints a
 `build/cluster-benchmark.json`.
 
 Invariant: each round measures both clusters with the same client and settings, so that other load
-affects both. Throughput is the best of the rounds, all other figures are medians.
+on the machine affects both. Throughput is the best of the rounds. All other figures are medians.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ OUTPUT: Final = Path(__file__).resolve().parents[2] / "build" / "cluster-benchma
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One measured value with its unit, for one measure and one cluster."""
+    """The value of one measure for one cluster, with its unit."""
 
     measure: str
     backend: str
@@ -139,7 +139,8 @@ def memory(parsed: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
 def transactions(parsed: argparse.Namespace) -> Iterator[Figure]:
     """Measure transactions per second and the latency from commit to consumer, with 3 brokers.
 
-    The reference cluster is measured twice: in processes of its own and in this process.
+    The reference cluster is measured twice: once with one process per node, and once in this
+    process.
     """
     with ExitStack() as opened:
         rates: dict[str, list[float]] = {}
@@ -172,7 +173,7 @@ def transactions(parsed: argparse.Namespace) -> Iterator[Figure]:
 
 
 def coordinator_failover(parsed: argparse.Namespace) -> Iterator[Figure]:
-    """Measure how long ten thousand transactional ids lack a coordinator after a kill."""
+    """Measure how long ten thousand transactional ids have no coordinator after it is killed."""
     found: dict[str, list[cluster_transactions.Failover]] = {backend: [] for backend in BACKENDS}
     for _ in range(parsed.rounds):
         for backend, times in found.items():

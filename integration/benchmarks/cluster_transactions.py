@@ -2,8 +2,8 @@
 
 Measures how many small transactions one producer commits per second, the latency from a commit to a
 `read_committed` consumer, and how long transactional ids have no coordinator after the coordinator
-is killed. The controller detects the kill when the broker's session expires, so the time in which
-the next coordinator loads the ids is also reported separately.
+is killed. The controller detects the kill when the broker's session expires, so the time that the
+next coordinator takes to load the ids is also reported separately.
 
 Invariant: the same client measures both backends.
 """
@@ -42,8 +42,8 @@ Found = TypeVar("Found")
 class Failover:
     """The duration of a coordinator failover.
 
-    `total_s` is the time from the kill until the new coordinator responds, `loading_s` the time
-    from the election of the next coordinator.
+    `total_s` is the time from the kill until the new coordinator responds. `loading_s` is the time
+    from the election of the new coordinator until it responds.
     """
 
     total_s: float
@@ -68,7 +68,8 @@ def transactions_per_second(cluster: Cluster, topic: str, count: int) -> float:
 def commit_latency_ms(cluster: Cluster, topic: str, count: int) -> float:
     """Return the median latency in ms from a commit to a `read_committed` consumer.
 
-    It is measured from the call to `commit_transaction` until the consumer receives the record.
+    The latency is the time from the call to `commit_transaction` until the consumer receives the
+    record.
     """
     producer = _producer(cluster, topic)
     consumer = confluent_kafka.Consumer(

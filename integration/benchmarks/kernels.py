@@ -262,7 +262,7 @@ class OtherClientEncoding(Values):
 
 
 def repeated(work: Callable[[], int]) -> int:
-    """Repeat `work` until it can be measured, and return the total number of records."""
+    """Repeat `work` until it has run long enough to be measured. Return the number of records."""
     until_s = time.perf_counter() + _MEASURED_S
     done = work()
     while time.perf_counter() < until_s:

@@ -23,7 +23,7 @@ _RESIDENT: Final = 21
 
 
 def descendants(excluded: Collection[int] = (), *, of: int | None = None) -> set[int]:
-    """Return the process ids of the descendants of this process, or of the process `of`.
+    """Return the process ids of the descendants of the process `of` (default: this process).
 
     The processes in `excluded` and their descendants are left out.
     """
@@ -47,7 +47,7 @@ def parent(pid: int) -> int | None:
 
 
 class CpuMeter:
-    """Context that counts the user and system CPU seconds of descendants while it is open.
+    """A context that measures the user and system CPU seconds of descendants while it is open.
 
     Spark does not wait for its Python workers, so the operating system discards their CPU time when
     they end, and Spark ends idle workers. Therefore the meter polls the descendants several times

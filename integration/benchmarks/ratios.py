@@ -32,8 +32,8 @@ def ratio_of(numerators: Sequence[float], denominators: Sequence[float]) -> Rati
 def order_of_round(sides: Sequence[str], round_number: int) -> list[str]:
     """Return the order of the sides in a round.
 
-    Each round starts with another side, and every second round is reversed, so that no side always
-    follows the same other side.
+    Each round starts with a different side, and every second round is reversed, so that no side
+    always runs after the same other side.
     """
     start = round_number % len(sides)
     order = [*sides[start:], *sides[:start]]

@@ -1,6 +1,6 @@
 """Batch reads into Spark's no-op sink.
 
-Measures how a connector reads a topic, and as an upper limit a source that fabricates the rows.
+Measures a connector that reads a topic and, as the upper limit, a source that fabricates the rows.
 Invariant: each side returns the same columns and the same number of rows, and each connector is
 checked once before it is measured.
 """

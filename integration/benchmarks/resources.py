@@ -73,7 +73,7 @@ class Resources:
 
     @cached_property
     def cluster(self) -> Cluster:
-        """A cluster of one broker, with a secured listener too, and its controller."""
+        """A cluster of a controller and one broker, which also has a secured listener."""
         self._say(f"starting {clusters.describe(self._backend)}")
         before = processes.descendants()
         opened = clusters.open_cluster(

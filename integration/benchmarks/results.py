@@ -60,7 +60,7 @@ class Result:
 def load(path: Path = RESULTS) -> list[Result]:
     """Return the results in the file, or an empty list if the file does not exist.
 
-    Raises `ValueError` if the file has another format.
+    Raises `ValueError` if the file has a different format.
     """
     if not path.exists():
         return []
@@ -68,7 +68,7 @@ def load(path: Path = RESULTS) -> list[Result]:
     results = []
     for row in json.loads(path.read_text()):
         if not isinstance(row, dict) or set(row) != known:
-            raise ValueError(f"{path.name} has an unknown format: remove it and run all cases")
+            raise ValueError(f"{path.name} has an unknown format. Remove it and run all cases.")
         results.append(Result(**row))
     return results
 

@@ -38,7 +38,7 @@ class Extent:
 
 
 def run_case(case: Case, resources: Resources, extent: Extent, say: Say) -> list[Result]:
-    """Return the results of all comparisons of a case, including errors of its sides."""
+    """Run a case. Return the results of all its comparisons, including the errors of its sides."""
     sides: dict[str, Side] = {OURS: case.ours, **case.peers}
     failures: dict[str, str] = {}
     samples: dict[str, list[Sample]] = {name: [] for name in sides}

@@ -33,7 +33,7 @@ _POLL_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """A side that reads a backlog as a stream, which ends when the backlog is read."""
+    """A side that reads a backlog with a streaming query, which ends after the last record."""
 
     connector: Connector
     contents: Contents

@@ -2,8 +2,8 @@
 
 Samples the resident memory of the workers during a read. Reports how much the memory grew and
 whether it was still growing at the end. Invariant: the worker is new and has already read a few
-records. Therefore imports do not count as growth, and memory that an earlier read left does not
-hide growth.
+records. Therefore imports do not count as growth, and memory left over from an earlier read does
+not hide growth.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 --seeds 1:6                run seeds 1 to 5; --seed 3 runs only seed 3
 --backend kafka            use Apache Kafka (default: reference-processes)
---seconds 60               inject faults for this time
+--seconds 60               inject faults for this many seconds
 --control                  run Spark's own connector, for comparison
 --secured                  connect over SASL_SSL as a user with the ACLs of the guide
 

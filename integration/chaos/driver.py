@@ -103,7 +103,7 @@ class Driver:
         )
 
     def finish(self, timeout_s: float) -> None:
-        """Let the query process the whole source and end. Raises `DriverTimeoutError`."""
+        """Let the query process the rest of the source and end. Raises `DriverTimeoutError`."""
         self._job.stop.touch()
         if not self._done.wait(timeout_s):
             raise DriverTimeoutError(

@@ -50,7 +50,7 @@ class Job:
 
     @property
     def stop(self) -> Path:
-        """The file that requests the end of the job."""
+        """The path of the stop file. The job ends when this file exists."""
         return Path(self.directory, "stop")
 
     def to_json(self) -> str:

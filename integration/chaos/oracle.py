@@ -62,7 +62,10 @@ def check_delivery(bootstrap_servers: str, source: str, target: str, *, fed: int
 
 
 def _await_closed(bootstrap_servers: str, topic: str) -> list[str]:
-    """Wait until all partitions can be read to their ends; return the partitions that cannot."""
+    """Wait until all partitions can be read to their ends.
+
+    After a timeout, return the partitions that cannot.
+    """
     deadline_s = time.monotonic() + _BLOCKED_AFTER_S
     while True:
         ends = _ends(bootstrap_servers, topic, IsolationLevel.READ_UNCOMMITTED)

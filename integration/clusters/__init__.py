@@ -56,7 +56,7 @@ def open_cluster(
     addresses of proxies. With `is_measured`, for benchmarks, Kafka's JVMs run with default options.
     Otherwise they are optimized for a fast start. `security` adds secured listeners.
 
-    Raises `ClusterUnavailableError` if this machine lacks a requirement of the backend,
+    Raises `ClusterUnavailableError` if this machine does not meet a requirement of the backend,
     `ClusterStartError` if the cluster does not start, `UnsupportedByBackendError` if the backend
     does not support `links` or `security`, and `ValueError` for an unknown backend.
     """
@@ -73,7 +73,7 @@ def open_cluster(
 
         if links is not None:
             raise UnsupportedByBackendError(
-                "the reference backend does not support links; use reference-processes"
+                "the reference backend does not support links: use the reference-processes backend"
             )
         return ReferenceCluster(**options, security=security)
     if backend == "reference-processes":
@@ -93,7 +93,7 @@ def open_cluster(
 
         if security is not None:
             raise UnsupportedByBackendError(
-                "the testcontainers backend has no secured listeners; use kafka"
+                "the testcontainers backend has no secured listeners: use the kafka backend"
             )
         return TestcontainersCluster(**options, links=links)
     raise ValueError(f"unknown cluster backend {backend!r}; choose from {', '.join(BACKENDS)}")
@@ -102,7 +102,7 @@ def open_cluster(
 def prepare(backend: str) -> None:
     """Download and prepare what a backend requires, which may take minutes the first time.
 
-    Raises `ClusterUnavailableError` if this machine lacks a requirement.
+    Raises `ClusterUnavailableError` if this machine does not meet a requirement.
     """
     if backend == "kafka":
         from integration.clusters.kafka import class_archives  # noqa: PLC0415

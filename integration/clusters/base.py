@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ClusterUnavailableError(Exception):
-    """This machine lacks a requirement of the backend. The message says how to install it."""
+    """This machine does not meet a requirement of the backend. The message explains what to do."""
 
 
 class ClusterStartError(Exception):
@@ -64,7 +64,7 @@ class DirectLinks:
 
 
 def secured_listeners(security: Security | None, directory: Path) -> SecuredListeners | None:
-    """Return the secured listeners of a cluster that uses `directory`, or None."""
+    """Return the secured listeners of a cluster in `directory`, or None without `security`."""
     if security is None:
         return None
     # `cryptography` is not installed with the package.

@@ -40,7 +40,7 @@ class ContainerSpec:
 
 
 class Container(Protocol):
-    """A container, with Docker's names for its operations."""
+    """A container. Its operations have the same names as in Docker."""
 
     def start(self) -> None: ...
 
@@ -125,7 +125,9 @@ class ContainerNode:
         if self._is_paused:
             # Docker cannot kill a paused container. Resuming it first would let it run before the
             # kill.
-            raise UnsupportedByBackendError(f"{self._name} is paused; resume it before you kill it")
+            raise UnsupportedByBackendError(
+                f"{self._name} is paused. Resume it before you kill it."
+            )
         if self.failure() is None:
             self._container.signal("SIGKILL")
         self._container.stop(STOP_TIMEOUT_S)
@@ -204,8 +206,8 @@ class TestcontainersCluster(NodeCluster):
         """Raise `UnsupportedByBackendError`, because the directory is inside the container."""
         self._check_id(broker_id)
         raise UnsupportedByBackendError(
-            f"the logs of broker {broker_id} are inside its container; use the kafka backend "
-            "to read logs"
+            f"the logs of broker {broker_id} are inside its container. Use the kafka backend "
+            "to read logs."
         )
 
     def close(self) -> None:
@@ -294,8 +296,8 @@ def require_docker() -> None:
         import testcontainers.core.container  # noqa: F401, PLC0415
     except ImportError as missing:
         raise ClusterUnavailableError(
-            f"The testcontainers backend requires the testcontainers package ({missing}). "
-            "Install it."
+            f"The testcontainers backend requires the testcontainers package, which cannot be "
+            f"imported ({missing}). Install the package."
         ) from None
     reason = None
     try:

@@ -76,10 +76,9 @@ def settings(brokers: int) -> dict[str, str]:
 class KafkaCluster(NodeCluster):
     """A cluster of Apache Kafka processes. The constructor starts it.
 
-    `jvm_options` returns the JVM options for a role. By default they make the JVM start fast.
-    `security` adds secured listeners.
-    Raises `ClusterUnavailableError` if Java or the artifacts are missing. Raises
-    `ClusterStartError` with the end of the logs if a node does not start.
+    `jvm_options` returns the JVM options for a role, by default options for a fast start.
+    `security` adds secured listeners. Raises `ClusterUnavailableError` if Java or the artifacts are
+    missing. Raises `ClusterStartError` with the end of the logs if a node does not start.
     """
 
     def __init__(
@@ -164,7 +163,7 @@ class KafkaCluster(NodeCluster):
         if broker_id in self._racks:
             properties["broker.rack"] = self._racks[broker_id]
         name = f"broker-{broker_id}"
-        # Write the file that formatting creates, because a JVM per broker would take seconds.
+        # Write the file that formatting would create. Formatting takes seconds, as it starts a JVM.
         (self._directory / name).mkdir(exist_ok=True)
         (self._directory / name / "meta.properties").write_text(
             f"version=1\ncluster.id={self._cluster_id}\nnode.id={broker_id}\n"

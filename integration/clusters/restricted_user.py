@@ -1,7 +1,7 @@
 """A user that has only the ACLs that the guide lists for an exactly-once query.
 
 The harnesses of the sink use it with `--secured`: the query connects over SASL_SSL as this user.
-Brokers and the harness itself connect without security, and are super users.
+Brokers and the harness itself connect without security, as super users.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ SECURITY: Final = Security(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefixes:
-    """The prefixes of the names that a query uses. Empty: the query does not need the resource."""
+    """The prefixes of the names that a query uses.
+
+    A prefix is empty if the query does not need the resource.
+    """
 
     sources: str = ""
     outputs: str = ""
@@ -58,7 +61,7 @@ def options(cluster: Cluster) -> dict[str, str]:
 
 
 def _acls(prefixes: Prefixes, user: str) -> Iterator[dict[str, Any]]:
-    """Yield the creations of a CreateAcls request."""
+    """Yield the ACL creations for a CreateAcls request."""
     for resource, prefix, operations in (
         (ResourceType.TOPIC, prefixes.sources, (Op.READ, Op.DESCRIBE)),
         (ResourceType.TOPIC, prefixes.outputs, (Op.WRITE, Op.DESCRIBE, Op.READ)),

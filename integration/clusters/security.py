@@ -1,7 +1,7 @@
 """Secured listeners of a test cluster, and a development CA with certificates.
 
-A cluster keeps its listener without security for traffic between nodes. Each `SecuredListener` is
-another port of every broker. The CA and all keys exist only in the directory of the cluster.
+A cluster keeps its listener without security for traffic between nodes. Each `SecuredListener`
+adds a port to every broker. The CA and all keys exist only in the directory of the cluster.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MODULES = "org.apache.kafka.common.security"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecuredListener:
-    """One listener of all brokers.
+    """A secured listener, which every broker has.
 
     `names` are the names in the certificate, and `session_ms` is `connections.max.reauth.ms`.
     """
@@ -53,7 +53,7 @@ class Security:
     def broker_configs(
         self, addresses: Mapping[str, str], certificates: Certificates
     ) -> Mapping[str, str]:
-        """Return the configs of one broker. `addresses` are its addresses by listener."""
+        """Return the configs of one broker. `addresses` maps listeners to addresses."""
         protocols = {one.name: one.protocol for one in self.listeners}
         configs = {
             "listeners": ",".join(f"{name}://{address}" for name, address in addresses.items()),
@@ -125,7 +125,7 @@ class SecuredListeners:
         }
 
     def configs_with_free_ports(self) -> Mapping[str, str]:
-        """Return configs with which each broker chooses its ports, to be set with `set_ports`."""
+        """Return configs that let each broker choose free ports. Call `set_ports` afterwards."""
         addresses = dict.fromkeys(("PLAINTEXT", *self.names), "127.0.0.1:0")
         return self._security.broker_configs(addresses, self.certificates)
 
@@ -136,7 +136,7 @@ class SecuredListeners:
         }
 
     def scram_arguments(self) -> list[str]:
-        """Return the arguments `--add-scram` of a new cluster, one for each SCRAM credential."""
+        """Return the `--add-scram` arguments for a new cluster, one for each SCRAM credential."""
         return [
             f"{mechanism}=[name={user},password={password}]"
             for user, password in self._security.users.items()
@@ -144,7 +144,7 @@ class SecuredListeners:
         ]
 
     def servers(self, listener: str) -> str:
-        """Return the addresses `localhost:PORT[,...]` of a listener of all brokers."""
+        """Return the addresses of a listener on all brokers, as `localhost:PORT[,...]`."""
         return ",".join(addresses[listener] for addresses in self._addresses.values())
 
     def scram_options(self, listener: str, user: str) -> dict[str, str]:
@@ -183,7 +183,7 @@ class Certificates:
         return self._authority.issue(name, name, identities, not_after=not_after)
 
     def encrypted_key(self, pem: Path, password: str) -> Path:
-        """Return a file with the private key of this PEM file, encrypted."""
+        """Return a file with the encrypted private key of this PEM file."""
         path = pem.with_suffix(".key")
         key = load_pem_private_key(pem.read_bytes(), None)
         path.write_bytes(_pkcs8(key, serialization.BestAvailableEncryption(password.encode())))

@@ -48,7 +48,7 @@ def await_brokers(
 
 
 def _brokers_known(address: str) -> set[int]:
-    """Return the unfenced brokers in a Metadata response, or an empty set without a response."""
+    """Return the unfenced brokers that a broker reports, or an empty set without a response."""
     try:
         with RawConnection(address, timeout_s=5) as connection:
             versions = connection.call("api_versions", 0)
@@ -127,12 +127,13 @@ def grow_topic(bootstrap_server: str, name: str, *, partitions: int) -> None:
 
 
 def _await_served(connection: RawConnection, name: str, partitions: int) -> None:
-    """Wait until all brokers have applied the change. The controller responds before they have."""
+    """Wait until all brokers have applied the change. The controller responds before that."""
     deadline_s = time.monotonic() + TOPIC_TIMEOUT_S
     while not _is_served(connection, name, partitions):
         if time.monotonic() > deadline_s:
             raise TopicCreationError(
-                f"{name}: after the timeout, at least one partition has no leader that serves it"
+                f"topic {name} is not ready after {TOPIC_TIMEOUT_S:g} s: at least one partition "
+                "has no leader that serves it"
             )
         time.sleep(POLL_INTERVAL_S)
 

@@ -13,7 +13,7 @@ import subprocess
 
 
 class Watchdog:
-    """Watchdog of one child of this process, until `close`."""
+    """The watchdog of a child process. It is active until `close`."""
 
     def __init__(self, process_id: int) -> None:
         self._shell = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The failpoint matrix: kills every process of the exactly-once sink at every failpoint.
+"""The failpoint matrix, which kills every process of the exactly-once sink at every failpoint.
 
     hook           records the failpoints of a process and injects faults at failpoints
     server         a process that has imported all modules and forks child processes

@@ -41,7 +41,7 @@ class ProcessKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessKey:
-    """Identifies a process by driver run, batch and kind; for a task also partition and attempt."""
+    """The key of a process: driver run, batch and kind, and for a task partition and attempt."""
 
     driver_run: int
     batch: int
@@ -136,9 +136,9 @@ class Checkpoint:
 class Workload:
     """The batches to write, and the tasks that fail without an injected fault.
 
-    `failing` contains tasks (driver run, batch, partition) that fail after some of their rows.
-    `attempts_max` is `spark.task.maxFailures`. `options_of` contains additional options of a batch,
-    by driver run and batch.
+    `failing` contains tasks (driver run, batch, partition) that fail after they have written some
+    of their rows. `attempts_max` is `spark.task.maxFailures`. `options_of` contains additional
+    options of a batch, by driver run and batch.
     """
 
     sink: Sink
@@ -189,8 +189,8 @@ class _DriverDiedError(Exception):
 class DriverRun:
     """One run of the driver, from its start to its end.
 
-    `reached` contains the failpoints that its processes hit. `lost_transactional_ids` contains
-    transactions that were decided and then reported as lost. With `abandons_stalled_tasks`,
+    `reached` contains the failpoints that its processes hit. `lost_transactional_ids` contains the
+    ids of transactions that were decided and then reported as lost. With `abandons_stalled_tasks`,
     a stalled task counts as lost, and Spark starts the next attempt.
     """
 

@@ -77,7 +77,7 @@ class Lane:
         return self.ends(self.topic, TOPIC_PARTITIONS, _READ_UNCOMMITTED)
 
     def abandon(self) -> None:
-        """Stop using the topics: transactions left open by a failed case would block the next."""
+        """Stop using the topics. Open transactions of a failed case would block the next case."""
         self.topic = ""
         self._cases = 0
         self._reconnect()

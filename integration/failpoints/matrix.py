@@ -147,7 +147,7 @@ def cases(recordings: Iterable[Recording]) -> list[Case]:
     """Derive the cases with kills, which cover every failpoint and every gap between two requests.
 
     A process changes nothing outside itself between two requests. Therefore only one failpoint in
-    each gap is used with all modes. Every other failpoint is used once, in one scenario.
+    each gap is used with all failure modes. Every other failpoint is used once, in one scenario.
     """
     found: list[Case] = []
     known: set[str] = set()

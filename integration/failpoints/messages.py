@@ -1,7 +1,7 @@
 """The messages between the harness and a process that it started.
 
-Invariant: messages are plain values. The result of a function is bytes that its process has
-pickled, as Spark does.
+Invariant: messages are plain values. The result of a function is the bytes that its process
+pickled, as in Spark.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Finished:
 class Failed:
     """The function raised an error.
 
-    `kind` is the name of its class, and `text` is the traceback.
+    `kind` is the name of the error's class, and `text` is the traceback.
     """
 
     kind: str

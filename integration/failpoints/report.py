@@ -18,7 +18,7 @@ _NONE: Final = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """The number of passed cases and the number of all cases."""
+    """The number of passed cases and the total number of cases."""
 
     passed: int = 0
     all: int = 0
@@ -37,7 +37,7 @@ Failpoints = Mapping[str, Tally]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """The tallies of kills and of stalls, by failpoint."""
+    """The tallies of kill cases and of stall cases, by failpoint."""
 
     kills: Failpoints = field(default_factory=dict)
     stalls: Failpoints = field(default_factory=dict)
@@ -95,7 +95,7 @@ def render(backend: str, results: Sequence[Result]) -> str:
 
 
 def _rows(failpoints: Iterable[str]) -> list[tuple[str, str]]:
-    """Return pairs of step and request in the order of steps. A step's own row has no request."""
+    """Return a pair of step and request for each row. The row of a step itself has no request."""
     titles = [step.title for step in Step]
     found = {_step_and_request(failpoint, titles) for failpoint in failpoints}
     return sorted(found, key=lambda row: (titles.index(row[0]), row[1]))

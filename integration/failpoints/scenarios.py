@@ -79,11 +79,12 @@ class Precondition:
 class Scenario:
     """A situation in which processes are killed.
 
-    `fails` contains the tasks of batch 1 in the first driver run that fail after some of their
-    rows. `loss_between_runs` happens before the second driver run. With `short_transactions`, the
-    transactions of batch 1 in the first driver run time out after a few seconds; these scenarios
-    are slow. With `is_refused`, the commit detects the loss before its decision, so no decided rows
-    are lost. `failures` is the number of driver runs that may fail without an injected kill.
+    `fails` contains the tasks of batch 1 in the first driver run that fail after they have written
+    some of their rows. `loss_between_runs` happens before the second driver run. With
+    `short_transactions`, the transactions of batch 1 in the first driver run time out after a few
+    seconds; these scenarios are slow. With `is_refused`, the commit detects the loss before its
+    decision, so no decided rows are lost. `failures` is the number of driver runs that may fail
+    without an injected kill.
     """
 
     name: str
@@ -133,7 +134,7 @@ SCENARIOS: Final = (
     ),
     Scenario(
         name="failing-task",
-        title="a task fails after some of its rows, and Spark aborts the batch",
+        title="a task fails after it has written some of its rows, and Spark aborts the batch",
         fails=frozenset({1}),
         failures=1,
         targets=(

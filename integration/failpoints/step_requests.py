@@ -69,7 +69,7 @@ def never_reached(failpoints: Iterable[str]) -> set[str]:
     """Return the declared failpoints of steps and requests that are not in `failpoints`."""
     declared = {f"{step.title}.{when}" for step in Step for when in ("before", "after")}
     for step in Step:
-        # A generator that its caller does not exhaust never reaches its `after`.
+        # A generator does not reach its `after` failpoint if its caller does not exhaust it.
         declared |= {f"{step.title}.{request}.before" for request in REQUESTS[step]}
     return declared - set(failpoints)
 

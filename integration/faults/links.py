@@ -37,10 +37,10 @@ def is_follower(broker_id: int) -> Match:
 class ProxiedLinks:
     """Links through proxies.
 
-    `brokers[id]` is the proxy between the broker and its clients, including other brokers, and
-    `secured[id, listener]` the proxy in front of a secured listener. `controllers[id]` is the proxy
-    between the broker and the controller. Use the links as a context manager, and close the cluster
-    first.
+    `brokers[id]` is the proxy between the broker and its clients, including other brokers.
+    `secured[id, listener]` is the proxy in front of a secured listener. `controllers[id]` is the
+    proxy between the broker and the controller. Use the links as a context manager, and close the
+    cluster first.
     """
 
     def __init__(self) -> None:

@@ -3,9 +3,9 @@
 The faults work with all backends: latency, limited throughput, links that are cut in one or both
 directions, closed and refused connections, and faults in individual requests, selected by API and
 client id. Invariant: bytes are forwarded in order and unchanged. Memory is bounded by `CHUNK_BYTES`
-per direction of a connection. `close` leaves no thread, task or socket. The only parts of the
-protocol that it depends on are frame lengths, request headers and the correlation ids of responses.
-It also forwards TLS records, in which it does not recognize requests.
+per direction of a connection. `close` leaves no thread, task or socket. The proxy depends only on
+these parts of the protocol: frame lengths, request headers and the correlation ids of responses. It
+also forwards TLS records, but it cannot recognize requests in them.
 
 Clients connect to the addresses that brokers advertise: see `integration.faults.links`.
 """
@@ -145,7 +145,7 @@ class TcpProxy:
         return self._add(Rule(match, RuleAction.DROP, times=times))
 
     def drop_responses(self, match: Match, *, times: int | None = 1) -> Rule:
-        """Forward a matching request, but close the connection instead of its response."""
+        """Forward a matching request, and close the connection instead of sending the response."""
         return self._add(Rule(match, RuleAction.DROP_RESPONSE, times=times))
 
     def hold_requests(self, match: Match, *, times: int | None = None) -> Rule:
@@ -346,7 +346,7 @@ async def _read_frame(reader: asyncio.StreamReader) -> _Frame | None:
     """Read and return the prefix of a frame, or None at the end of the stream."""
     try:
         prefix = await reader.readexactly(4)
-        # As a Kafka frame, this would be the length of a frame of more than 300 MiB.
+        # As the length of a Kafka frame, these bytes would mean more than 300 MiB.
         if prefix[0] in _TLS_CONTENT_TYPES and prefix[1] == _TLS_MAJOR_VERSION:
             prefix += await reader.readexactly(1)
             return _Frame(prefix, int.from_bytes(prefix[3:]), is_tls=True)

@@ -105,8 +105,8 @@ class Rule:
         with self._changed:
             if not self._changed.wait_for(lambda: self._hits >= count, timeout_s):
                 raise TimeoutError(
-                    f"the rule '{self.action.value}' was applied to {self._hits} instead of "
-                    f"{count} requests within {timeout_s} s"
+                    f"the rule '{self.action.value}' was applied to {self._hits} requests "
+                    f"within {timeout_s} s instead of {count}"
                 )
 
     def end(self) -> None:

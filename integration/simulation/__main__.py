@@ -33,7 +33,7 @@ def report(outcome: Outcome) -> str:
 
 
 def report_failure(outcome: Outcome) -> str:
-    """Return a failed run as text, with the shortest failing run and its trace."""
+    """Return the report of a failed run, with the shortest failing run and its trace."""
     shortest = shrink(outcome, run)
     return "\n".join(
         [
@@ -72,7 +72,9 @@ def _run_one(seed: int) -> int:
 
 def _report_and_shrink(outcome: Outcome) -> int:
     seed = outcome.plan.seed
-    print(f"searching for a shorter failing run than seed {seed}", file=sys.stderr, flush=True)
+    print(
+        f"searching for a shorter run that fails as seed {seed} does", file=sys.stderr, flush=True
+    )
     print(report_failure(outcome))
     return 1
 

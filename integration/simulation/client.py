@@ -151,7 +151,7 @@ class Client:
                     )
 
     def await_leader(self, partition: TopicPartition, *, refresh: bool = False) -> Step:
-        """Return a partition's leader, and retry until one is known.
+        """Return a partition's leader. Retry until a leader is known.
 
         With `refresh` the client requests metadata even if a leader is known.
         """

@@ -48,7 +48,7 @@ class Coordinator:
     ) -> Step:
         """Send a request, retry it, and return the response and its error code.
 
-        If the retries are exhausted, the result is None and the last error code.
+        If the retries are exhausted, return None and the last error code.
         """
         code = ErrorCode.network_exception
         for _ in range(attempts_max):

@@ -58,7 +58,7 @@ class EventQueue:
             if when_ms != moment_ms:
                 moment_ms, first = when_ms, self.steps
             elif self.steps - first > STEPS_MAX:
-                raise EndlessLoopError(f"{STEPS_MAX} events ran while virtual time stood still")
+                raise EndlessLoopError(f"{STEPS_MAX} events ran, but virtual time did not advance")
             self.now_ms = when_ms
             act()
         self.now_ms = max(self.now_ms, end_ms)

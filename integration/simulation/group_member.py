@@ -1,8 +1,8 @@
 """Clients that are members of a consumer group.
 
 Members join, get partitions, commit offsets, send heartbeats, and leave or are killed. Checked
-invariants: in each generation a partition belongs to one member, a commit succeeds only in the last
-generation, and a committed offset is never lost and never decreases. Modeled on Kafka's
+invariants: in each generation a partition is assigned to one member, a commit succeeds only in the
+last generation, and a committed offset is never lost and never decreases. Modeled on Kafka's
 `ConsumerCoordinator`.
 """
 
@@ -38,7 +38,7 @@ REJOIN: Final = frozenset(
 
 @dataclass(slots=True)
 class _Owned:
-    """The last owner of a partition with its generation, and the offsets of commits.
+    """The last owner of a partition, its generation, and the offsets that members committed.
 
     `acknowledged` is the highest acknowledged offset, and `tried` contains all offsets that members
     tried to commit.
@@ -107,7 +107,7 @@ class GroupHistory:
         if offset < least or (offset >= 0 and offset not in self._owned[partition].tried):
             raise InvariantViolationError(
                 f"group {GROUP_ID}: {who} fetched offset {offset} of {partition}, but a commit of "
-                f"{least} was acknowledged"
+                f"offset {least} was acknowledged"
             )
 
 

@@ -70,7 +70,7 @@ class Transactions:
         what = f"{value!r} in {partition} has marker {outcome.name}"
         if transaction.outcome not in (None, outcome):
             raise InvariantViolationError(
-                f"{what}, but other records of its transaction have another marker"
+                f"{what}, but other records of its transaction have a different marker"
             )
         if transaction.response not in (None, outcome):
             raise InvariantViolationError(
@@ -138,7 +138,7 @@ class CommittedLog:
                 f"{self.partition}: {host} has offset {header.base_offset} instead of "
                 f"{self.end_offset}"
             )
-        if self._has_values:  # Batches that coordinators write all have sequence 0.
+        if self._has_values:  # All batches that coordinators write have sequence 0.
             self._check_sequence(header, host)
         self.batches.append(header)
         self._by_base[header.base_offset] = _identity(header)
@@ -272,7 +272,7 @@ class _ObservedPartition:
 
 
 class InvariantChecker:
-    """The checks of every replica after each step of its broker."""
+    """Checks every replica after each step of its broker."""
 
     def __init__(self) -> None:
         self.committed: dict[TopicPartition, CommittedLog] = {}

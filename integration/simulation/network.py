@@ -62,7 +62,7 @@ class Connection:
 
     `in_flight` contains the ids of requests without a response, in order. `waiting` contains the
     requests that the target has received but not responded to. `is_open_at_source` is the state at
-    the source, and `is_open_at_target` the state at the target.
+    the source, and `is_open_at_target` is the state at the target.
     """
 
     connection_id: int
@@ -200,13 +200,13 @@ class Network:
         )
 
     def break_where(self, is_chosen: Callable[[str, str], bool]) -> None:
-        """Reset the connections that are chosen by their source and target."""
+        """Reset the connections for which `is_chosen(source, target)` returns true."""
         for connection in list(self._by_id.values()):
             if is_chosen(connection.source, connection.target):
                 self.break_connection(connection)
 
     def cut(self, one: str, other: str, *, until_ms: int, breaks: bool) -> None:
-        """Cut the link between two hosts until a time.
+        """Cut the link between two hosts until the time `until_ms`.
 
         If `breaks` is true, the connections of the link are reset. Otherwise their frames are
         delayed.

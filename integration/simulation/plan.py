@@ -1,6 +1,6 @@
 """The plan for a seed: the cluster, its clients, and the faults with their times.
 
-The plan contains all random choices of a run as values, which can be printed and which can be
+The plan contains all random choices of a run as values. They can be printed, and they can be
 removed one by one to find a shorter failing run. Each seed uses only some kinds of faults, so that
 runs vary more. Invariant: a plan depends only on its seed.
 """
@@ -45,7 +45,7 @@ class FaultKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A fault that affects `host` and, unless empty, `other`. Times are in milliseconds."""
+    """A fault that affects `host` and, unless it is empty, `other`. Times are in milliseconds."""
 
     at_ms: int
     kind: FaultKind
@@ -78,7 +78,7 @@ class Settings:
 
     @property
     def is_valid(self) -> bool:
-        """Whether all client counts are zero or more."""
+        """Whether no client count is negative."""
         counts = (self.acks_one_producers, self.idempotent_producers, self.group_members)
         return min(*counts, self.transactional_clients) >= 0
 

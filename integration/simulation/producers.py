@@ -1,8 +1,8 @@
 """Clients that produce records.
 
 An idempotent producer uses acks=all, retries without limit and has up to five batches in flight per
-partition, as Kafka's producer does. The other producer uses acks=1 and no producer id. Its records
-may be lost, so that the logs of replicas diverge.
+partition, as Kafka's producer does. The acks=1 producer has no producer id. Its records may be
+lost, so that the logs of replicas diverge.
 
 Invariant of the idempotent producer: it sends and retries the batches of a partition in order. It
 never sends a batch five or more positions after an unacknowledged batch, because the broker keeps
@@ -100,7 +100,7 @@ class _Batch:
     values: tuple[bytes, ...]
     encoded: bytes
     openings: int
-    """How often the partition's replicas were opened before the batch was created."""
+    """The number of times that a replica was opened before the batch was created."""
     is_under_way: bool = False
     is_delayed: bool = False
 
@@ -257,7 +257,7 @@ class IdempotentProducer:
     def _check_refusal(
         self, queue: _PartitionQueue, batch: _Batch, code: ErrorCode, *, is_next: bool
     ) -> None:
-        """Check that an OUT_OF_ORDER_SEQUENCE_NUMBER is plausible.
+        """Check that an OUT_OF_ORDER_SEQUENCE_NUMBER error is plausible.
 
         The error code is correct in two cases: an earlier batch is not acknowledged, or a replica
         was opened again after the batch was created. As in Kafka, producer snapshots contain only

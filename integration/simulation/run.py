@@ -270,7 +270,8 @@ class _Run:
         while (not_idle := self._not_idle()) is not None:
             if self._event_queue.now_ms >= limit_ms:
                 raise InvariantViolationError(
-                    f"not idle {IDLE_LIMIT_MS} ms after all faults were repaired: {not_idle}"
+                    f"the cluster is not idle {IDLE_LIMIT_MS} ms after all faults were repaired: "
+                    f"{not_idle}"
                 )
             self._event_queue.run_until(self._event_queue.now_ms + CHECK_INTERVAL_MS)
             self._faults.restart_failed()

@@ -195,7 +195,7 @@ class TransactionalProducer:
         if random.random() < 0.2:
             yield Pause(ms=random.choice((50, 500, TIMEOUT_MS + 500)))
         yield from self._end(transaction, commit=is_whole and random.random() < 0.75)
-        if random.random() < 0.3:  # Check it while the coordinator writes markers.
+        if random.random() < 0.3:  # The coordinator may still be writing markers.
             yield from self._check_offset()
         if not is_whole:
             yield from self._begin()  # The unknown outcome may leave a gap in the sequences.

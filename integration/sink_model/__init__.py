@@ -4,7 +4,7 @@ cases              the configurations to check, and the case that detects each m
 case               the definition of a configuration, and the names of the invariants
 explore            breadth-first search, which finds a shortest counterexample
 driver             selects the driver's action by program counter; the actions are in planning,
-                   job, deciding, aborting, sweep and rolling, their common code in driver_action
+                   job, deciding, aborting, sweep and rolling; driver_action has their common code
 task               the actions of task attempts
 environment        all other actions: timeouts, delayed requests, markers
 cluster            the effects of requests; coordinator models the transaction coordinator

@@ -32,8 +32,9 @@ class Case:
     after sixteen task attempts. With `halves`, a task writes its rows in two requests. With
     `slow_decisions`, other actions can happen between an EndTxn for the sink id and its marker, and
     with `slow_markers` between an EndTxn for a task id and its markers. With `late_inits`, a copy
-    of an InitProducerId request can be delayed. `empty` contains one number per partition, with one
-    bit per batch without rows. `mutation` names a deliberate error in the protocol.
+    of an InitProducerId request can be delayed. `empty` contains one number per partition, in which
+    each set bit represents a batch without rows. `mutation` names a deliberate error in the
+    protocol.
     """
 
     name: str

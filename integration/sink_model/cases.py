@@ -2,7 +2,7 @@
 
 Tests, the command line and docs/sink-model.md use the same list. Invariant: every mutation is in
 exactly one of two tables. `FOUND_BY` names a case that detects the mutation. `UNDETECTABLE` gives
-the reason why no case can detect it, and the test of the code that covers it.
+the reason why no case can detect it, and names the test of the code that covers it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Kafka's transaction coordinator, with the behavior that the protocol can observe.
+"""A model of Kafka's transaction coordinator, with all behavior that the protocol can observe.
 
-Models the effect of each request on a transactional id, and the response. Invariant: only these
+It models the effect of each request on a transactional id, and the response. Invariant: only these
 functions change the state of an id. `REFUSED` represents all error codes after which the outcome is
 unknown.
 

@@ -62,8 +62,8 @@ def _check_offsets(state: State) -> None:
             decided[record.query] = record.batch
     if tuple(decided) != state.offsets:
         raise InvariantViolationError(
-            f"{OFFSETS_WITH_DECISION}: by query, the decided batches are {decided}, but the "
-            f"group has the offsets of batches {list(state.offsets)}"
+            f"{OFFSETS_WITH_DECISION}: the last decided batches of the queries are {decided}, but "
+            f"the group has the offsets of batches {list(state.offsets)}"
         )
 
 

@@ -1,6 +1,6 @@
 """The values of a driver's program counter (PlusCal calls them labels), and their titles.
 
-Labels are numbers, which make states compact. Invariant: a title is the title of a `Step`, except
+Labels are numbers, which keeps states compact. Invariant: a title is the title of a `Step`, except
 for two actions of Spark. Some steps have several labels.
 """
 

@@ -146,7 +146,7 @@ MARK: Final = 3
 
 
 class Partition(NamedTuple):
-    """The state of one Spark partition. Each bit of `empty` represents a batch without rows."""
+    """The state of one Spark partition. Each set bit of `empty` is a batch without rows."""
 
     ids: tuple[tuple[TaskId, TransactionalId], ...]
     attempts: tuple[Attempt, ...]
@@ -220,7 +220,7 @@ class State(NamedTuple):
     """The complete state of the model.
 
     `marks`, `offsets` and `completed` have one value per query: the highest finished decision, the
-    batch whose source offsets the group has, and the last batch in Spark's commit log.
+    batch whose source offsets the group has committed, and the last batch in Spark's commit log.
     """
 
     sink_id: TransactionalId

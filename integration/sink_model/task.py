@@ -109,7 +109,7 @@ class _AttemptAction:
             yield f"{self}: {_INIT}: gets epoch {epoch}; a copy is delayed", after
 
     def produce(self, attempt: Attempt) -> Iterator[Transition]:
-        """Write all rows or half of them, and return the message; or fail."""
+        """Write all rows or half of them and return the message, or fail."""
         case, epoch = self.case, attempt.epoch
         is_second = attempt.phase == HALF_PRODUCED
         rows = case.row(case.queries[attempt.run], attempt.batch, int(is_second))

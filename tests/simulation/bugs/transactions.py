@@ -167,7 +167,7 @@ BUGS = (
         applies_to=has_transactions,
     ),
     Bug(
-        name="marker acknowledged before offsets materialise",
+        name="marker acknowledged before offsets materialize",
         source="GroupCoordinator.scheduleHandleTxnCompletion",
         description="a group coordinator acknowledges a marker before it is replicated",
         reintroduce=_acknowledge_marker_before_offsets,
