@@ -93,7 +93,7 @@ def split_records(pieces: Iterator[bytes | memoryview], count: int) -> Iterator[
 
 
 def _gather(pieces: Iterator[bytes | memoryview], bytes_min: int) -> bytes:
-    """Return the next `bytes_min` or more bytes, or fewer bytes at the end of the pieces."""
+    """Return at least the next `bytes_min` bytes, or fewer if the pieces end."""
     gathered, size_bytes = [], 0
     while size_bytes < bytes_min and (piece := next(pieces, None)) is not None:
         gathered.append(piece)

@@ -105,9 +105,9 @@ class Authentication:
         self._connections.pop(connection_id, None)
 
     def admits(self, event: FrameReceived, now_ms: int) -> bool:
-        """Return whether the dispatcher must serve a frame.
+        """Handle a frame that is part of the authentication.
 
-        This method handles all other frames, which are part of the authentication.
+        Return whether it is not, so that the dispatcher must handle it.
         """
         found = self._connections.get(event.connection_id)
         if found is None:

@@ -1,4 +1,4 @@
-"""The interface of a side of a case: work that can be repeated and measured."""
+"""The interface of the implementations that a case compares: work that can be measured."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class VerifiableSide(Protocol):
     """A side whose runs cannot detect incomplete work."""
 
     def verify(self, resources: Resources, records: int) -> None:
-        """Raise `ValueError` if the side does not do the complete work.
+        """Raise `ValueError` if the side does not do all of the work.
 
         The runner calls this once, before the first run.
         """

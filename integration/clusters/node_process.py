@@ -1,8 +1,8 @@
 """A node of a cluster as a child process that can be restarted.
 
-Starts, stops, kills, pauses and resumes the process by process id, and writes its output to a file.
-Invariant: the process does not run after `close`; if this process is killed, a watchdog kills the
-child.
+Starts the process and writes its output to a file. Stops, kills, pauses and resumes it by its
+process id. Invariant: the child process does not run after `close`. If the parent process is
+killed, a watchdog kills the child.
 """
 
 from __future__ import annotations

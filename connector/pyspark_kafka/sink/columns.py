@@ -1,7 +1,7 @@
-"""Checks on the driver that the columns of a DataFrame can be written to Kafka.
+"""Driver-side checks of the columns of a DataFrame that is written to Kafka.
 
-A DataFrame whose rows cannot be written is rejected before any task starts. Invariant: the column
-types of an accepted DataFrame need no further check.
+A DataFrame that cannot be written is rejected before any task starts. Invariant: the column types
+of an accepted DataFrame need no further checks.
 """
 
 from __future__ import annotations
@@ -65,30 +65,30 @@ def check_columns(schema: StructType, topic: str | None) -> None:
     """Check that a DataFrame can be written. `topic` is the value of the `topic` option, or None.
 
     Raises `SchemaError` for an invalid column, and `OptionError` if neither the option nor a column
-    names a topic.
+    specifies a topic.
     """
     seen: set[str] = set()
     for field in schema.fields:
         _check_column(field.name, field.dataType)
         if field.name in seen:
             raise SchemaError(
-                f"The DataFrame has two columns with the name '{field.name}'.",
+                f"The DataFrame has two columns named '{field.name}'.",
                 advice="Drop or rename one of the two columns.",
                 column=field.name,
             )
         seen.add(field.name)
     if "value" not in seen:
         raise SchemaError(
-            f"Column 'value' is missing. Columns of the DataFrame: {_listing(schema.names)}.",
+            f"The DataFrame has no column 'value'. It has {_listing(schema.names)}.",
             advice="Add a string or binary column 'value', for example with to_json(struct(...)).",
             column="value",
         )
     if topic is None and "topic" not in seen:
         raise OptionError(
-            "No topic is set: the sink has no option 'topic', and the DataFrame has no column "
+            "No topic is specified: the option 'topic' is not set, and the DataFrame has no column "
             "'topic'.",
-            advice="Set the option 'topic', or add a string column 'topic' with the topic of each "
-            "row.",
+            advice="Set the option 'topic', or add a string column 'topic' that contains the topic "
+            "of each row.",
             option="topic",
         )
 
@@ -100,22 +100,23 @@ def _check_column(name: str, data_type: DataType) -> None:
         if name in _SOURCE_ONLY:
             advice = "Drop the column. The broker sets this value when it appends the record."
         elif close:
-            advice = f"Rename the column to '{close[0]}' if you mean that column, or drop it."
+            advice = f"If you meant '{close[0]}', rename the column. Otherwise drop it."
         else:
             advice = "Drop the column."
         raise SchemaError(
-            f"Column '{name}' ({data_type.simpleString()}) cannot be written. "
-            f"Allowed columns: {', '.join(f'{n} ({c.allowed})' for n, c in _COLUMNS.items())}.",
+            f"Column '{name}' ({data_type.simpleString()}) cannot be written. The sink accepts the "
+            f"columns {', '.join(f'{n} ({c.allowed})' for n, c in _COLUMNS.items())}.",
             advice=advice,
             column=name,
         )
     if not column.accepts(data_type):
         raise SchemaError(
-            f"Column '{name}' has the type {data_type.simpleString()} instead of {column.allowed}.",
+            f"Column '{name}' has type {data_type.simpleString()} instead of {column.allowed}.",
             advice="Cast the column to the required type.",
             column=name,
         )
 
 
 def _listing(names: list[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names) or "no columns"
+    listed = ", ".join(f"'{name}'" for name in names)
+    return f"the columns {listed}" if names else "no columns"

@@ -1,6 +1,6 @@
-"""Conversion of Spark's rows to Arrow batches, for Spark versions whose writers receive rows.
+"""Converts Spark's rows to Arrow batches, for Spark versions that pass rows to the writer.
 
-It allows the row writer to use the code of the Arrow writers. Invariant: the number of rows in a
+The row writer can therefore share the code of the Arrow writers. Invariant: the number of rows in a
 batch is bounded.
 """
 

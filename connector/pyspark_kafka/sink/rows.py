@@ -1,4 +1,4 @@
-"""Conversion of Spark's Arrow batches to the batches that a producer accepts.
+"""Converts Spark's Arrow batches to batches that a producer accepts.
 
 The rows of a batch are checked before the batch is sent, and converted to the types of
 `columns.PRODUCE_SCHEMA`. Invariant: in every converted row the topic is set, the partition exists
@@ -38,7 +38,7 @@ class RowPreparation:
     _known_counts: dict[str, int | None] = field(default_factory=dict)
 
     def prepare(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the converted batch; raises `RowError` if a row cannot be written."""
+        """Return the converted batch, or raise `RowError` if a row cannot be written."""
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         topics = self._topics(columns.get("topic"), batch.num_rows)
         prepared: dict[str, Any] = {"topic": topics}
@@ -61,7 +61,7 @@ class RowPreparation:
         return pa.RecordBatch.from_pydict(prepared)
 
     def _topics(self, column: Any, row_count: int) -> Any:
-        """Return the topic of each row, dictionary-encoded: most batches have only one topic."""
+        """Return the topic of each row, dictionary-encoded because most batches have one topic."""
         if self.topic is not None:
             return pa.DictionaryArray.from_arrays(
                 pa.repeat(pa.scalar(0, pa.int32()), row_count), pa.array([self.topic], pa.string())
@@ -106,7 +106,7 @@ class RowPreparation:
 def _no_such_partition(topic: str, partition: int, count: int | None) -> RowError:
     has = "does not exist yet" if count is None else f"has {count} partitions (0 to {count - 1})"
     return RowError(
-        f"A row has partition {partition} in column 'partition', but topic '{topic}' {has}.",
+        f"A row specifies partition {partition} in column 'partition', but topic '{topic}' {has}.",
         advice="Correct the value, or set it to null to let the partitioner choose a partition.",
         column="partition",
         topic=topic,
@@ -138,8 +138,8 @@ def _check_headers(column: Any) -> None:
     headers = pc.list_flatten(column)
     if headers.null_count or headers.field("key").null_count:
         raise RowError(
-            "A row has a header that is null or whose key is null. Kafka cannot store this header.",
-            advice="Remove headers that are null or have a null key. The value of a header may be "
+            "A row has a null header, or a header with a null key. Kafka allows neither.",
+            advice="Remove null headers and headers with a null key. The value of a header may be "
             "null.",
             column="headers",
         )

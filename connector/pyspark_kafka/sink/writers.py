@@ -1,9 +1,9 @@
-"""The writers that Spark calls for batch and streaming queries. Each delegates to a `Write`.
+"""The writers that Spark calls in batch and streaming queries. Each delegates to a `Write`.
 
 Invariant: a writer is created only after all checks that do not require a broker.
 
 Spark 4.0 and later pass Arrow batches to batch writers, but only Spark 4.1 and later pass them to
-streaming writers. For Spark 4.0 the streaming writer converts rows to Arrow batches.
+streaming writers. On Spark 4.0, the streaming writer converts the rows to Arrow batches.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pyspark_kafka.sink.row_batches import arrow_batches
 log = logging.getLogger(__name__)
 
 Messages = Sequence[WriterCommitMessage | None]
-"""The results of the tasks of a batch, with None for each task that failed."""
+"""The results of all tasks of a batch. The result of a failed task is None."""
 
 
 class Write(Protocol):
@@ -43,19 +43,22 @@ class Write(Protocol):
         """Write the rows of one task."""
 
     def commit(self, messages: Messages, batch_id: int | None) -> list[Mapping[str, int]]:
-        """Commit the rows of all tasks; return row counts by topic of tasks that wrote rows."""
+        """Commit the rows of all tasks.
+
+        Returns the row counts by topic for each task that has written rows.
+        """
 
     def abort(self, messages: Messages, batch_id: int | None) -> None:
         """Clean up after a failed batch."""
 
 
 def batch_writer(options: SinkOptions, schema: StructType) -> DataSourceWriter:
-    """Return Spark's batch writer; raises `SchemaError` and `OptionError`."""
+    """Return Spark's batch writer, or raise `SchemaError` or `OptionError`."""
     return BatchWriter(_write(options, schema, is_streaming=False))
 
 
 def stream_writer(options: SinkOptions, schema: StructType) -> DataSourceStreamWriter:
-    """Return Spark's streaming writer; raises `SchemaError` and `OptionError`."""
+    """Return Spark's streaming writer, or raise `SchemaError` or `OptionError`."""
     write = _write(options, schema, is_streaming=True)
     return StreamArrowWriter(write) if _takes_arrow() else StreamRowWriter(write)
 
@@ -73,7 +76,7 @@ def _write(options: SinkOptions, schema: StructType, *, is_streaming: bool) -> W
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """The writer for batch jobs, which appends the rows of a DataFrame."""
+    """The writer for batch jobs. It appends the rows of a DataFrame."""
 
     def __init__(self, write: Write) -> None:
         self._write = write

@@ -239,8 +239,8 @@ class LibrdkafkaClient:
                 )
             if partition.partition not in topic.partitions:
                 raise UnknownTopicOrPartitionError(
-                    f"Topic {partition.topic!r} has {len(topic.partitions)} partitions, but "
-                    f"partition {partition.partition} does not exist.",
+                    f"Partition {partition.partition} of topic {partition.topic!r} does not exist. "
+                    f"The topic has {len(topic.partitions)} partitions.",
                     advice="Correct the partition number.",
                     topic=partition.topic,
                     partition=partition.partition,

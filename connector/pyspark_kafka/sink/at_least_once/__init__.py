@@ -1,7 +1,6 @@
-"""The at-least-once sink, used if `transactionalId` is not set.
+"""The at-least-once sink, which is used if `transactionalId` is not set.
 
 Its producers are idempotent and use acks=all.
 
-Rows of failed task attempts stay in the topic. If Spark runs a batch again, its rows are written
-again.
+Rows of failed task attempts stay in the topic. If Spark reruns a batch, its rows are written again.
 """

@@ -24,8 +24,9 @@ def _open_for_writing(options: ClientOptions) -> KafkaClient:
 
 
 _CLIENTS: Final = ClientPool(_open_for_writing)
-"""The clients of this process, kept because Spark reuses Python workers. A new idempotent producer
-must connect and request a producer id, which takes half a second with librdkafka."""
+"""The clients of this process. They are kept open because Spark reuses Python workers. A new
+idempotent producer must connect and request a producer id, which takes half a second with
+librdkafka."""
 
 
 def write_task(

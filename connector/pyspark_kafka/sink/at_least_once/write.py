@@ -39,14 +39,14 @@ class AtLeastOnceWrite:
 
     @classmethod
     def of(cls, options: SinkOptions, schema: StructType) -> AtLeastOnceWrite:
-        """Check the schema and the options; raises `SchemaError` and `OptionError`."""
+        """Check the schema and the options. Raises `SchemaError` and `OptionError`."""
         check_columns(schema, options.topic)
         _check_settings(_Settings(options.client))
         return cls(options=options, schema=schema)
 
     def task(self, batches: Iterable[pa.RecordBatch]) -> Written:
-        """Write the rows of one task; raises the errors of `write_task`."""
-        # A local import, because only tasks need it: see `_check_settings`.
+        """Write the rows of one task. Raises the errors of `write_task`."""
+        # Imported locally, because only tasks need it (see `_check_settings`).
         from pyspark_kafka.sink.at_least_once.task import write_task  # noqa: PLC0415
 
         written = Written(
@@ -60,24 +60,24 @@ class AtLeastOnceWrite:
         messages: Sequence[WriterCommitMessage | None],
         batch_id: int | None,  # noqa: ARG002
     ) -> list[Mapping[str, int]]:
-        """Return the row counts by topic for each task. The rows are already written."""
+        """Return the row counts by topic for each task. The rows have already been written."""
         return _rows(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:
         """Log the number of rows that finished tasks have written.
 
-        A retry writes these rows again.
+        If Spark retries the batch, these rows are written again.
         """
         batch = "Batch" if batch_id is None else f"Micro-batch {batch_id}"
         rows = format_rows(_rows(messages))
-        log.warning("%s failed. Rows that its finished tasks have written: %s", batch, rows)
+        log.warning("%s failed. Its finished tasks have already written: %s", batch, rows)
 
 
 @dataclass(frozen=True)
 class _Settings:
     """Client options as a cache key.
 
-    A streaming query creates a writer for every micro-batch, but its settings need only one check.
+    A streaming query creates a writer for every micro-batch, but checks the settings only once.
     """
 
     options: ClientOptions
@@ -88,8 +88,8 @@ class _Settings:
 
 @lru_cache(maxsize=16)
 def _check_settings(settings: _Settings) -> None:
-    """Let the engine check the settings; raises `OptionError`."""
-    # A local import, because the process that commits also loads this module but does not need it.
+    """Let the engine check the settings. Raises `OptionError`."""
+    # Imported locally: the process that commits also loads this module, but does not need it.
     from pyspark_kafka.client.factory import check_settings  # noqa: PLC0415
 
     check_settings(settings.options, role="producer")

@@ -12,9 +12,9 @@ the commit topic, in a transaction of the sink's own transactional id (`sink_id`
     decisions        decisions, as values and as records of the commit topic
     commit_log       the records of the commit topic that this process has read
     commit_topic     creates, checks, reads and writes the commit topic
-    planning         before the tasks of a batch: fence, read, roll forward, sweep
+    planning         the steps before the tasks of a batch: fence, read, roll forward, sweep
     task             the work of a task attempt
-    commit           after the tasks: verify, decide, roll forward, mark, sweep
+    commit           the steps after the tasks: verify, decide, roll forward, mark, sweep
     abort            cleans up after a failed batch
     roll_forward     commits the transactions of a decision
     sweep            aborts open transactions of earlier attempts and runs
@@ -22,7 +22,7 @@ the commit topic, in a transaction of the sink's own transactional id (`sink_id`
     operator_command the command that error messages recommend to the operator
     clock            the wall clock, for comparison with transaction timeouts
     write            runs planning, tasks and commit when Spark calls a writer
-    operator_report  finds out the state of a sink with read-only requests
+    operator_report  determines the state of a sink with read-only requests
     operator_repair  implements `--recover` and `--forget`
     operator_text    formats the report as text and JSON
 

@@ -1,4 +1,4 @@
-"""The cleanup after a failed batch: aborts its transactions, unless the batch was decided.
+"""Cleans up after a failed batch: aborts its transactions unless the batch was decided.
 
 Spark calls `abort` after any failure of a task or of the commit. At that point the batch may
 already be decided, or the EndTxn that decides it may still be in flight. Invariant: a transaction
@@ -35,8 +35,8 @@ def abort(
 ) -> None:
     """Abort the prepared transactions of a failed batch, if that is safe.
 
-    `messages` are the results of finished tasks, and None for the other tasks. Errors of brokers
-    are only logged, because the caller raises the original error.
+    `messages` contains the result of each finished task, and None for each other task. Errors from
+    brokers are only logged, because the caller raises the original error.
     """
     results = [message for message in messages if isinstance(message, TaskMessage)]
     if not results:
@@ -46,10 +46,10 @@ def abort(
         _abort(client, options, results, first)
     except (KafkaError, ExactlyOnceError) as error:
         log.warning(
-            "Not all transactions of a failed batch (run %s) with transactionalId '%s' were "
-            "aborted: %s When the query starts again, it aborts them, or commits them if the batch "
+            "Some transactions of a failed batch (run %s) with transactionalId '%s' were not "
+            "aborted. When the query starts again, it aborts them, or commits them if the batch "
             "was decided. Until then, or until the transactions time out, read_committed consumers "
-            "wait for them.",
+            "cannot read past them. The error was: %s",
             first.task.run,
             sink_id,
             error,
@@ -81,7 +81,9 @@ def _abort(
         }
     if any((m.entry.transactional_id, m.entry.producer) in decided for m in prepared):
         log.info(
-            "The batch of run %s with transactionalId '%s' was decided", first.task.run, sink_id
+            "The batch of run %s with transactionalId '%s' is decided, so it is not aborted",
+            first.task.run,
+            sink_id,
         )
         return
     with step(Step.ABORT_TASKS):
@@ -98,17 +100,17 @@ def _abort(
 
 
 def _is_owner(client: TransactionalClient, sink_id: str, owner: ProducerIdAndEpoch) -> bool:
-    """Return whether the sink's transactional id still has the producer id and epoch of planning.
+    """Return whether the sink's transactional id still has the producer id and epoch from planning.
 
-    This check comes first, because even a failed InitProducerId would abort a decision that a newer
-    owner is writing.
+    This check comes first, because even a rejected InitProducerId would abort a decision that a
+    newer owner is writing.
     """
     found = client.describe_transactions([sink_id]).get(sink_id)
     if found is not None and found.producer == owner:
         return True
     log.info(
-        "Transactional id '%s' (%s) is not fenced: the batch is decided, or another run has taken "
-        "over",
+        "Transactional id '%s' (%s) is not fenced, because the batch is decided or another run has "
+        "taken over",
         sink_id,
         "unknown" if found is None else f"{found.state.value}, {found.producer}",
     )
@@ -145,6 +147,6 @@ def _end(client: TransactionalClient, prepared: Sequence[Prepared]) -> None:
     ]
     error_codes = client.end_transactions(ends)
     log.info(
-        "Aborted the transactions of a failed batch. Error codes of EndTxn: %s",
+        "Aborted the transactions of a failed batch. EndTxn returned these error codes: %s",
         {name: code and code.name for name, code in error_codes.items()},
     )

@@ -52,11 +52,11 @@ from pyspark_kafka.sink.exactly_once.sweep import sweep
 log = logging.getLogger(__name__)
 
 _TIME_LEFT_MS_MIN: Final = 60_000
-"""A task's transaction must have at least this time left when it is verified, so that the commit
-can complete. Half of this time must be left when the batch is decided."""
+"""A task's transaction must have at least this much time left when it is verified, so that the
+commit can complete. Half of this time must be left when the batch is decided."""
 
 _TIME_LEFT_SHARE: Final = 4
-"""For short timeouts, a quarter of the timeout is enough: otherwise no batch could be committed."""
+"""For short timeouts, a quarter of the timeout is enough. Otherwise no batch could be committed."""
 
 _NAMED_MAX: Final = 10
 
@@ -69,7 +69,9 @@ def commit(
     offsets: SourceOffsets | None,
     now_ms: Callable[[], int] = wall_clock_ms,
 ) -> None:
-    """Commit a batch. Every task has returned a result; `offsets` are the source offsets, if known.
+    """Commit a batch after every task has returned a result.
+
+    `offsets` contains the source offsets, or is None if they are unknown.
 
     Raises `BatchNotCommittedError` or `SinkFencedError` if the batch is not decided and none of its
     rows will be visible, `ReplayMismatchError` if the batch was decided with other rows,
@@ -117,7 +119,7 @@ class _Batch:
     def verify(self) -> float:
         """Step 7: check that every prepared transaction is unchanged and will not time out soon.
 
-        Returns the time before which the batch must be decided, in ms, by the driver's clock.
+        Returns the deadline for the decision in ms, according to the driver's clock.
         """
         entries = [message.entry for message in self.results.prepared]
         if not entries:
@@ -170,7 +172,7 @@ class _Batch:
         )
 
     def supplement(self) -> Decision | None:
-        """Return a new decision for a decided batch, or None if none of its rows are lost."""
+        """Return a new decision for a decided batch, or None if no rows are lost."""
         with step(Step.COMMIT_COMPARE):
             state = self._decided_before()
             self._compare(state.decision)
@@ -219,7 +221,7 @@ class _Batch:
         return state
 
     def _compare(self, decision: Decision) -> None:
-        """Check that the replayed rows are equal to the decided rows."""
+        """Check that the replayed rows equal the decided rows."""
         differences = []
         if self.results.totals != decision.totals:
             now = self.results.totals
@@ -248,14 +250,14 @@ class _Batch:
                 "different transactionalId.",
                 transactional_id=self._sink_id,
             )
-        log.warning("%s Rows that are only in the replay are not written to Kafka.", what)
+        log.warning("%s Rows that occur only in the replay are not written to Kafka.", what)
 
     def _check_rewritten(self, lost: Sequence[Entry], rewritten: dict[int, Entry]) -> None:
         """Check that this run rewrote exactly the lost rows, unchanged."""
         missing = [entry for entry in lost if entry.partition not in rewritten]
         if missing:
             raise RowsLostError(
-                f"{self._name} is committed, but the following rows are lost, and this run did not "
+                f"{self._name} is committed, but some of its rows are lost, and this run did not "
                 f"write them again: {_listing(missing)}.",
                 advice="Run the batch again. When the query starts again, it looks up the lost "
                 "rows and writes them.",
@@ -272,9 +274,9 @@ class _Batch:
         for entry in lost:
             if rewritten[entry.partition].totals != entry.totals:
                 raise ReplayMismatchError(
-                    f"{self._name} is committed, but the following rows are lost, and this run "
-                    f"wrote different rows to replace them: {_listing([entry])}. The new rows will "
-                    "not be visible.",
+                    f"{self._name} is committed, but the rows that this run wrote to replace lost "
+                    f"rows differ from the lost rows: {_listing([entry])}. The new rows will not "
+                    "be visible.",
                     advice="Write the lost rows with another tool. Then mark the batch as finished "
                     f"with {operator_command(self._sink_id, '--recover --accept-loss')}.",
                     transactional_id=self._sink_id,
@@ -307,7 +309,7 @@ class _Batch:
         try:
             error_code = self.client.end_transactions([end]).get(self._sink_id)
         except KafkaError as error:
-            raise self._unknown(f"the request to commit it failed: {reason_of(error)}") from error
+            raise self._unknown(f"the request to commit it failed. {reason_of(error)}") from error
         if error_code is None:
             raise self._unknown("the request to commit it timed out without a response")
         if error_code is not ErrorCode.none:
@@ -351,9 +353,9 @@ class _Batch:
             return
         if self.offsets is None or not self.offsets.offsets:
             log.warning(
-                "%s commits no offsets to group '%s', because its checkpoint contains no offsets "
-                "of Kafka partitions. If the query does not read from Kafka, remove the option "
-                "'commitOffsets'.",
+                "%s does not commit offsets for group '%s', because its checkpoint contains no "
+                "offsets of Kafka partitions. If the query does not read from Kafka, remove the "
+                "option 'commitOffsets'.",
                 self._name,
                 group_id,
             )
@@ -374,7 +376,7 @@ class _Batch:
             )
         return OutcomeUnknownError(
             f"The outcome of {self.results.task.batch} with transactionalId '{self._sink_id}' is "
-            f"unknown: {why}. Either all of its rows are committed or none of them.",
+            f"unknown, because {why}. Either all or none of its rows are committed.",
             advice=advice,
             transactional_id=self._sink_id,
         )
@@ -420,7 +422,8 @@ class _Batch:
                 topic.mark_finished(decision)
         except KafkaError as error:
             log.warning(
-                "%s is committed, but marking it as finished failed. The next batch does this: %s",
+                "%s is committed, but could not be marked as finished. The next batch marks it. "
+                "The error was: %s",
                 self._name,
                 error,
             )
@@ -440,11 +443,11 @@ class _Batch:
         except SinkFencedError as error:
             if self.results.task.batch_id is not None:
                 raise
-            log.warning("%s is committed. After that another run took over: %s", self._name, error)
+            log.warning("%s is committed. Another run then took over: %s", self._name, error)
         except KafkaError as error:
             log.warning(
-                "%s is committed, but aborting the open transactions of failed attempts failed. "
-                "The next batch aborts them: %s",
+                "%s is committed, but the open transactions of failed attempts could not be "
+                "aborted. The next batch aborts them. The error was: %s",
                 self._name,
                 error,
             )
@@ -458,8 +461,8 @@ def _note_decided(results: TaskResults) -> Iterator[None]:
         raise
     except Exception as error:
         error.add_note(
-            f"{sentence(results.task.batch)} is decided despite this error: its rows are committed "
-            "already, or will be committed when the next batch with this transactionalId starts. "
+            f"{sentence(results.task.batch)} is decided despite this error: its rows are already "
+            "committed, or will be committed when the next batch with this transactionalId starts. "
             "Do not write them with another tool."
         )
         raise

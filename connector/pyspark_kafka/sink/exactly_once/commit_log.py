@@ -2,9 +2,10 @@
 
 Spark plans every micro-batch in the same process, and the topic can contain decisions from several
 hours. With the copy, each batch reads only new records. Invariant: a transactional batch counts
-only after a control marker of the same producer id has committed it, in log order. The copy is
-discarded and the whole topic is read again in three cases: the last read was more than five minutes
-ago, the topic was recreated, or truncation or compaction changed the last batch that was read.
+only if the next control marker of the same producer id in the log commits it. The copy is
+discarded, and the whole topic is read again in three cases: the last read was more than five
+minutes ago, the topic was recreated, or truncation or compaction changed the last batch that was
+read.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import TransactionResult
 
 KEPT_MS_MIN: Final = 600_000
-"""The topic retains tombstones and markers for at least this time (`delete.retention.ms`)."""
+"""The topic retains tombstones and markers for at least this long (`delete.retention.ms`)."""
 _FRESH_S: Final = KEPT_MS_MIN / 1_000 / 2
 
 Record = tuple[bytes | None, bytes | None]
@@ -42,12 +43,12 @@ class CommitLog:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the log still has all tombstones and markers written since the last read."""
+        """Whether the log still contains all tombstones and markers since the last read."""
         return time.monotonic() - self._read_s < _FRESH_S
 
     @property
     def decided(self) -> tuple[LogBatch, ...]:
-        """The batches that are committed or not transactional, in log order."""
+        """The batches that are committed or nontransactional, in log order."""
         still_open = {offset for offsets in self._open.values() for offset in offsets}
         return tuple(batch for batch in self._batches if batch.base_offset not in still_open)
 
@@ -97,7 +98,7 @@ class CommitLog:
             self._batches = [b for b in self._batches if b.base_offset not in offsets]
 
     def _drop_replaced(self) -> None:
-        """Drop replaced records like log compaction, unless a transaction is open."""
+        """Drop superseded records, as log compaction does, unless a transaction is open."""
         if self._open:
             return
         latest = {
@@ -118,7 +119,7 @@ class CommitLog:
 
 
 _READ: Final[dict[tuple[str, bytes], CommitLog]] = {}
-"""This process's copies of commit logs, by topic id and key prefix."""
+"""The copies of commit logs in this process, by topic id and key prefix."""
 
 
 def read_commit_log(
@@ -128,7 +129,7 @@ def read_commit_log(
     *,
     topic_id: str | None = None,
 ) -> CommitLog:
-    """Read up to the current high watermark.
+    """Read the commit log up to the current high watermark.
 
     If `topic_id` is given and this process has a recent copy, the copy is updated if possible.
     Otherwise the topic is read from the start.

@@ -45,9 +45,9 @@ MESSAGE_BYTES_MIN: Final = 64 * 1024
 CONFIG: Final = {
     "cleanup.policy": "compact",
     "unclean.leader.election.enable": "false",
-    # Every start of a query reads the whole topic, so compaction should remove replaced records
-    # soon. Brokers clean only closed segments, and remove markers and tombstones after
-    # `delete.retention.ms`.
+    # Every start of a query reads the whole topic, so compaction should remove superseded records
+    # soon. The log cleaner does not clean the active segment. It removes markers and tombstones
+    # after `delete.retention.ms`.
     "segment.bytes": str(1024 * 1024),
     "max.message.bytes": str(512 * 1024),
     "min.cleanable.dirty.ratio": "0.1",
@@ -56,7 +56,7 @@ CONFIG: Final = {
 """The configuration of a new commit topic. `min.insync.replicas` depends on the broker count."""
 
 _CHECKED: Final[set[str | None]] = set()
-"""Ids of the topics that this process has checked. It checks each topic only once."""
+"""The ids of the topics that this process has checked. Each topic is checked only once."""
 
 _SCHEMA: Final = pa.schema(
     [PRODUCE_SCHEMA.field(name) for name in ("key", "value", "topic", "partition")]
@@ -64,7 +64,7 @@ _SCHEMA: Final = pa.schema(
 
 
 class CommitTopic:
-    """The commit topic with this name, accessed through a client."""
+    """A commit topic, accessed through a client."""
 
     chunk_bytes_max: ClassVar[int] = CHUNK_BYTES_MAX
     """The maximum size of a record's value; `ensure` checks that the topic accepts it."""
@@ -80,14 +80,14 @@ class CommitTopic:
         """The id of the topic. It is set by `ensure` if the brokers support topic ids."""
         return self._topic_id
 
-    # --- created and checked ---
+    # --- create and check ---
 
     def ensure(self) -> bool:
         """Create the topic if it does not exist, or check the configuration of the existing topic.
 
         A new topic has three replicas, or one per broker if there are fewer than three brokers. An
         existing topic is checked once per process. Returns False if it was already checked. Raises
-        `CommitTopicError` for a topic that could lose decisions or is too small for them.
+        `CommitTopicError` for a topic that could lose decisions or whose size limits are too low.
         """
         partitions = self._partition_count()
         if partitions == 0:
@@ -100,12 +100,12 @@ class CommitTopic:
         problems = [*_problems(partitions, config)]
         if problems:
             raise CommitTopicError(
-                f"Topic '{self._name}' cannot be the commit topic: {'; '.join(problems)}. Nothing "
-                "was written.",
-                advice="Correct its configuration (kafka-configs.sh --alter), or name another "
-                "topic with the option 'commitTopic': the sink creates a topic that does not exist "
+                f"Topic '{self._name}' cannot be used as the commit topic: {'; '.join(problems)}. "
+                "Nothing was written.",
+                advice="Correct the topic's configuration with kafka-configs.sh --alter, or set "
+                "the option 'commitTopic' to a topic that does not exist yet. The sink creates it "
                 "with the required configuration. Change 'commitTopic' only while no batch is "
-                "unfinished, because decisions stay in the old topic.",
+                "unfinished, because the decisions stay in the old topic.",
                 option="commitTopic",
                 topic=self._name,
             )
@@ -122,7 +122,7 @@ class CommitTopic:
         return len(description.partitions)
 
     def _create(self) -> bool:
-        """Return whether the topic was created; False if another query has just created it."""
+        """Create the topic. Returns False if another query has just created it."""
         brokers = self._client.broker_count()
         replicas = min(REPLICAS, brokers)
         config = CONFIG | {"min.insync.replicas": str(min(IN_SYNC_REPLICAS_MIN, replicas))}
@@ -134,10 +134,10 @@ class CommitTopic:
             settings = " ".join(f"--config {name}={value}" for name, value in config.items())
             raise CommitTopicError(
                 f"The commit topic '{self._name}' does not exist, and the principal is not allowed "
-                f"to create it: {reason_of(error)}. Nothing was written.",
-                advice=f"Create it: `kafka-topics.sh --create --topic {self._name} --partitions 1 "
-                f"--replication-factor {replicas} {settings}`; or grant the principal CREATE on "
-                "the topic.",
+                f"to create it. {reason_of(error)}. Nothing was written.",
+                advice="Create it with the command `kafka-topics.sh --create --topic "
+                f"{self._name} --partitions 1 --replication-factor {replicas} {settings}`, or "
+                "grant the principal CREATE on the topic.",
                 option="commitTopic",
                 topic=self._name,
             ) from error
@@ -158,7 +158,7 @@ class CommitTopic:
             return self._client.topic_config(self._name)
         except AccessError as error:
             raise CommitTopicError(
-                f"The configuration of the commit topic '{self._name}' cannot be checked: "
+                f"The configuration of the commit topic '{self._name}' cannot be checked. "
                 f"{reason_of(error)}. With a wrong configuration, decisions could be lost. Nothing "
                 "was written.",
                 advice="Grant the principal DESCRIBE_CONFIGS on the topic.",
@@ -173,8 +173,8 @@ class CommitTopic:
         if replicas < required or in_sync_min < min(IN_SYNC_REPLICAS_MIN, required):
             log.warning(
                 "The commit topic '%s' has %d replicas and min.insync.replicas=%d. If a broker is "
-                "lost, decisions can be lost, too. The cluster has %d brokers: increase the "
-                "replication factor to %d and min.insync.replicas to %d.",
+                "lost, decisions can be lost with it. The cluster has %d brokers, so increase "
+                "the replication factor to %d and min.insync.replicas to %d.",
                 self._name,
                 replicas,
                 in_sync_min,
@@ -188,8 +188,8 @@ class CommitTopic:
     def read(self, sink_id: str) -> Mapping[str, QueryState]:
         """Return the state of every query of this sink, by query id.
 
-        The result is complete only if the caller has already fenced `sink_id`: a decision whose
-        transaction is still open is skipped. Raises `CommitTopicError` if records of the sink are
+        The result is complete only if the caller has already fenced `sink_id`, because decisions in
+        open transactions are skipped. Raises `CommitTopicError` if records of the sink are
         damaged, missing or in a newer format.
         """
         found = read_commit_log(
@@ -223,7 +223,7 @@ class CommitTopic:
         keys = {key for batch in found.decided for key, _ in batch.records if key is not None}
         return tuple(sorted(keys))
 
-    # --- written ---
+    # --- write ---
 
     def rows(self, records: Sequence[tuple[bytes, bytes | None]]) -> pa.RecordBatch:
         """Return the records as a batch for a producer. A record without a value is a tombstone."""
@@ -237,7 +237,7 @@ class CommitTopic:
         return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
     def mark_finished(self, decision: Decision) -> None:
-        """Record that every transaction of a decision is committed.
+        """Write a record that every transaction of the decision is committed.
 
         Returns after the record is acknowledged.
         """

@@ -1,6 +1,6 @@
-"""Decisions, which commit the batches of queries and list the transactions with their rows.
+"""Decisions. A decision commits a batch and lists the transactions that contain its rows.
 
-Defines decisions as values, and their format in the commit topic. Invariant: reading returns
+Defines decisions as values, and their record format in the commit topic. Invariant: reading returns
 exactly the decision that was written, or raises an error that names the record that is damaged,
 missing or in a newer format.
 
@@ -14,7 +14,7 @@ decision are written in one transaction. If a decision has fewer chunks than the
 chunks remain in the topic; their `number` identifies them. Keys contain the sink's transactional
 id, the query id and the kind of the record, so that records of different queries never replace each
 other. A finished mark is ignored if it precedes its decision or has the run of another decision
-with the same number: it was written before a `--forget`.
+with the same number. Such a mark was written before a `--forget`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _T = TypeVar("_T")
 class RowTotals:
     """The row count, and the sum of the rows' checksums modulo 2**64.
 
-    The order of rows does not matter.
+    The sum does not depend on the order of the rows.
     """
 
     row_count: int = 0
@@ -62,7 +62,7 @@ class RowTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A prepared transaction with the rows of one task.
+    """A prepared transaction that contains the rows of one task.
 
     `partition` is Spark's partition of the DataFrame. `last_offsets` contains the offset of the
     transaction's last record in each Kafka partition.
@@ -81,8 +81,8 @@ class Entry:
 class Decision:
     """The decision of a batch. The batch is committed as soon as its decision is committed.
 
-    `number` rises by one with each decision of (`sink_id`, `query_id`). `batch_id` is None for a
-    job without `batchId`. `offsets_hash` is the hash of the micro-batch's offsets in the
+    `number` increases by one with each decision of (`sink_id`, `query_id`). `batch_id` is None for
+    a job without `batchId`. `offsets_hash` is the hash of the micro-batch's offsets in the
     checkpoint, or None. `totals` covers all tasks of the batch, including tasks without an entry.
     """
 
@@ -117,7 +117,7 @@ class QueryState:
 
 
 def to_records(decision: Decision, *, chunk_bytes_max: int) -> list[tuple[bytes, bytes]]:
-    """Return the records of a decision. No value is longer than `chunk_bytes_max` bytes.
+    """Return the records of a decision. Each value has at most `chunk_bytes_max` bytes.
 
     All records must be written in one transaction. Equal decisions produce identical bytes.
     """
@@ -240,7 +240,7 @@ def query_states(
 
     Records of other sinks are skipped, and a null value removes the record with the same key.
     Raises `CommitTopicError` with the key of a record that is damaged, missing or in a newer
-    format. For this error, `location` returns where the n-th record is stored.
+    format. For its message, `location` returns the location of the n-th record.
     """
     prefix = key_prefix(sink_id)
     kept: dict[bytes, list[_Record]] = {}
@@ -330,7 +330,7 @@ class _StateReader:
             raise self._damaged(key, record.position, wrong) from None
 
     def _mark(self, query_id: str, record: _Record, decision: Decision) -> int:
-        """Return the number of a finished mark; 0 if its run differs from the decision's run."""
+        """Return the number of a finished mark, or 0 if its run differs from the decision's run."""
         try:
             fields = _of_this_format(record.value)
             number, run = _number(fields, "number", least=1), _field(fields, "run", str)
@@ -355,7 +355,7 @@ class _StateReader:
 
 
 def _parse_key(key: bytes) -> tuple[str, int | None]:
-    """Return the query id and the index of the chunk; the index is None for a finished mark."""
+    """Return the query id and the chunk index. The index is None for a finished mark."""
     match _parsed(key):
         case [str(), str(query_id), "decision", int(chunk)] if chunk >= 0:
             return query_id, chunk
@@ -398,7 +398,7 @@ def _of_this_format(data: bytes) -> Mapping[str, object]:
     record_format = _number(fields, "format", least=1)
     if record_format > FORMAT:
         raise _RecordError(
-            f"has format {record_format}, which a newer version of pyspark-kafka wrote; this "
+            f"has format {record_format}, which requires a newer version of pyspark-kafka. This "
             f"version supports formats up to {FORMAT}"
         )
     return fields
@@ -441,7 +441,8 @@ def _parse_entry(sink_id: str, value: object) -> Entry:
     transactional_id = _field(fields, "transactional_id", str)
     if not is_task_id_of(transactional_id, sink_id):
         raise _RecordError(
-            f"is damaged: '{transactional_id}' is not the id of a task of sink '{sink_id}'"
+            f"is damaged: '{transactional_id}' is not the transactional id of a task of sink "
+            f"'{sink_id}'"
         )
     version = _number(fields, "version", least=1)
     if version not in (1, 2):

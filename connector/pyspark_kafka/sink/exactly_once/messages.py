@@ -49,7 +49,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMessage(WriterCommitMessage):
-    """The fields that all results have.
+    """The base class of task results, with the fields that all of them have.
 
     `owner` is the sink's producer id and epoch from planning, and `version` is the version of the
     sink's transactions. `last_number` is the number of the query's last decision at the time of
@@ -65,7 +65,7 @@ class TaskMessage(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared(TaskMessage):
-    """The result of a task that wrote rows: they are acknowledged, and their transaction is open.
+    """The result of a task that wrote rows. They are acknowledged, and their transaction is open.
 
     `decision_number` is set if this transaction replaces a lost entry of that decision.
     """
@@ -81,7 +81,7 @@ class Empty(TaskMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlreadyCommitted(TaskMessage):
-    """The result of a task whose batch was already decided: it counted the rows and wrote none."""
+    """The result of a task that only counted its rows, because its batch was already decided."""
 
     decision_number: int
     totals: RowTotals
@@ -131,7 +131,7 @@ class TaskResults:
         partitions = Counter(result.task.partition for result in results)
         if twice := [str(partition) for partition, count in partitions.items() if count > 1]:
             raise _not_committed(
-                sink_id, first.task, f"several tasks returned results of partition {_few(twice)}"
+                sink_id, first.task, f"several tasks returned results for partition {_few(twice)}"
             )
         prepared = tuple(result for result in results if isinstance(result, Prepared))
         for message in prepared:
@@ -154,8 +154,8 @@ def _complete(sink_id: str, messages: Sequence[WriterCommitMessage | None]) -> l
     missing = [str(n) for n, m in enumerate(messages) if not isinstance(m, TaskMessage)]
     whose = f"the tasks of partitions {_few(missing)}" if missing else "its tasks"
     raise BatchNotCommittedError(
-        f"A batch with transactionalId '{sink_id}' is not committed: {whose} returned no results. "
-        "None of its rows will be visible.",
+        f"A batch with transactionalId '{sink_id}' is not committed, because {whose} returned no "
+        "results. None of its rows will be visible.",
         transactional_id=sink_id,
     )
 
@@ -173,7 +173,7 @@ def _check_agreement(sink_id: str, first: TaskMessage, other: TaskMessage) -> No
             raise _not_committed(
                 sink_id,
                 first.task,
-                f"its tasks belong to different batches: the task of partition "
+                f"its tasks belong to different batches. The task of partition "
                 f"{first.task.partition} returned {what} {expected}, but the task of partition "
                 f"{other.task.partition} returned {found}",
             )
@@ -186,8 +186,9 @@ def _check_entry(sink_id: str, message: Prepared) -> None:
         raise _not_committed(
             sink_id,
             task,
-            f"the task of partition {task.partition} returned the transaction of another task: "
-            f"'{entry.transactional_id}' of partition {entry.partition}",
+            f"the task of partition {task.partition} returned transaction "
+            f"'{entry.transactional_id}' of partition {entry.partition}, which is the transaction "
+            "of another task",
         )
 
 
@@ -202,8 +203,8 @@ def _replayed_number(sink_id: str, results: Sequence[TaskMessage]) -> int | None
     raise _not_committed(
         sink_id,
         results[0].task,
-        "its tasks disagree about the existing decision of the batch: "
-        f"{_few(str(number) for number in numbers)}",
+        "its tasks found different decisions of the batch "
+        f"({_few(str(number) for number in numbers)})",
     )
 
 
@@ -211,7 +212,7 @@ def _not_committed(sink_id: str, task: Task, why: str) -> BatchNotCommittedError
     return BatchNotCommittedError(
         f"{sentence(task.batch)} with transactionalId '{sink_id}' is not committed: {why}. None of "
         "its rows will be visible.",
-        advice="Run the batch again. This is a bug in pyspark-kafka: please report it.",
+        advice="Run the batch again. This is a bug in pyspark-kafka. Please report it.",
         transactional_id=sink_id,
     )
 

@@ -1,4 +1,4 @@
-"""The command that error messages recommend if only an operator can continue.
+"""The command that error messages recommend if an operator must intervene.
 
 Invariant: the command can be run after HOST:PORT is replaced with the address of a broker.
 """
@@ -14,5 +14,5 @@ def operator_command(sink_id: str, flags: str) -> str:
         f"`python -m pyspark_kafka transactions {shlex.quote(f'--id={sink_id}')} {flags} "
         "--bootstrap-servers HOST:PORT` (add --commit-topic if the sink sets 'commitTopic', and "
         "--command-config if the cluster is secured; without --yes the command changes nothing and "
-        "only prints its actions)"
+        "only prints what it would do)"
     )

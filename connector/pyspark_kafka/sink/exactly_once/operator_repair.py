@@ -58,9 +58,10 @@ class RepairRequest:
 
 
 def check(report: Report, request: RepairRequest, *, names_topic: bool) -> None:
-    """Refuse a repair that could abort decided rows because the decisions are unknown.
+    """Raise `ExactlyOnceError` if a repair could abort decided transactions.
 
-    `names_topic` is true if the operator named the commit topic. Raises `ExactlyOnceError`.
+    This is the case if the decisions are unknown. `names_topic` is true if the operator specified
+    the commit topic.
     """
     sink_id, topic = report.sink_id, report.commit_topic
     if report.damage is not None and not (request.forget and request.accept_loss):
@@ -83,21 +84,21 @@ def check(report: Report, request: RepairRequest, *, names_topic: bool) -> None:
     if report.has_commit_topic and not (report.damage or report.decisions or names_topic):
         raise ExactlyOnceError(
             f"The commit topic '{topic}' contains no decision for transactionalId '{sink_id}'. If "
-            "the sink's option 'commitTopic' names another topic, a repair would abort "
+            "the sink's option 'commitTopic' specifies another topic, a repair would abort "
             "transactions that are decided in that topic. Nothing was changed.",
-            advice=f"If this is the right topic, add --commit-topic {topic}. Otherwise pass the "
-            "right topic with --commit-topic.",
+            advice=f"If this is the correct topic, add --commit-topic {topic}. Otherwise pass the "
+            "correct topic with --commit-topic.",
             topic=topic,
             transactional_id=sink_id,
         )
 
 
 def signs_of_life(earlier: Report, later: Report, *, quiet_ms: int) -> tuple[str, ...]:
-    """Return signs that the owner is alive, from two reports that were made some seconds apart.
+    """Compare two reports made a few seconds apart, and return signs that the owner is alive.
 
-    The signs show that a batch is running; a repair would make it fail. A query that is waiting for
-    input shows no signs, but a repair does not disturb it: the query fences the sink again before
-    its next batch.
+    The signs show that a batch is running, and a repair would make it fail. A query that is waiting
+    for input shows no signs, but a repair does not disturb it: the query fences the sink again
+    before its next batch.
     """
     return tuple(_signs(earlier, later, quiet_ms))
 
@@ -105,7 +106,7 @@ def signs_of_life(earlier: Report, later: Report, *, quiet_ms: int) -> tuple[str
 def _signs(earlier: Report, later: Report, quiet_ms: int) -> Iterator[str]:
     now_ms, owner = later.taken_ms, later.owner
     if (earlier.owner and earlier.owner.producer) != (owner and owner.producer):
-        yield f"another process has fenced '{later.sink_id}' during the check"
+        yield f"another process fenced '{later.sink_id}' during the check"
     if owner is not None and is_open(owner.state):
         yield f"'{later.sink_id}' has an open transaction: a decision is being written"
     if _traces(earlier) != _traces(later):
@@ -156,7 +157,7 @@ def _planned_actions(report: Report, request: RepairRequest) -> Iterator[str]:
         waiting = one.in_state(EntryState.PREPARED, EntryState.COMMITTING)
         if waiting:
             yield f"commit {len(waiting)} transactions of {decision_text(one.decision)}"
-        yield f"{_mark_action(one, request)} {decision_text(one.decision)}"
+        yield _mark_action(one, request)
     if report.leftover:
         yield f"abort {len(report.leftover)} undecided transactions"
     if not request.forget:
@@ -171,11 +172,12 @@ def _planned_actions(report: Report, request: RepairRequest) -> Iterator[str]:
 
 
 def _mark_action(report: DecisionReport, request: RepairRequest) -> str:
+    decision = decision_text(report.decision)
     if not report.needs_operator:
-        return "write the finished mark of"
+        return f"mark {decision} as finished"
     if request.accept_loss:
-        return "accept the loss of rows and write the finished mark of"
-    return "not write the finished mark of"
+        return f"accept the loss of rows and mark {decision} as finished"
+    return f"leave {decision} unfinished"
 
 
 def decision_text(decision: Decision) -> str:
@@ -237,7 +239,7 @@ def _finish(
     request: RepairRequest,
     on_action: OnAction,
 ) -> dict[str, QueryState]:
-    """Roll forward decisions and mark them as finished; return the unfinished ones by query id."""
+    """Roll forward decisions and mark them as finished. Return the others by query id."""
     unfinished = {}
     for query_id, state in sorted(topic.read(sink_id).items()):
         if state.is_finished:
@@ -253,7 +255,7 @@ def _finish(
 def _is_settled(
     client: TransactionalClient, state: QueryState, request: RepairRequest, on_action: OnAction
 ) -> bool:
-    """Commit the transactions of a decision; return whether it can be marked as finished."""
+    """Commit the transactions of a decision. Return whether it can be marked as finished."""
     decision = state.decision
     try:
         lost = roll_forward(client, state)
@@ -262,9 +264,9 @@ def _is_settled(
         may_accept = request.accept_loss and isinstance(error, TransactionOutcomeExpiredError)
         states = entry_states(client, decision.entries).values() if may_accept else ()
         if not may_accept or {EntryState.PREPARED, EntryState.COMMITTING} & set(states):
-            on_action(f"left {decision_text(decision)} unfinished: {error}")
+            on_action(f"left {decision_text(decision)} unfinished. {error}")
             return False
-        on_action(f"accepted the unknown outcome of {decision_text(decision)}: {error}")
+        on_action(f"accepted the unknown outcome of {decision_text(decision)}. {error}")
         return True
     if not lost:
         on_action(f"committed {len(decision.entries)} transactions of {decision_text(decision)}")
@@ -274,8 +276,8 @@ def _is_settled(
         on_action(f"accepted the loss of {rows} rows of {decision_text(decision)}")
         return True
     on_action(
-        f"left {decision_text(decision)} unfinished: {rows} of its rows are lost. Start the query "
-        "again from the same checkpoint to write these rows again. Or write them with another "
+        f"left {decision_text(decision)} unfinished, because {rows} of its rows are lost. To write "
+        "these rows again, restart the query from the same checkpoint. Or write them with another "
         "tool, and then repeat this command with --accept-loss"
     )
     return False
@@ -296,8 +298,8 @@ def _forget(
     except ProducerFencedError as error:
         producer.abort()
         raise SinkFencedError(
-            f"The decisions of transactionalId '{sink_id}' were not removed, because a query has "
-            "taken over the id again, or because the transaction that removes them timed out.",
+            f"The decisions of transactionalId '{sink_id}' were not removed. Either a query has "
+            "taken over the id again, or the transaction that removes them has timed out.",
             advice="Stop the query if it is running, and repeat the command.",
             transactional_id=sink_id,
         ) from error
@@ -310,8 +312,8 @@ def _forget(
     if error_code is not ErrorCode.none:
         result = "timed out" if error_code is None else f"returned {error_code.name.upper()}"
         raise OutcomeUnknownError(
-            f"It is unknown whether the decisions of transactionalId '{sink_id}' were removed: "
-            f"EndTxn {result}. Either all of them were removed or none of them.",
+            f"It is unknown whether the decisions of transactionalId '{sink_id}' were removed, "
+            f"because EndTxn {result}. Either all or none of them were removed.",
             advice="Repeat the command.",
             transactional_id=sink_id,
         )

@@ -131,7 +131,7 @@ class HeldPartition:
 class Report:
     """The state of a sink.
 
-    `owner` is None if the transaction coordinator does not have the sink's id.
+    `owner` is None if the transaction coordinator does not know the sink id.
     """
 
     sink_id: str
@@ -186,7 +186,7 @@ def examine(
     now_ms: int,
     pause: Callable[[float], None] = time.sleep,
 ) -> Report:
-    """Return the state of the sink; raises subclasses of `KafkaError`.
+    """Return the state of the sink, or raise a subclass of `KafkaError`.
 
     Open transactions are listed before decisions are read, so a transaction that is reported as
     undecided was undecided when it was listed. Brokers respond to EndTxn before they write the
@@ -247,7 +247,7 @@ def _owner(client: TransactionalClient, sink_id: str) -> TransactionDescription 
         return client.describe_transactions([sink_id, nobody]).get(sink_id)
     except AuthorizationError as error:
         raise AuthorizationError(
-            f"The principal is not allowed to describe transactionalId '{sink_id}': "
+            f"The principal is not allowed to describe transactionalId '{sink_id}'. "
             f"{reason_of(error)}.",
             advice="Grant the principal DESCRIBE on the transactional ids with the prefix "
             f"'{sink_id}'. --recover and --forget also need WRITE.",
@@ -264,7 +264,7 @@ def _read(
         return {}, error
     except AuthorizationError as error:
         raise AuthorizationError(
-            f"The principal is not allowed to read the decisions of transactionalId '{sink_id}': "
+            f"The principal is not allowed to read the decisions of transactionalId '{sink_id}'. "
             f"{reason_of(error)}.",
             advice=f"Grant the principal READ on topic '{commit_topic}'. --recover and --forget "
             "also need WRITE.",
@@ -313,8 +313,8 @@ def _entry(client: TransactionalClient, entry: Entry, state: EntryState) -> Entr
 def row_ranges(client: TransactionalClient, entry: Entry) -> tuple[RowRange, ...]:
     """Return the offsets of a transaction's rows, regardless of its outcome.
 
-    An entry contains only the last offsets. The search for the first offsets goes backwards from
-    there in growing windows, until the number of rows found equals the row count of the entry.
+    An entry contains only the last offsets. The search for the first offsets proceeds backwards
+    from there in growing windows, until it has found as many rows as the entry has.
     """
     try:
         first = _first_offsets(client, entry)

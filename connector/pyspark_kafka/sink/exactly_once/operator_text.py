@@ -47,7 +47,10 @@ def lines(report: Report) -> Iterator[str]:
     for transaction in report.open_transactions:
         yield _transaction(transaction, report.taken_ms)
     if not report.open_transactions:
-        yield f"transaction none is open ({report.known_ids} transactional ids of tasks exist)"
+        yield (
+            "transaction none: no task has an open transaction "
+            f"({report.known_ids} transactional ids of tasks exist)"
+        )
     for held in report.held:
         yield _held(held, report.taken_ms)
     if report.held_is_unknown is not None:
@@ -81,7 +84,7 @@ def as_json(report: Report) -> dict[str, Any]:
 def _owner(report: Report) -> str:
     owner = report.owner
     if owner is None:
-        return f"owner id={report.sink_id} none: the transaction coordinator does not have this id"
+        return f"owner id={report.sink_id} none: the transaction coordinator does not know this id"
     activity = "no open transaction"
     if is_open(owner.state):
         is_writing = owner.state is TransactionState.ONGOING
@@ -149,7 +152,7 @@ def _held(held: HeldPartition, now_ms: int) -> str:
     if held.transactional_id is not None:
         holder = f"holder={held.transactional_id} {_since(held.started_ms, now_ms)}"
     elif held.holder is not None:
-        holder = f"holder=another application's producer_id={held.holder.producer_id}"
+        holder = f"holder=other-application producer_id={held.holder.producer_id}"
     return (
         f"held partition={held.partition} last_stable_offset={held.last_stable_offset} "
         f"high_watermark={held.high_watermark} "
@@ -164,7 +167,7 @@ def _since(started_ms: int | None, now_ms: int) -> str:
 
 
 def time_text(time_ms: int) -> str:
-    """Return a time as text, in UTC with a resolution of seconds."""
+    """Return a time as text, in UTC with a resolution of one second."""
     return datetime.fromtimestamp(time_ms / 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

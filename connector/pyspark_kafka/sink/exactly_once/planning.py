@@ -1,4 +1,4 @@
-"""Planning: the steps that the driver runs before the tasks of every batch.
+"""Planning: the steps that the driver runs before the tasks of each batch.
 
 Runs steps 1 to 4 of the protocol: fence, read, roll forward, mark, sweep. Invariant: when a `Plan`
 exists, no older driver can decide a batch, and no undecided transaction of the sink is open. For
@@ -49,7 +49,7 @@ run. They are cached because each attempt to determine an outcome reads partitio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownOutcome:
-    """The reason why the outcome of a decision is unknown, and advice."""
+    """The reason why the outcome of a decision is unknown, and what to do about it."""
 
     what: str
     advice: str
@@ -73,7 +73,7 @@ class LastDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The result of planning, which tasks receive.
+    """The result of planning, which is sent to the tasks.
 
     `owner` is the sink's producer id and epoch. `last` is the last decision of each query.
     """
@@ -124,10 +124,10 @@ def plan(client: TransactionalClient, options: ExactlyOnce) -> Plan:
         for query, state in states.items()
     }
     log.info(
-        "Fenced transactional id '%s' (%s). Decided before: %s",
+        "Fenced transactional id '%s' (%s). The last decisions are: %s",
         sink_id,
         owner,
-        _listing(last) or "nothing",
+        _listing(last) or "none",
     )
     return Plan(owner=owner, version=version, last=last)
 
@@ -205,14 +205,14 @@ def _listing(last: Mapping[str, LastDecision]) -> str:
 def _check_brokers(config: Mapping[str, str] | None, options: ExactlyOnce) -> None:
     """Check the brokers' settings.
 
-    If they cannot be read, tasks report a timeout that is too long.
+    If they cannot be read, the first task reports a timeout that is too long.
     """
     if config is None:
         return
     longest_ms = config.get(TIMEOUT_MAX)
     if longest_ms is not None and options.transaction_timeout_ms > int(longest_ms):
         raise OptionError(
-            f"Option 'transactionTimeout' has the value {options.transaction_timeout_ms} ms, but "
+            f"Option 'transactionTimeout' is set to {options.transaction_timeout_ms} ms, but "
             f"the brokers allow at most {longest_ms} ms ({TIMEOUT_MAX}).",
             advice="Set the option to a lower value, or increase the brokers' setting.",
             option="transactionTimeout",
@@ -221,7 +221,7 @@ def _check_brokers(config: Mapping[str, str] | None, options: ExactlyOnce) -> No
         log.warning(
             "The brokers do not verify that records belong to an open transaction (%s, Kafka 3.6 "
             "or later). Without this setting, a late Produce request can leave a transaction open "
-            "forever, and read_committed consumers wait for it. Upgrade the brokers, or enable the "
+            "forever, which blocks read_committed consumers. Upgrade the brokers, or enable the "
             "setting.",
             _VERIFICATION,
         )

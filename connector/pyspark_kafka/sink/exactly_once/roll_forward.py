@@ -72,7 +72,7 @@ class TransactionOutcomeUnknownError(OutcomeUnknownError):
 
 
 class TransactionOutcomeExpiredError(TransactionOutcomeUnknownError):
-    """The outcome of a transaction is no longer recorded anywhere: a retry cannot determine it."""
+    """The outcome of a transaction is no longer recorded anywhere, so a retry is useless."""
 
 
 _BY_STATE: Final = {
@@ -101,7 +101,7 @@ def roll_forward(
     *,
     pause: Callable[[float], None] = time.sleep,
 ) -> tuple[Entry, ...]:
-    """Commit every transaction of a decision; return the entries that are lost.
+    """Commit every transaction of a decision, and return the entries that are lost.
 
     Raises `OutcomeUnknownError` if transactions are not known to be committed yet, and
     `TransactionOutcomeUnknownError` if the outcome of transactions cannot be determined. The errors
@@ -120,7 +120,7 @@ def roll_forward(
             committer.commit(left)
     except KafkaError as error:
         raise OutcomeUnknownError(
-            f"{_name(decision)} is committed, but committing its transactions failed: "
+            f"{_name(decision)} is committed, but committing its transactions failed. "
             f"{reason_of(error)}. {_NOTHING_LOST}",
             advice=f"{error.advice} {_advice_to_continue(decision)}",
             transactional_id=decision.sink_id,
@@ -193,7 +193,7 @@ class _Committer:
         for entry in refused:
             outcome = self.outcome_of(entry, found.get(entry.transactional_id))
             self.outcomes[entry.transactional_id] = outcome
-            log.info("The outcome of '%s' is: %s", entry.transactional_id, outcome.value)
+            log.info("The outcome of '%s' is %s", entry.transactional_id, outcome.value)
 
     def outcome_of(self, entry: Entry, found: TransactionDescription | None) -> Outcome:
         outcome = _outcome_by_coordinator(entry, found)
@@ -237,7 +237,7 @@ def _first_result(
 
     The result is None if the marker may belong to another transaction. It certainly belongs to the
     entry in two cases: the entry's records still exist (brokers delete them before the marker), or
-    the marker has the epoch that only the end of this entry can produce.
+    the marker has an epoch that only the end of this transaction can produce.
     """
     ending = _ended(entry)
     has_records = False
@@ -262,7 +262,9 @@ def _outcome_by_coordinator(entry: Entry, found: TransactionDescription | None) 
 
 
 def _ended(entry: Entry) -> ProducerIdAndEpoch:
-    """Return the producer id and epoch that the coordinator and the markers contain after the end.
+    """Return the producer id and epoch of the transaction after its end.
+
+    The coordinator and the markers have these values.
 
     Transaction version 2 raises the epoch at the end of a transaction. With version 1 the epoch
     does not change at the end, and the next owner can get the epoch that version 2 would set.
@@ -289,7 +291,7 @@ _NOTHING_LOST: Final = "No rows are lost because of this error."
 
 
 def _advice_to_continue(decision: Decision) -> str:
-    """Return how to complete a committed batch. A job without `batchId` must not run again."""
+    """Return advice on completing a committed batch. A job without `batchId` must not rerun."""
     if decision.batch_id is not None:
         return "Start the query again. It first commits the remaining transactions."
     return (
@@ -304,8 +306,8 @@ def _unreadable_markers(
     return TransactionOutcomeUnknownError(
         f"{_name(decision)} is committed, but it is unknown whether some of its transactions were "
         f"committed or aborted: {_listing(entries)}. Their transactional ids have been used for "
-        "later transactions, and the principal is not allowed to read the markers: "
-        f"{'; '.join(unreadable[:_NAMED_MAX])}. {_NOTHING_LOST}",
+        "later transactions, and the principal is not allowed to read the markers in these "
+        f"partitions: {'; '.join(unreadable[:_NAMED_MAX])}. {_NOTHING_LOST}",
         advice=f"Grant the principal READ on these topics. {_advice_to_continue(decision)}",
         transactional_id=decision.sink_id,
     )
@@ -314,7 +316,11 @@ def _unreadable_markers(
 def _expired(
     decision: Decision, entries: Sequence[Entry], unreadable: Sequence[str]
 ) -> TransactionOutcomeExpiredError:
-    not_read = f" Unreadable: {'; '.join(unreadable[:_NAMED_MAX])}." if unreadable else ""
+    not_read = (
+        f" Some partitions cannot be read: {'; '.join(unreadable[:_NAMED_MAX])}."
+        if unreadable
+        else ""
+    )
     return TransactionOutcomeExpiredError(
         f"{_name(decision)} is committed, but it can no longer be determined whether some of its "
         f"transactions were committed or aborted: {_listing(entries)}. The transaction "

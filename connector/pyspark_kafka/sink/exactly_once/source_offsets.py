@@ -1,8 +1,9 @@
 """The source offsets of a micro-batch, read from its file in the checkpoint.
 
-Returns the end offsets of a batch in all of its sources, for the decision and for the group of
-`commitOffsets`. Invariant: these are the offsets with which Spark planned the batch, and every
-replay has the same offsets. A damaged line of a Kafka source is an error and is never skipped.
+Returns the end offsets of a batch in all of its sources, for the decision and for the consumer
+group of `commitOffsets`. Invariant: these are the offsets with which Spark planned the batch, and
+every replay has the same offsets. A damaged line of a Kafka source is an error, and it is never
+skipped.
 
 Spark writes `offsets/<batch id>` once, before the batch runs (OffsetSeqLog). The file contains a
 version, a line of metadata (the clock, the watermark, some settings), and one line per source with
@@ -70,36 +71,37 @@ def read_source_offsets(checkpoint: str, batch_id: int) -> SourceOffsets:
         content = _read(path)
     except FileNotFoundError:
         raise CheckpointError(
-            f"The file {path} does not exist. Spark should have written the offsets of batch "
-            f"{batch_id} to this file.",
+            f"The file {path} does not exist, but Spark should have written the offsets of batch "
+            f"{batch_id} to it.",
             advice=f"Set the option '{_OPTION}' of the sink to the checkpoint directory of this "
             "query. If the directory is not on a local file system, include the URI scheme.",
             option=_OPTION,
         ) from None
     except (OSError, ValueError, NotImplementedError) as error:
         raise CheckpointError(
-            f"The offsets of batch {batch_id} in {path} cannot be read with pyarrow.fs: {error}.",
-            advice=f"Check the option '{_OPTION}', and that this host can access the file system.",
+            f"The offsets of batch {batch_id} in {path} cannot be read with pyarrow.fs ({error}).",
+            advice=f"Check the value of option '{_OPTION}', and check that this host can access "
+            "the file system.",
             option=_OPTION,
         ) from error
     try:
         return _parse(content)
     except OffsetFormatError as error:
         raise CheckpointError(
-            f"The offsets of batch {batch_id} in {path} are damaged: {error}.",
+            f"The file {path} with the offsets of batch {batch_id} cannot be parsed: {error}.",
             option=_OPTION,
         ) from None
 
 
 def check_store(checkpoint: str) -> None:
-    """Check that checkpoints on this file system can be read; raises `OptionError`."""
+    """Raise `OptionError` if checkpoints on this file system cannot be read."""
     match = _SCHEME.fullmatch(checkpoint)
     if match is not None and match[1].lower() not in (_LOCAL, *_SCHEMES):
         raise OptionError(
-            f"Option '{_OPTION}' has the value '{checkpoint}', but the sink cannot read "
+            f"Option '{_OPTION}' is set to '{checkpoint}', but the sink cannot read "
             f"checkpoints with the URI scheme '{match[1].lower()}:'.",
-            advice="Use a local path or the scheme file:, s3:, gs:, abfs: or hdfs:. Or remove this "
-            "option and 'commitOffsets'.",
+            advice="Use a local path or one of the schemes file:, s3:, gs:, abfs: and hdfs:, or "
+            "remove this option and 'commitOffsets'.",
             option=_OPTION,
         )
 
@@ -111,7 +113,7 @@ def _read(path: str) -> bytes:
     scheme, rest = match[1].lower(), match[2]
     if scheme == _LOCAL:
         return Path(f"/{rest.lstrip('/')}").read_bytes()
-    # A local import: it loads the clients of all stores, which a local checkpoint does not need.
+    # Imported locally: it loads the clients of all stores, which a local path does not need.
     from pyarrow.fs import FileSystem  # noqa: PLC0415
 
     # Hadoop does not percent-decode paths, but Arrow decodes URIs.
@@ -124,11 +126,13 @@ def _parse(content: bytes) -> SourceOffsets:
     try:
         version, *lines = content.decode().rstrip("\n").split("\n")
     except UnicodeDecodeError:
-        raise OffsetFormatError("the file is not UTF-8 text") from None
+        raise OffsetFormatError("it is not UTF-8 text") from None
     if version not in ("v1", "v2"):
-        raise OffsetFormatError(f"its version is '{version[:20]}'; only v1 and v2 are supported")
+        raise OffsetFormatError(
+            f"its version is '{version[:20]}', but only v1 and v2 are supported"
+        )
     if len(lines) < 2:
-        raise OffsetFormatError("the file ends before the line of the first source")
+        raise OffsetFormatError("it ends before the line of the first source")
     sources = [_without_name(line) for line in lines[1:]] if version == "v2" else lines[1:]
     return SourceOffsets(
         hash=hashlib.sha256("\n".join(lines[1:]).encode()).hexdigest(), offsets=_offsets(sources)
@@ -155,7 +159,7 @@ def _offsets(sources: Sequence[str]) -> Mapping[TopicPartition, int]:
         try:
             offsets = from_json_object(value)
         except OffsetFormatError as error:
-            raise OffsetFormatError(f"the offset of source {number} is damaged: {error}") from None
+            raise OffsetFormatError(f"the offset of source {number} is damaged ({error})") from None
         for partition, offset in offsets.items():
             found[partition] = min(offset, found.get(partition, offset))
     return found
@@ -167,7 +171,7 @@ def _json(line: str, number: int) -> object:
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise OffsetFormatError(f"the offset of source {number} is not JSON: {error}") from None
+        raise OffsetFormatError(f"the offset of source {number} is not JSON ({error})") from None
 
 
 def _is_of_kafka(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""The work of a task attempt, which leaves its rows in a prepared transaction.
+"""The work of a task attempt. It leaves its rows in a prepared transaction.
 
 Runs steps 5 and 6 of the protocol. Invariant: when an attempt returns `Prepared`, every row is
 acknowledged in an open transaction. Rows of a failed attempt never become visible, because only a
@@ -93,7 +93,7 @@ class _Attempt:
     totals: RowTotals = field(default_factory=RowTotals)
 
     def decided(self) -> LastDecision | None:
-        """Return the decision of this batch, or None.
+        """Return the decision of this batch, or None if the batch is not decided.
 
         Raises an error if the batch must not be written.
         """
@@ -239,7 +239,7 @@ class _Attempt:
             raise self._fenced(sink_id)
 
     def _check_rewritten(self, decided: LastDecision | None) -> None:
-        """Check that the new rows are equal to the lost rows that they replace."""
+        """Check that the new rows equal the lost rows that they replace."""
         if decided is None:
             return
         expected = decided.totals_of_lost[self.task.partition]
@@ -269,10 +269,10 @@ class _Attempt:
 
     def _fenced(self, transactional_id: str) -> SinkFencedError:
         return SinkFencedError(
-            f"A task of {self.task.batch} was fenced: another producer owns '{transactional_id}'. "
-            f"Either a newer run with transactionalId '{self.options.transactional_id}' has taken "
-            "over, or the batch ended while this attempt was running. None of the attempt's rows "
-            "will be visible.",
+            f"A task of {self.task.batch} was fenced, because another producer owns "
+            f"'{transactional_id}'. Either a newer run with transactionalId "
+            f"'{self.options.transactional_id}' has taken over, or the batch ended while this "
+            "attempt was running. None of the attempt's rows will be visible.",
             advice="If two queries use this transactionalId, give each its own.",
             transactional_id=self.options.transactional_id,
         )
@@ -281,10 +281,10 @@ class _Attempt:
 def _stale(sink_id: str, task: Task, decided: int) -> StaleBatchError:
     if task.query_id == BATCH_JOB:
         return StaleBatchError(
-            f"Option 'batchId' has the value {task.batch_id}, but the later batch {decided} of "
+            f"Option 'batchId' is set to {task.batch_id}, but the later batch {decided} of "
             f"transactionalId '{sink_id}' is already committed. Nothing was written.",
-            advice="Use a higher batchId. If your batch ids start from the beginning, for example "
-            f"with a new checkpoint, use a new transactionalId, or {_forget_advice(sink_id)}.",
+            advice="Use a higher batchId. If your batch ids start over, for example with a new "
+            f"checkpoint, use a new transactionalId, or {_forget_advice(sink_id)}.",
             option="batchId",
             transactional_id=sink_id,
         )
@@ -292,8 +292,8 @@ def _stale(sink_id: str, task: Task, decided: int) -> StaleBatchError:
         f"{sentence(task.batch)} is older than batch {decided}, which is already committed with "
         f"transactionalId '{sink_id}'. Either another driver has replaced this driver, or the "
         "checkpoint was restored from an older copy. Nothing was written.",
-        advice="Stop the old driver, or restore the newest checkpoint. To write all rows from "
-        f"batch {task.batch_id} on again, use a new transactionalId, or {_forget_advice(sink_id)}.",
+        advice="Stop the old driver, or restore the newest checkpoint. To rewrite all rows from "
+        f"batch {task.batch_id} onwards, use a new transactionalId, or {_forget_advice(sink_id)}.",
         transactional_id=sink_id,
     )
 
@@ -304,8 +304,8 @@ def _rows_lost_before(sink_id: str, task: Task, last: LastDecision) -> RowsLostE
     return RowsLostError(
         f"{sentence(task.batch)} cannot be written, because the earlier batch {last.batch_id} has "
         f"lost the rows of its partitions {partitions}. Nothing was written.",
-        advice=f"Run the {again} again from the start of batch {last.batch_id}: it writes only the "
-        f"lost rows. To continue without these rows, {_accept_loss_advice(sink_id)}.",
+        advice=f"Run the {again} again from the start of batch {last.batch_id}. It then writes "
+        f"only the lost rows. To continue without these rows, {_accept_loss_advice(sink_id)}.",
         transactional_id=sink_id,
     )
 

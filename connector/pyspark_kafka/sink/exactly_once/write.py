@@ -69,7 +69,7 @@ class ExactlyOnceWrite:
     def of(
         cls, options: SinkOptions, schema: StructType, *, is_streaming: bool
     ) -> ExactlyOnceWrite:
-        """Run all checks that do not require a broker; raises `SchemaError` and `OptionError`."""
+        """Run all checks that require no broker. Raises `SchemaError` and `OptionError`."""
         from pyspark_kafka.client.factory import check_transactional_settings  # noqa: PLC0415
 
         check_columns(schema, options.topic)
@@ -105,7 +105,7 @@ class ExactlyOnceWrite:
         return self._planned
 
     def task(self, batches: Iterable[pa.RecordBatch]) -> TaskMessage:
-        """Write the rows of the current Spark task; raises the errors of `write_task`."""
+        """Write the rows of the current Spark task. Raises the errors of `write_task`."""
         from pyspark_kafka.sink.exactly_once.task import write_task  # noqa: PLC0415
 
         planned, context = self._planned, TaskContext.get()
@@ -131,7 +131,7 @@ class ExactlyOnceWrite:
         )
         if not query_id or not batch_id or not batch_id.isdecimal() or not run or not is_run(run):
             raise ExactlyOnceError(
-                "Spark did not provide the query and the micro-batch of a task: the local "
+                "Spark did not provide the query id and the batch id of a task: the local "
                 f"properties {_QUERY_ID!r}, {_BATCH_ID!r} and {_RUN!r} are {query_id!r}, "
                 f"{batch_id!r} and {run!r}. Nothing was written.",
                 advice="Do not change the job group of a streaming query, and use a trigger that "
@@ -172,7 +172,7 @@ class ExactlyOnceWrite:
         try:
             return read_source_offsets(options.checkpoint, batch_id)
         except PysparkKafkaError as error:
-            log.info("A replay of this batch is not compared by its source offsets: %s", error)
+            log.info("If this batch is replayed, its source offsets are not compared: %s", error)
             return None
 
     def abort(
@@ -218,7 +218,7 @@ def _task(context: TaskContext, query_id: str, batch_id: int | None, run: str) -
 
 @cache
 def _pool() -> ClientPool[TransactionalClient]:
-    """Return the client pool of this process. Spark uses a process for many tasks or batches."""
+    """Return the client pool of this process. Spark runs many tasks or batches in a process."""
     from pyspark_kafka.client.factory import open_transactional_client  # noqa: PLC0415
 
     return ClientPool(open_transactional_client)

@@ -85,10 +85,10 @@ def test_command_prints_planned_actions(
     run = decided_and_killed(fake_world)
     fake_world.cluster.advance(65_000)
     assert call(run.sink_id, "--recover") == 0
-    fence, commit, write = capsys.readouterr().out.splitlines()[-3:]
+    fence, commit, mark = capsys.readouterr().out.splitlines()[-3:]
     assert fence.startswith(f"would fence '{run.sink_id}'")
     assert re.match(r"would commit 2\b.*\bdecision 1\b", commit)
-    assert re.match(r"would write\b.*\bdecision 1\b", write)
+    assert re.match(r"would mark\b.*\bdecision 1\b", mark)
     assert fake_world.committed(run.topic) == []
 
 
