@@ -166,6 +166,12 @@ class RowsLostError(ExactlyOnceError):
     remedy = "Run the batch again. Only the lost rows will be written."
 
 
+class EarlierJobCommittedError(ExactlyOnceError):
+    """An earlier batch job without `batchId` was committed, but stopped before it reported this."""
+
+    remedy = "If this start is a retry of that job, do not run it again."
+
+
 class ReplayMismatchError(ExactlyOnceError):
     """The rows or source offsets of a replayed batch differ from those of the committed batch."""
 

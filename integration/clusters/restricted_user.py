@@ -73,7 +73,7 @@ def _acls(prefixes: Prefixes, user: str) -> Iterator[dict[str, Any]]:
         (
             ResourceType.TRANSACTIONAL_ID,
             prefixes.sink_ids,
-            (Op.WRITE, Op.DESCRIBE, Op.TWO_PHASE_COMMIT),
+            (Op.WRITE, Op.DESCRIBE),
         ),
         (ResourceType.GROUP, prefixes.groups, (Op.READ,)),
     ):

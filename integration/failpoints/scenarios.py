@@ -233,16 +233,6 @@ SCENARIOS: Final = (
             Target(kind=ProcessKind.COMMIT, modes=(FailureMode.ALONE, FailureMode.WITH_DRIVER)),
         ),
     ),
-    Scenario(
-        name="two-phase",
-        title="a micro-batch with `twoPhaseCommit`, after a driver was killed before its decision",
-        options={"twoPhaseCommit": "true"},
-        preconditions=(Precondition(kind=ProcessKind.COMMIT, failpoint="commit.decide.before"),),
-        targets=(
-            Target(kind=ProcessKind.PLANNING, driver_run=1, modes=(FailureMode.WITH_DRIVER,)),
-            Target(kind=ProcessKind.TASK, driver_run=1, modes=(FailureMode.WITH_DRIVER,)),
-        ),
-    ),
 )
 
 SLOW_SCENARIOS: Final = (

@@ -18,6 +18,7 @@ _ROLL_FORWARD: Final = frozenset(
 )
 _READ: Final = frozenset({"list_offsets", "read_log"})
 _SWEEP: Final = frozenset({"list_transactions", "describe_transactions"})
+_FENCE: Final = frozenset({"end_transactions"})
 _WRITE: Final = frozenset({"produce", "flush"})
 
 REQUESTS: Final[Mapping[Step, frozenset[str]]] = {
@@ -36,11 +37,12 @@ REQUESTS: Final[Mapping[Step, frozenset[str]]] = {
     Step.PLAN_READ: _READ,
     Step.PLAN_ROLL_FORWARD: _ROLL_FORWARD,
     Step.PLAN_MARK: _WRITE,
-    Step.PLAN_SWEEP: _SWEEP | {"init_producer_id"},
+    Step.PLAN_SWEEP: _SWEEP | _FENCE,
     Step.TASK_CHECK: frozenset(),
     Step.TASK_COUNT: frozenset({"describe_topics"}),
     Step.TASK_INIT: frozenset({"init_producer_id"}),
-    Step.TASK_PRODUCE: _WRITE | {"describe_topics", "describe_transactions"},
+    Step.TASK_LOOK: frozenset({"describe_transactions"}),
+    Step.TASK_PRODUCE: _WRITE | {"describe_topics"},
     Step.TASK_GIVE_UP: frozenset({"end_transactions"}),
     Step.COMMIT_VERIFY: frozenset({"describe_transactions"}),
     Step.COMMIT_COMPARE: _ROLL_FORWARD,
@@ -51,18 +53,20 @@ REQUESTS: Final[Mapping[Step, frozenset[str]]] = {
     Step.ABORT_LOOK: frozenset({"describe_transactions"}),
     Step.ABORT_FENCE: frozenset({"init_producer_id"}),
     Step.ABORT_READ: _READ,
-    Step.ABORT_TASKS: frozenset({"end_transactions"}),
-    Step.ABORT_SWEEP: _SWEEP,
+    Step.ABORT_SWEEP: _SWEEP | _FENCE,
 }
 """The requests that each step sends in at least one scenario, with the names of their failpoints.
 """
 
 OCCASIONAL: Final[Mapping[Step, frozenset[str]]] = {
-    # A sweep fences transactions that are still ending when the sweep lists them.
-    Step.COMMIT_SWEEP: frozenset({"init_producer_id"}),
-    Step.ABORT_SWEEP: frozenset({"init_producer_id"}),
+    # Only an attempt whose result Spark did not use.
+    Step.COMMIT_SWEEP: _FENCE | {"init_producer_ids"},
+    # Only with transaction version 1.
+    Step.PLAN_SWEEP: frozenset({"init_producer_ids"}),
+    Step.ABORT_SWEEP: frozenset({"init_producer_ids"}),
+    Step.ABORT_LOOK: _FENCE,
 }
-"""Requests that depend on the speed of the brokers: they are allowed, but not required."""
+"""Requests that depend on timing or on the transaction version: allowed, but not required."""
 
 
 def never_reached(failpoints: Iterable[str]) -> set[str]:

@@ -199,9 +199,9 @@ class CommittedLog:
         expected = last + 1 if header.producer_epoch == epoch else 0
         if header.base_sequence != expected:
             raise InvariantViolationError(
-                f"{self.partition}: on {host}, the batch of producer {header.producer_id} (producer "
-                f"epoch {header.producer_epoch}) at offset {header.base_offset} has base sequence "
-                f"{header.base_sequence} instead of {expected}"
+                f"{self.partition}: on {host}, the batch of producer {header.producer_id} "
+                f"(producer epoch {header.producer_epoch}) at offset {header.base_offset} has base "
+                f"sequence {header.base_sequence} instead of {expected}"
             )
         self._sequences[header.producer_id] = (header.producer_epoch, header.last_sequence)
 

@@ -1,19 +1,24 @@
 """The driver's actions in abort(), which Spark calls after a failure of tasks or of commit().
 
-Models `abort.abort`: look, fence, read, abort, sweep. Invariant: abort() never aborts a transaction
-that may be decided.
+Models `abort.abort`: look, fence, read. The sweep that follows is in `sweep`. Invariant: abort()
+never aborts a transaction that may be decided.
 """
 
 from __future__ import annotations
 
-from integration.sink_model import labels
-from integration.sink_model.case import BY_ABORT, NEWER_OWNER_STAYS, InvariantViolationError
-from integration.sink_model.cluster import end_task_transaction, init_sink_id, read_commit_topic
+from integration.sink_model import cluster, labels
+from integration.sink_model.case import (
+    ABORT_IS_NOT_REJECTED,
+    NEWER_OWNER_STAYS,
+    InvariantViolationError,
+)
+from integration.sink_model.cluster import init_sink_id, read_commit_topic
 from integration.sink_model.coordinator import CONCURRENT, REFUSED
 from integration.sink_model.driver_action import DriverAction, Transitions
 from integration.sink_model.mutations import (
     ABORT_UNDER_ANY_EPOCH,
     ABORT_WHAT_WAS_DECIDED,
+    ABORT_WITH_AN_OPEN_DECISION,
     ABORT_WITHOUT_FENCING,
     ABORT_WITHOUT_LOOKING,
 )
@@ -21,9 +26,9 @@ from integration.sink_model.state import (
     END_ABORT,
     INIT,
     NO_MESSAGE,
+    ONGOING,
     STATUS_NAMES,
-    State,
-    TaskRequest,
+    LateRequest,
 )
 
 
@@ -34,8 +39,11 @@ def look(action: DriverAction) -> Transitions:
         f"the sink id has epoch {sink_id.epoch} and is {STATUS_NAMES[sink_id.status]}"
     )
     mutation = action.case.mutation
+    is_open = action.case.version == 1 and sink_id.status == ONGOING
     if sink_id.epoch == action.driver.owner or mutation == ABORT_WITHOUT_LOOKING:
         at = labels.ABORT_READ if mutation == ABORT_WITHOUT_FENCING else labels.ABORT_FENCE
+        if is_open and mutation != ABORT_WITH_AN_OPEN_DECISION:
+            at = labels.ABORT_LOOK_END
         state = action.go_to(action.state, at)
         yield (
             text,
@@ -46,10 +54,26 @@ def look(action: DriverAction) -> Transitions:
         yield message, action.fail(action.state)
 
 
+def end_decision(action: DriverAction) -> Transitions:
+    """Send EndTxn(abort) for the open decision of the batch, with transaction version 1."""
+    owner = action.driver.owner
+    at = labels.ABORT_FENCE
+    if action.case.mutation == ABORT_WITHOUT_FENCING:
+        at = labels.ABORT_READ
+    state, _ = cluster.end_decision(action.case, action.state, owner, is_commit=False)
+    effect = "no effect" if state is action.state else "success"
+    text = action.describe(f"EndTxn(sink id, abort) with epoch {owner}")
+    yield f"{text}: {effect}", action.go_to(state, at)
+    if action.may_lose_response:
+        late = action.delay(action.state, END_ABORT, owner)
+        yield f"{text} is delayed and gets no response", action.go_to(late, at)
+
+
 def fence(action: DriverAction) -> Transitions:
     """Send InitProducerId for the sink id with the driver's epoch (`abort.fence`)."""
     case = action.case
     expected = None if case.mutation == ABORT_UNDER_ANY_EPOCH else action.driver.owner
+    _check_not_rejected(action)
     state, response = init_sink_id(case, action.state, expected)
     if response == CONCURRENT:
         if state is not action.state:
@@ -71,6 +95,21 @@ def fence(action: DriverAction) -> Transitions:
         )
 
 
+def _check_not_rejected(action: DriverAction) -> None:
+    """Check that InitProducerId does not abort the batch's own decision with version 1.
+
+    It would then be rejected, and abort() would leave the tasks' transactions open.
+    """
+    sink_id, owner = action.state.sink_id, action.driver.owner
+    is_own = (sink_id.epoch, sink_id.status) == (owner, ONGOING)
+    if (
+        action.case.version == 1
+        and is_own
+        and LateRequest(END_ABORT, owner, 0) not in action.state.late
+    ):
+        raise InvariantViolationError(f"{ABORT_IS_NOT_REJECTED}: the batch's decision is open")
+
+
 def read(action: DriverAction) -> Transitions:
     """Look for the driver's decision in the commit topic (`abort.read`)."""
     decisions = read_commit_topic(action.case, action.state).values()
@@ -88,35 +127,6 @@ def read(action: DriverAction) -> Transitions:
             action.fail(action.state),
         )
     else:
-        yield action.describe("the decision does not exist"), _after_abort(action, action.state)
-
-
-def abort_tasks(action: DriverAction) -> Transitions:
-    """Send EndTxn(abort) for every prepared transaction, in any order (`abort.tasks`)."""
-    for index, part in enumerate(action.state.partitions):
-        message = part.works[action.number].message
-        if message == NO_MESSAGE:
-            continue
-        work = part.works[action.number]._replace(message=NO_MESSAGE)
-        state, _ = end_task_transaction(
-            action.case,
-            action.state,
-            index,
-            message.task_id,
-            message.epoch,
-            BY_ABORT,
-            is_commit=False,
-        )
-        text = action.describe(f"EndTxn(abort) for partition {index}, id {message.task_id}")
-        yield text, _after_abort(action, action.with_work(state, index, work))
-        if action.may_lose_response:
-            request = TaskRequest(END_ABORT, message.task_id, message.epoch)
-            state = action.with_work(action.state, index, work)
-            state = action.delay_for_task(state, index, request)
-            yield f"{text} is delayed", _after_abort(action, state)
-
-
-def _after_abort(action: DriverAction, state: State) -> State:
-    """Continue with the sweep when all transactions are aborted."""
-    is_done = all(work.message == NO_MESSAGE for work in action.works(state))
-    return action.go_to(state, labels.ABORT_SWEEP if is_done else labels.ABORT_TASKS)
+        works = [work._replace(message=NO_MESSAGE) for work in action.works(action.state)]
+        state = action.go_to(action.with_works(action.state, works), labels.ABORT_SWEEP)
+        yield action.describe("the decision does not exist"), state

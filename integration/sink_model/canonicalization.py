@@ -5,43 +5,26 @@ except that partitions and epochs may have different numbers.
 
 Partitions are symmetric. They are sorted by their values, so that every run explores the same
 states. Of the sink id's epochs, only the current one and the previous one are distinguished from
-older epochs. Delayed requests that cannot have an effect are removed.
+older epochs. An attempt whose plan has been fenced has no owner.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from integration.sink_model.state import (
-    END_ABORT,
-    INIT,
-    MARK,
-    NONE,
-    ONGOING,
-    LateRequest,
-    Partition,
-    State,
-    TaskRequest,
-    find,
-)
+from integration.sink_model.state import MARK, NONE, Partition, State
 
 _MAX_EPOCH: Final = 2
 
 
 def canonicalize(state: State) -> State:
     """Return the canonical form of a state."""
-    if state.late:
-        late = tuple(each for each in state.late if _is_effective(state, each))
-        if len(late) != len(state.late):
-            state = state._replace(late=late)
-    for part in state.partitions:
-        if part.late:
-            state = state._replace(
-                partitions=tuple(_without_ineffective_requests(p) for p in state.partitions)
-            )
-            break
-    shift = state.sink_id.epoch - _MAX_EPOCH
-    if shift > 0:
+    shift = max(state.sink_id.epoch - _MAX_EPOCH, 0)
+    owners = [each.owner for part in state.partitions for each in part.attempts]
+    if any(owner != NONE and (shift or owner != state.sink_id.epoch) for owner in owners):
+        partitions = tuple(_with_owners(state, part, shift) for part in state.partitions)
+        state = state._replace(partitions=partitions)
+    if shift:
         state = _shifted(state, shift)
     first, *others = state.partitions
     if others and others[-1] < first:
@@ -49,25 +32,13 @@ def canonicalize(state: State) -> State:
     return state
 
 
-def _is_effective(state: State, request: LateRequest) -> bool:
-    if request.kind == INIT:
-        return True
-    if request.kind == MARK:
-        return request.second > state.marks[request.first]
-    return state.sink_id.status == ONGOING and state.sink_id.epoch == request.first
-
-
-def _without_ineffective_requests(part: Partition) -> Partition:
-    late = tuple(each for each in part.late if _is_effective_on_task(part, each))
-    return part if len(late) == len(part.late) else part._replace(late=late)
-
-
-def _is_effective_on_task(part: Partition, request: TaskRequest) -> bool:
-    if request.kind == INIT:
-        return True
-    current = find(part.ids, request.task_id)
-    may_end = current.status == ONGOING or request.kind == END_ABORT
-    return may_end and current.epoch == request.epoch
+def _with_owners(state: State, part: Partition, shift: int) -> Partition:
+    """Return the partition with the canonical owners of its attempts."""
+    attempts = tuple(
+        each._replace(owner=each.owner - shift if each.owner == state.sink_id.epoch else NONE)
+        for each in part.attempts
+    )
+    return part._replace(attempts=tuple(sorted(attempts)))
 
 
 def _shifted(state: State, shift: int) -> State:

@@ -6,18 +6,20 @@ explore the same states.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
-from integration.sink_model.mutations import REUSE_IDS_ACROSS_RUNS
-from integration.sink_model.state import NO_FAULTS, Faults, TaskId
+from integration.sink_model.mutations import REUSE_UNFINISHED_IDS
+from integration.sink_model.state import NO_FAULTS, Faults
 
 BY_TIMEOUT = "a timeout"
 BY_TASK = "the InitProducerId of a task"
+BY_LATE_TASK = "the InitProducerId of a late task"
+BY_DELAYED_INIT = "a delayed InitProducerId"
 BY_SWEEP = "a sweep"
 BY_ITSELF = "the attempt itself"
-BY_ABORT = "abort()"
 BY_ROLL_FORWARD = "roll-forward"
 """The possible causes of the end of a transaction."""
 
@@ -28,20 +30,25 @@ class Case:
 
     `queries` contains the query of each driver, in the order in which the drivers start. All
     queries share one sink id. `batches` is the number of batches per query, and `version` is
-    `transaction.version`. With `slots_wrap`, all batches of a run use the same task ids, as happens
-    after sixteen task attempts. With `halves`, a task writes its rows in two requests. With
-    `slow_decisions`, other actions can happen between an EndTxn for the sink id and its marker, and
-    with `slow_markers` between an EndTxn for a task id and its markers. With `late_inits`, a copy
-    of an InitProducerId request can be delayed. `empty` contains one number per partition, in which
-    each set bit represents a batch without rows. `mutation` names a deliberate error in the
-    protocol.
+    `transaction.version`. With `ids_wrap`, all plans of all runs have the same generation, unless
+    an unfinished decision contains ids of this generation. Without it, each plan has its own
+    generation. With `reuses_unfinished_ids`, even ids of unfinished decisions are reused: the
+    invariants hold nevertheless. With `same_ids`, all attempts of a task have the same id, as can
+    happen after Spark has repeated a stage. With `halves`, a task writes its rows in two requests.
+    With `slow_decisions`, other actions can happen between an EndTxn for the sink id and its
+    marker, and with `slow_markers` between an EndTxn for a task id and its markers. With
+    `late_inits`, a copy of an InitProducerId request can be delayed. `empty` contains one number
+    per partition, in which each set bit represents a batch without rows. `mutation` names a
+    deliberate error in the protocol.
     """
 
     name: str
     queries: tuple[int, ...] = (0, 0)
     batches: int = 3
     version: int = 2
-    slots_wrap: bool = False
+    ids_wrap: bool = False
+    reuses_unfinished_ids: bool = False
+    same_ids: bool = False
     halves: bool = False
     slow_decisions: bool = False
     slow_markers: bool = False
@@ -66,12 +73,15 @@ class Case:
     @property
     def ids_are_unique(self) -> bool:
         """Whether each task attempt has its own id, and no InitProducerId for it is delayed."""
-        return not (self.slots_wrap or self.late_inits or self.mutation == REUSE_IDS_ACROSS_RUNS)
+        return not (self.ids_wrap or self.same_ids or self.late_inits)
 
-    def task_id(self, run: int, batch: int, attempt: int) -> TaskId:
-        """Return the transactional id of a task attempt."""
-        slot = 0 if self.slots_wrap else batch
-        return TaskId(0 if self.mutation == REUSE_IDS_ACROSS_RUNS else run, attempt, slot)
+    def generation(self, run: int, batch: int, unfinished: Container[int]) -> int:
+        """Return the generation of a plan. `unfinished` contains those of unfinished decisions."""
+        if not self.ids_wrap:
+            return run * (self.batches + 1) + batch
+        if self.reuses_unfinished_ids or self.mutation == REUSE_UNFINISHED_IDS:
+            return 0
+        return next(each for each in count() if each not in unfinished)
 
     def row(self, query: int, batch: int, half: int) -> int:
         """Return the bit for the rows of a batch in a partition, or for one half of these rows."""
@@ -85,11 +95,14 @@ class Case:
     def may_abort_decided(self, who: str) -> bool:
         """Return whether this cause may abort a decided transaction.
 
-        The protocol then detects the loss of its rows.
+        The protocol then detects the loss of its rows. With transaction version 1, a sweep that has
+        stalled may fence an attempt of a much later batch that has the same id.
         """
-        if who in (BY_TASK, BY_SWEEP):
-            return self.slots_wrap or self.late_inits
-        return who == BY_TIMEOUT
+        if who == BY_LATE_TASK:
+            return self.ids_wrap or self.same_ids
+        if who == BY_SWEEP:
+            return self.ids_wrap and self.version == 1
+        return who == BY_TIMEOUT or (who == BY_DELAYED_INIT and self.late_inits)
 
 
 NO_ROW_TWICE: Final = "no row is committed twice"
@@ -99,7 +112,9 @@ DECIDED_STAYS: Final = "the sink never aborts a decided transaction"
 OFFSETS_WITH_DECISION: Final = "offsets are committed with their decision or not at all"
 FINISHES: Final = "a fresh driver always finishes"
 NOTHING_OPEN: Final = "a fresh driver leaves nothing open"
+NOTHING_OPEN_AFTER_SWEEP: Final = "no transaction is open after the sweep of its batch"
 NEWER_OWNER_STAYS: Final = "abort() never fences a newer owner"
+ABORT_IS_NOT_REJECTED: Final = "abort() is rejected only if its batch has another owner"
 NO_DECISION_GONE: Final = "no decision becomes invisible"
 """The names of the invariants in `InvariantViolationError`."""
 

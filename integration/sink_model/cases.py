@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from integration.sink_model import mutations
 from integration.sink_model.case import (
+    ABORT_IS_NOT_REJECTED,
     BATCHES_RISE,
     DECIDED_STAYS,
     FINISHES,
@@ -20,6 +21,7 @@ from integration.sink_model.case import (
     NO_ROW_MISSING,
     NO_ROW_TWICE,
     NOTHING_OPEN,
+    NOTHING_OPEN_AFTER_SWEEP,
     OFFSETS_WITH_DECISION,
     Case,
 )
@@ -38,20 +40,51 @@ SMALL: Final = (
     Case(name="one-batch-without-rows", batches=1, empty=(1, 1)),
     Case(name="one-batch-beside-a-stranger", batches=1, faults=Faults(strangers=1)),
     Case(name="one-batch-version-1", batches=1, version=1, faults=Faults(timeouts=1)),
+    Case(
+        name="one-batch-version-1-with-a-lost-answer",
+        batches=1,
+        version=1,
+        faults=Faults(lost_responses=1),
+    ),
+    Case(name="one-batch-with-late-attempts", batches=1, queries=(0,), faults=Faults(attempts=1)),
+    Case(
+        name="one-batch-version-1-with-late-attempts",
+        batches=1,
+        version=1,
+        queries=(0,),
+        faults=Faults(attempts=1),
+    ),
     Case(name="two-batches", batches=2),
     Case(
         name="one-task-in-halves",
         batches=2,
-        slots_wrap=True,
+        ids_wrap=True,
         halves=True,
         empty=(0,),
         faults=Faults(attempts=1),
     ),
     Case(
+        name="one-task-with-same-ids",
+        batches=2,
+        ids_wrap=True,
+        same_ids=True,
+        empty=(0,),
+        faults=Faults(attempts=1),
+    ),
+    Case(
+        name="one-task-reusing-unfinished-ids",
+        batches=2,
+        version=1,
+        ids_wrap=True,
+        reuses_unfinished_ids=True,
+        empty=(0,),
+        faults=Faults(failures=1, lost_responses=2),
+    ),
+    Case(
         name="one-task-version-1",
         batches=2,
         version=1,
-        slots_wrap=True,
+        ids_wrap=True,
         empty=(0,),
         faults=Faults(attempts=1, failures=1),
     ),
@@ -69,9 +102,9 @@ FULL: Final = (
         faults=Faults(timeouts=1, lost_responses=1),
     ),
     Case(
-        name="expiring-slots",
+        name="expiring-ids",
         batches=2,
-        slots_wrap=True,
+        ids_wrap=True,
         faults=Faults(expiries=1, lost_responses=1),
     ),
     Case(
@@ -82,12 +115,33 @@ FULL: Final = (
         faults=Faults(timeouts=1),
     ),
     Case(
-        name="wrapped-slots",
+        name="wrapped-ids",
         batches=2,
-        slots_wrap=True,
+        ids_wrap=True,
+        faults=Faults(timeouts=1, lost_responses=1),
+    ),
+    Case(
+        name="wrapped-ids-version-1",
+        batches=2,
+        version=1,
+        ids_wrap=True,
+        faults=Faults(timeouts=1, lost_responses=1),
+    ),
+    Case(
+        name="wrapped-ids-of-two-queries",
+        batches=2,
+        queries=(0, 1),
+        ids_wrap=True,
         faults=Faults(timeouts=1, lost_responses=1),
     ),
     Case(name="late-inits", batches=2, late_inits=True, faults=Faults(lost_responses=1)),
+    Case(
+        name="late-inits-version-1",
+        batches=2,
+        version=1,
+        late_inits=True,
+        faults=Faults(lost_responses=1),
+    ),
     Case(name="speculation", batches=2, faults=Faults(attempts=1)),
 )
 """The cases that only `make test-all` checks."""
@@ -103,12 +157,11 @@ class Found(NamedTuple):
 
 
 FOUND_BY: Final[Mapping[str, Found]] = {
-    mutations.SKIP_THE_FENCE: Found("one-batch", DECIDED_STAYS),
+    mutations.SKIP_THE_FENCE: Found("one-batch", NOTHING_OPEN_AFTER_SWEEP),
     mutations.DECIDE_TWICE: Found("one-batch-with-a-lost-answer", BATCHES_RISE),
     mutations.COMMIT_BEFORE_PREPARE: Found("one-batch-in-halves", NO_ROW_MISSING),
     mutations.ROLL_FORWARD_BEFORE_DECIDING: Found("one-batch", NO_ROW_TWICE),
     mutations.FORGET_ROLL_FORWARD: Found("one-batch", DECIDED_STAYS),
-    mutations.REUSE_IDS_ACROSS_RUNS: Found("one-batch", DECIDED_STAYS),
     mutations.TRUST_A_STALE_DECISION: Found("one-batch", DECIDED_STAYS),
     mutations.OFFSETS_OUTSIDE_THE_TRANSACTION: Found("one-batch", OFFSETS_WITH_DECISION),
     mutations.SWALLOW_A_LOST_TASK: Found("one-batch-timing-out", NO_ROW_MISSING),
@@ -123,15 +176,28 @@ FOUND_BY: Final[Mapping[str, Found]] = {
     mutations.AMBIGUOUS_END_IS_SUCCESS: Found("one-batch-timing-out", NO_ROW_MISSING),
     mutations.AMBIGUOUS_DECISION_IS_SUCCESS: Found("one-batch", NO_DECISION_GONE),
     mutations.DECIDE_UNDER_A_NEW_EPOCH: Found("one-batch", DECIDED_STAYS),
-    mutations.SWEEP_BY_END_TXN: Found("one-task-in-halves", NO_ROW_MISSING),
+    mutations.SWEEP_BY_END_TXN_V4: Found("one-task-in-halves", NOTHING_OPEN_AFTER_SWEEP),
+    mutations.SWEEP_BY_INIT: Found("one-task-in-halves", DECIDED_STAYS),
+    mutations.SWEEP_ONLY_OPEN: Found("one-batch-with-late-attempts", NOTHING_OPEN_AFTER_SWEEP),
     mutations.MARK_DESPITE_LOST_TASKS: Found("one-batch-timing-out", NO_ROW_MISSING),
     mutations.WRITE_A_DECIDED_BATCH_AGAIN: Found("one-batch", BATCHES_RISE),
     mutations.ABORT_UNDER_ANY_EPOCH: Found("one-batch-failing", NEWER_OWNER_STAYS),
-    mutations.TRUST_THE_NEXT_EPOCH: Found("one-task-version-1", NO_ROW_TWICE),
+    mutations.TRUST_THE_NEXT_EPOCH: Found("one-task-reusing-unfinished-ids", FINISHES),
     mutations.LOOK_BEFORE_LISTING: Found("one-batch", DECIDED_STAYS),
     mutations.MARK_BEFORE_ROLLING_FORWARD: Found("one-batch", NO_ROW_MISSING),
     mutations.SWEEP_NOTHING_WHEN_PLANNING: Found("one-batch", NOTHING_OPEN),
     mutations.ABORT_WITHOUT_FENCING: Found("one-batch-with-a-lost-answer", DECIDED_STAYS),
+    mutations.ABORT_WITH_AN_OPEN_DECISION: Found(
+        "one-batch-version-1-with-a-lost-answer", ABORT_IS_NOT_REJECTED
+    ),
+    mutations.SPARE_DECIDED_IDS: Found("one-task-with-same-ids", NOTHING_OPEN_AFTER_SWEEP),
+    mutations.START_WITHOUT_LOOKING: Found(
+        "one-batch-with-late-attempts", NOTHING_OPEN_AFTER_SWEEP
+    ),
+    mutations.START_DESPITE_A_DECISION: Found(
+        "one-batch-version-1-with-late-attempts", NOTHING_OPEN_AFTER_SWEEP
+    ),
+    mutations.LOOK_BEFORE_INIT: Found("one-batch-with-late-attempts", NOTHING_OPEN_AFTER_SWEEP),
 }
 
 UNDETECTABLE: Final[Mapping[str, tuple[str, str]]] = {
@@ -147,9 +213,13 @@ UNDETECTABLE: Final[Mapping[str, tuple[str, str]]] = {
         "only an undecided batch of the newer owner fails, which the protocol allows",
         "test_abort.py::test_abort_leaves_a_newer_owner_alone",
     ),
-    mutations.SWEEP_ALL_RUNS: (
+    mutations.SWEEP_ALL_GENERATIONS: (
         "the owner check of the sweep prevents it",
-        "test_commit.py::test_attempts_of_other_runs_are_not_swept",
+        "test_commit.py::test_attempts_of_other_batches_are_not_swept",
+    ),
+    mutations.REUSE_UNFINISHED_IDS: (
+        "the outcome of a decision can still be determined when its ids are in use again",
+        "test_names.py::test_generation_skips_unfinished_decisions",
     ),
 }
 """For each mutation that no case can detect: the reason, and the test of the code that covers it.

@@ -30,6 +30,7 @@ from integration.sink_model.state import (
     EXPIRED,
     NONE,
     ONGOING,
+    PREPARE_ABORT,
     PREPARE_COMMIT,
     PREPARED,
     Entry,
@@ -48,6 +49,14 @@ LOST: Final = 1
 WAIT: Final = 2
 UNKNOWN: Final = 3
 """The outcomes of a decided transaction."""
+
+_OUTCOMES: Final = {
+    PREPARE_COMMIT: DONE,
+    COMPLETE_COMMIT: DONE,
+    PREPARE_ABORT: LOST,
+    COMPLETE_ABORT: LOST,
+}
+"""The outcomes by the state that the coordinator returns with the epoch after the end."""
 
 
 # Ids of task attempts
@@ -179,16 +188,16 @@ def outcome_of(
 ) -> int:
     """Return the outcome of a transaction whose EndTxn(commit) was rejected.
 
-    This function models rows (b) and (c) of the table in the sink's `roll_forward` module. The
+    This function models rows (c) and (e) of the table in the sink's `roll_forward` module. The
     outcome of a decided transaction that has ended never changes, so a later call returns the same
     outcome.
     """
     current = find(part.ids, entry.task_id)
+    bump = 1 if case.version == 2 or trusts_next_epoch else 0
+    if current.epoch == entry.epoch + bump and current.status in _OUTCOMES:
+        return _OUTCOMES[current.status]
     if current.status in PREPARED:
         return WAIT
-    bump = 1 if case.version == 2 or trusts_next_epoch else 0
-    if current.epoch == entry.epoch + bump and current.status in (COMPLETE_COMMIT, COMPLETE_ABORT):
-        return DONE if current.status == COMPLETE_COMMIT else LOST
     for marker in part.markers:
         if (marker.task_id, marker.epoch) == (entry.task_id, entry.epoch):
             return DONE if marker.is_commit else LOST
@@ -208,12 +217,18 @@ def init_sink_id(case: Case, state: State, expected: int | None = None) -> tuple
             return state, response
 
 
-def end_decision(case: Case, state: State, epoch: int) -> tuple[State, int]:
-    """Send EndTxn(commit) for the sink id."""
-    after, response = coordinator.end(state.sink_id, epoch, case.version, is_commit=True)
+def can_decide(state: State, owner: int) -> bool:
+    """Return whether this owner of the sink id can still decide a batch (`task.look`)."""
+    is_decided = state.sink_id.status in (PREPARE_COMMIT, COMPLETE_COMMIT)
+    return state.sink_id.epoch == owner and not is_decided
+
+
+def end_decision(case: Case, state: State, epoch: int, *, is_commit: bool) -> tuple[State, int]:
+    """Send EndTxn for the sink id."""
+    after, response = coordinator.end(state.sink_id, epoch, case.version, is_commit=is_commit)
     if after is state.sink_id:
         return state, response
-    return _with_sink_id(case, _decided(state), after), response
+    return _with_sink_id(case, _decided(state) if is_commit else state, after), response
 
 
 def time_out_decision(case: Case, state: State) -> State:

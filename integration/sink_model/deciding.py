@@ -113,7 +113,7 @@ def decide(action: DriverAction) -> Transitions:
 def end(action: DriverAction) -> Transitions:
     """Send EndTxn(commit) for the sink id (`commit.decide`). Its success decides the batch."""
     case, owner = action.case, action.driver.owner
-    state, response = end_decision(case, action.state, owner)
+    state, response = end_decision(case, action.state, owner, is_commit=True)
     if response == GRANTED or case.mutation == AMBIGUOUS_DECISION_IS_SUCCESS:
         yield action.describe("EndTxn(sink id, commit) succeeds"), _decided(action, state)
         if action.may_lose_response:

@@ -12,7 +12,6 @@ from typing import Final
 
 from integration.sink_model.case import Case
 from integration.sink_model.labels import DEAD, TITLES
-from integration.sink_model.pruning import prune
 from integration.sink_model.state import (
     NO_WORK,
     NONE,
@@ -51,7 +50,10 @@ class DriverAction:
         owner: int | None = None,
         unfinished: tuple[tuple[int, int], ...] | None = None,
     ) -> State:
-        """Return the state with a new program counter of this driver."""
+        """Return the state with a new program counter of this driver.
+
+        With `owner` NONE, the driver forgets its plan.
+        """
         old = self.driver
         driver = Driver(
             pc,
@@ -60,13 +62,14 @@ class DriverAction:
             old.last,
             old.number,
             old.unfinished if unfinished is None else unfinished,
+            NONE if owner == NONE else old.generation,
         )
         return state._replace(drivers=replaced(state.drivers, self.number, driver))
 
     def fail(self, state: State) -> State:
         """Return the state after the driver's query failed. Attempts of its tasks can still act."""
         state = state._replace(drivers=replaced(state.drivers, self.number, DEAD_DRIVER))
-        return prune(self.case, self.with_works(state, [NO_WORK] * len(state.partitions)))
+        return self.with_works(state, [NO_WORK] * len(state.partitions))
 
     def with_works(self, state: State, works: Sequence[Work]) -> State:
         """Return the state with this driver's new work on each partition."""

@@ -7,12 +7,19 @@ the fault budget, and actions that Kafka eventually takes are always enabled.
 from __future__ import annotations
 
 from integration.sink_model import cluster, job
-from integration.sink_model.case import BY_ABORT, BY_ROLL_FORWARD, BY_SWEEP, BY_TIMEOUT, Case
+from integration.sink_model.case import (
+    BY_DELAYED_INIT,
+    BY_ROLL_FORWARD,
+    BY_SWEEP,
+    BY_TIMEOUT,
+    Case,
+)
 from integration.sink_model.driver_action import Transitions
 from integration.sink_model.state import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
     EMPTY,
+    END_ABORT,
     END_COMMIT,
     INIT,
     MARK,
@@ -81,9 +88,11 @@ def _late(case: Case, state: State) -> Transitions:
         if request.kind == MARK:
             text = f"the finished mark of query {request.first}, decision {request.second}"
             after = cluster.mark_finished(case, after, request.first, request.second)
-        elif request.kind == END_COMMIT:
-            text = f"EndTxn(sink id, commit) with epoch {request.first}"
-            after, _ = cluster.end_decision(case, after, request.first)
+        elif request.kind in (END_COMMIT, END_ABORT):
+            is_commit = request.kind == END_COMMIT
+            result = "commit" if is_commit else "abort"
+            text = f"EndTxn(sink id, {result}) with epoch {request.first}"
+            after, _ = cluster.end_decision(case, after, request.first, is_commit=is_commit)
         else:
             text = f"InitProducerId(sink id) with epoch {request.first}"
             expected = None if request.first == NONE else request.first
@@ -98,7 +107,8 @@ def _late_about_tasks(case: Case, state: State, index: int) -> Transitions:
         after = state._replace(partitions=replaced(state.partitions, index, left))
         if request.kind == INIT:
             text = "InitProducerId"
-            after, _, _ = cluster.init_task_id(case, after, index, request.task_id, BY_SWEEP)
+            task_id = request.task_id
+            after, _, _ = cluster.init_task_id(case, after, index, task_id, BY_DELAYED_INIT)
         else:
             is_commit = request.kind == END_COMMIT
             text = f"EndTxn({'commit' if is_commit else 'abort'}) with epoch {request.epoch}"
@@ -108,7 +118,7 @@ def _late_about_tasks(case: Case, state: State, index: int) -> Transitions:
                 index,
                 request.task_id,
                 request.epoch,
-                BY_ROLL_FORWARD if is_commit else BY_ABORT,
+                BY_ROLL_FORWARD if is_commit else BY_SWEEP,
                 is_commit=is_commit,
             )
         yield f"delayed request arrives: {text}, partition {index}, id {request.task_id}", after

@@ -17,6 +17,7 @@ from integration.sink_model import driver, environment, task
 from integration.sink_model.canonicalization import canonicalize
 from integration.sink_model.case import OFFSETS_WITH_DECISION, Case, InvariantViolationError
 from integration.sink_model.liveness import FreshDrivers
+from integration.sink_model.pruning import prune
 from integration.sink_model.state import NO_FAULTS, Faults, State, initial
 
 Transition = tuple[str, State]
@@ -44,9 +45,12 @@ class Outcome:
 def transitions(case: Case, state: State) -> Iterator[Transition]:
     """Yield the enabled actions, each with its next state."""
     for number in range(len(state.drivers)):
-        yield from driver.steps(case, state, number)
-    yield from task.steps(case, state)
-    yield from environment.steps(case, state)
+        for line, after in driver.steps(case, state, number):
+            yield line, prune(case, after)
+    for line, after in task.steps(case, state):
+        yield line, prune(case, after)
+    for line, after in environment.steps(case, state):
+        yield line, prune(case, after)
 
 
 def initial_state(case: Case) -> State:

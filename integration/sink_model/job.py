@@ -21,7 +21,6 @@ from integration.sink_model.mutations import (
     TRUST_A_STALE_DECISION,
     WRITE_A_DECIDED_BATCH_AGAIN,
 )
-from integration.sink_model.pruning import prune
 from integration.sink_model.state import (
     FAILED,
     NO_MESSAGE,
@@ -75,11 +74,11 @@ def launch_tasks(action: DriverAction, state: State) -> State:
         work = NO_WORK._replace(role=what)
         attempts = part.attempts
         if what in (TO_WRITE, TO_REWRITE):
-            attempts = _with(attempts, Attempt(action.number, driver.batch, 0, TO_BEGIN, NONE))
+            attempts = _with(attempts, _attempt(driver, action.number, 0))
         partitions.append(
             part._replace(works=replaced(part.works, action.number, work), attempts=attempts)
         )
-    driver = Driver(labels.TASKS, driver.batch, driver.owner, NONE, driver.number, ())
+    driver = driver._replace(pc=labels.TASKS, last=NONE, unfinished=())
     return state._replace(
         partitions=tuple(partitions), drivers=replaced(state.drivers, action.number, driver)
     )
@@ -91,6 +90,11 @@ def _mutated_role(case: Case, what: int, *, is_older: bool) -> int:
     if what == TO_SKIP and case.mutation == WRITE_A_DECIDED_BATCH_AGAIN:
         return TO_WRITE
     return what
+
+
+def _attempt(driver: Driver, run: int, attempt: int) -> Attempt:
+    owner, generation = driver.owner, driver.generation
+    return Attempt(run, driver.batch, attempt, TO_BEGIN, NONE, owner, generation)
 
 
 def _with(attempts: tuple[Attempt, ...], attempt: Attempt) -> tuple[Attempt, ...]:
@@ -142,7 +146,7 @@ def _messages(action: DriverAction, part: Partition, attempts: Sequence[Attempt]
     if part.works[action.number].role in (TO_SKIP, NOTHING_TO_WRITE):
         return [NO_MESSAGE]
     return [
-        Entry(NONE, 0, action.case.task_id(action.number, each.batch, each.attempt), each.epoch)
+        Entry(NONE, 0, each.task_id, each.epoch)
         for each in attempts
         if has_answered(action.case, each)
     ]
@@ -154,7 +158,8 @@ def _further_attempts(action: DriverAction, mine: Sequence[Sequence[Attempt]]) -
         if attempts:
             state = action.state
             part = state.partitions[index]
-            attempt = Attempt(action.number, action.driver.batch, len(attempts), TO_BEGIN, NONE)
+            number = 0 if action.case.same_ids else len(attempts)
+            attempt = _attempt(action.driver, action.number, number)
             part = part._replace(attempts=_with(part.attempts, attempt))
             faults = state.faults._replace(attempts=state.faults.attempts - 1)
             yield (
@@ -244,4 +249,4 @@ def committed(action: DriverAction) -> Transitions:
     )
     state = state._replace(drivers=replaced(state.drivers, action.number, following))
     state = action.with_works(state, [NO_WORK] * len(state.partitions))
-    yield action.describe(f"writes commits/{driver.batch}"), prune(case, state)
+    yield action.describe(f"writes commits/{driver.batch}"), state

@@ -13,6 +13,7 @@ from integration.sink_model.case import NO_DECISION_GONE, InvariantViolationErro
 from integration.sink_model.cluster import (
     UNKNOWN,
     WAIT,
+    can_decide,
     init_sink_id,
     mark_finished,
     read_commit_topic,
@@ -23,6 +24,7 @@ from integration.sink_model.mutations import (
     FORGET_ROLL_FORWARD,
     MARK_DESPITE_LOST_TASKS,
     SKIP_THE_FENCE,
+    SPARE_DECIDED_IDS,
     TRUST_A_STALE_DECISION,
 )
 from integration.sink_model.rolling import request_of, roll_forward_entry, what, with_outcome
@@ -45,8 +47,8 @@ def fence(action: DriverAction) -> Transitions:
     after = labels.PLAN_READ
     if case.mutation == TRUST_A_STALE_DECISION:
         after = labels.PLAN_ROLL_FORWARD
-    if case.mutation == SKIP_THE_FENCE and action.state.sink_id.epoch != NONE:
-        epoch = action.state.sink_id.epoch
+    epoch = action.state.sink_id.epoch
+    if case.mutation == SKIP_THE_FENCE and epoch != NONE and can_decide(action.state, epoch):
         yield (
             action.describe(f"reuses epoch {epoch}"),
             action.go_to(action.state, after, owner=epoch),
@@ -88,6 +90,9 @@ def read(action: DriverAction) -> Transitions:
         NO_WORK._replace(to_do=tuple(each for each in part.entries if each[:2] in unfinished))
         for part in state.partitions
     ]
+    if case.mutation == SPARE_DECIDED_IDS:
+        works = [w._replace(spare=tuple(each.task_id for each in w.to_do)) for w in works]
+    used = {entry.task_id.generation for work in works for entry in work.to_do}
     driver = Driver(
         after,
         action.driver.batch,
@@ -95,6 +100,7 @@ def read(action: DriverAction) -> Transitions:
         NONE if own is None else own.batch,
         0 if own is None else own.number,
         tuple(sorted(unfinished)),
+        case.generation(action.number, action.driver.batch, used),
     )
     state = state._replace(drivers=replaced(state.drivers, action.number, driver))
     text = f"the last decided batch is {driver.last}; unfinished: {sorted(unfinished)}"
@@ -150,7 +156,8 @@ def _after_roll_forward(action: DriverAction, state: State) -> State:
     marks = tuple(each for each in driver.unfinished if each[0] not in lost)
     works = [
         NO_WORK._replace(
-            role=TO_REWRITE if any(e.query == action.query for e in work.lost) else NO_WORK.role
+            role=TO_REWRITE if any(e.query == action.query for e in work.lost) else NO_WORK.role,
+            spare=work.spare,
         )
         for work in works
     ]

@@ -2,6 +2,9 @@
 
 Planning and commit use these functions. Invariant: an entry is done only if its rows are committed,
 and lost only if they never will be.
+
+Planning in the code describes the transactions first, and sends EndTxn only for open ones. The
+outcome is the same, because EndTxn(commit) changes only an open transaction.
 """
 
 from __future__ import annotations
@@ -11,7 +14,6 @@ from integration.sink_model.cluster import (
     DONE,
     LOST,
     UNKNOWN,
-    WAIT,
     end_task_transaction,
     outcome_of,
 )
@@ -36,8 +38,6 @@ def roll_forward_entry(case: Case, state: State, index: int, entry: Entry) -> tu
         response != CONCURRENT and case.mutation == AMBIGUOUS_END_IS_SUCCESS
     ):
         return state, DONE
-    if response == CONCURRENT:
-        return state, WAIT
     outcome = outcome_of(
         case,
         state.partitions[index],

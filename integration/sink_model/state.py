@@ -53,14 +53,16 @@ UNUSED: Final = TransactionalId(NONE, EMPTY, NONE, 0)
 
 
 class TaskId(NamedTuple):
-    """The transactional id of a task attempt: `sink_id/run/partition/attempt-slot`."""
+    """The transactional id of a task attempt: `sink_id/generation/partition/attempt-slot`.
 
-    run: int
+    The partition is given by the `Partition` that contains the id, and the model has no slots.
+    """
+
+    generation: int
     attempt: int
-    slot: int
 
     def __str__(self) -> str:
-        return f"{self.run}/{self.attempt}-{self.slot}"
+        return f"{self.generation}/{self.attempt}"
 
 
 class Entry(NamedTuple):
@@ -81,21 +83,33 @@ class Marker(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """A task attempt, with its phase and producer epoch."""
+    """A task attempt, with its phase and producer epoch.
+
+    `owner` and `generation` are from the plan. `owner` is the epoch of the sink id. It is NONE
+    after `task.look`, or if the attempt can no longer pass this check.
+    """
 
     run: int
     batch: int
     attempt: int
     phase: int
     epoch: int
+    owner: int
+    generation: int
+
+    @property
+    def task_id(self) -> TaskId:
+        return TaskId(self.generation, self.attempt)
 
 
 TO_BEGIN: Final = 0
-TO_PRODUCE: Final = 1
-HALF_PRODUCED: Final = 2
-ANSWERED: Final = 3
-FAILED: Final = 4
-"""The phases of an attempt. In the first three, an attempt can act at any later time, or never."""
+LOOKED: Final = 1
+TO_PRODUCE: Final = 2
+HALF_PRODUCED: Final = 3
+ANSWERED: Final = 4
+FAILED: Final = 5
+"""The phases of an attempt. In the first four, an attempt can act at any later time, or never. Only
+a mutation uses `LOOKED`."""
 
 NO_ROLE: Final = 0
 TO_WRITE: Final = 1
@@ -106,22 +120,31 @@ NOTHING_TO_WRITE: Final = 5
 """The roles that the plan can give to a partition's task (step 5)."""
 
 
+class Listed(NamedTuple):
+    """An id that a sweep will fence, with its epoch (NONE if the fence does not depend on it)."""
+
+    task_id: TaskId
+    epoch: int
+
+
 class Work(NamedTuple):
     """A driver's remaining work on one partition, and the message of its task.
 
     `role` is the role of the task. `to_do` contains entries to roll forward, `lost` contains
     aborted entries, and `listed` contains ids that a sweep will fence. `message` is the entry that
-    the task returned, with number 0.
+    the task returned, with number 0. `spare` contains ids that a sweep will not fence. Only a
+    mutation uses it.
     """
 
     role: int
     to_do: tuple[Entry, ...]
     lost: tuple[Entry, ...]
-    listed: tuple[TaskId, ...]
+    listed: tuple[Listed, ...]
     message: Entry
+    spare: tuple[TaskId, ...] = ()
 
 
-NO_MESSAGE: Final = Entry(NONE, NONE, TaskId(NONE, NONE, NONE), NONE)
+NO_MESSAGE: Final = Entry(NONE, NONE, TaskId(NONE, NONE), NONE)
 """The value for no message. It is an `Entry`, because partitions must be comparable."""
 
 NO_WORK: Final = Work(NO_ROLE, (), (), (), NO_MESSAGE)
@@ -174,7 +197,7 @@ class Driver(NamedTuple):
 
     `owner` is the epoch of the sink id from planning. `last` and `number` are the batch and the
     number of the query's last decision at that time. `unfinished` contains the (query, number) of
-    each decision that the driver rolls forward.
+    each decision that the driver rolls forward. `generation` is part of the ids of the tasks.
     """
 
     pc: int
@@ -183,6 +206,7 @@ class Driver(NamedTuple):
     last: int
     number: int
     unfinished: tuple[tuple[int, int], ...]
+    generation: int = NONE
 
 
 class LateRequest(NamedTuple):

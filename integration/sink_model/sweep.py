@@ -1,7 +1,13 @@
-"""The driver's actions in a sweep: list open transactions, check the owner, fence the listed ids.
+"""The driver's actions in a sweep: list ids, check the owner, fence the listed ids.
 
 Models steps 3 and 11, and the end of abort(). Invariant: an id is fenced only if it was listed
-before the owner of the sink id was checked.
+before the owner of the sink id was checked, and with transaction version 2 only if it still has the
+listed epoch.
+
+The model is simpler than the code in three points. The list is complete, so one round is
+sufficient. An initialized id without a transaction is listed only if an attempt can still use it,
+because fencing it has no effect otherwise. (With version 1, the code recognizes ids that a sweep
+has fenced by their timeout.) Decided transactions are not spared, because none of them is open.
 """
 
 from __future__ import annotations
@@ -9,31 +15,42 @@ from __future__ import annotations
 from typing import Final
 
 from integration.sink_model import labels
-from integration.sink_model.case import BY_SWEEP
+from integration.sink_model.case import (
+    BY_SWEEP,
+    NOTHING_OPEN_AFTER_SWEEP,
+    InvariantViolationError,
+)
 from integration.sink_model.cluster import end_task_transaction, init_task_id
 from integration.sink_model.coordinator import CONCURRENT
 from integration.sink_model.driver_action import DriverAction, Transitions
 from integration.sink_model.job import launch_tasks
 from integration.sink_model.mutations import (
     LOOK_BEFORE_LISTING,
-    REUSE_IDS_ACROSS_RUNS,
-    SWEEP_ALL_RUNS,
-    SWEEP_BY_END_TXN,
+    SWEEP_ALL_GENERATIONS,
+    SWEEP_BY_END_TXN_V4,
+    SWEEP_BY_INIT,
     SWEEP_NOTHING_WHEN_PLANNING,
+    SWEEP_ONLY_OPEN,
     SWEEP_WITHOUT_LOOKING,
 )
 from integration.sink_model.state import (
     COMPLETE_COMMIT,
+    EMPTY,
+    END_ABORT,
     INIT,
     NONE,
     ONGOING,
     PREPARE_COMMIT,
+    Listed,
+    Partition,
     State,
     TaskId,
     TaskRequest,
+    TransactionalId,
     find,
     without,
 )
+from integration.sink_model.task import can_produce
 
 _LIST: Final = (labels.PLAN_SWEEP, labels.COMMIT_SWEEP, labels.ABORT_SWEEP)
 _COMMIT: Final = (
@@ -45,13 +62,13 @@ _PLAN: Final = (labels.PLAN_SWEEP, labels.PLAN_SWEEP_LOOK, labels.PLAN_SWEEP_FEN
 
 
 def list_open(action: DriverAction) -> Transitions:
-    """Send ListTransactions to all brokers.
+    """Send ListTransactions to all brokers, and DescribeTransactions for the listed ids.
 
-    If no transaction is open, the same action also checks the owner.
+    If there is nothing to fence, the same action also checks the owner.
     """
     case, at = action.case, action.driver.pc
     if case.mutation == SWEEP_NOTHING_WHEN_PLANNING and at in _PLAN:
-        yield action.describe("is skipped"), _after_sweep(action, action.state)
+        yield action.describe("is skipped"), _continue(action, action.state)
         return
     checks_first = case.mutation == LOOK_BEFORE_LISTING
     if checks_first and at in _LIST:
@@ -62,9 +79,11 @@ def list_open(action: DriverAction) -> Transitions:
         return
     listed = [
         tuple(
-            task_id
+            Listed(task_id, current.epoch if _needs_epoch(action) else NONE)
             for task_id, current in part.ids
-            if current.status == ONGOING and _is_in_scope(action, task_id)
+            if _is_in_scope(action, task_id)
+            and task_id not in part.works[action.number].spare
+            and _is_swept(action, part, task_id, current)
         )
         for part in action.state.partitions
     ]
@@ -73,7 +92,7 @@ def list_open(action: DriverAction) -> Transitions:
         yield action.describe("the sink id has a newer owner"), _stops(action)
         return
     if not any(listed):
-        yield action.describe("no transaction is open"), _after_sweep(action, action.state)
+        yield action.describe("there is nothing to fence"), _after_sweep(action, action.state)
         return
     works = [
         work._replace(listed=ids)
@@ -81,16 +100,30 @@ def list_open(action: DriverAction) -> Transitions:
     ]
     skips = case.mutation == SWEEP_WITHOUT_LOOKING
     state = action.go_to(action.with_works(action.state, works), at + (2 if skips else 1))
-    names = [[str(each) for each in ids] for ids in listed]
-    yield action.describe(f"lists open transactions, by partition: {names}"), state
+    names = [[str(each.task_id) for each in ids] for ids in listed]
+    yield action.describe(f"lists ids, by partition: {names}"), state
+
+
+def _is_swept(
+    action: DriverAction, part: Partition, task_id: TaskId, current: TransactionalId
+) -> bool:
+    if current.status == ONGOING:
+        return True
+    if current.status != EMPTY or action.case.mutation == SWEEP_ONLY_OPEN:
+        return False
+    return any(each.task_id == task_id and can_produce(part, each) for each in part.attempts)
+
+
+def _needs_epoch(action: DriverAction) -> bool:
+    return action.case.version == 2 and action.case.mutation != SWEEP_BY_INIT
 
 
 def _is_in_scope(action: DriverAction, task_id: TaskId) -> bool:
     if action.driver.pc in _PLAN:
         return True
-    if action.case.mutation in (SWEEP_ALL_RUNS, REUSE_IDS_ACROSS_RUNS):
+    if action.case.mutation == SWEEP_ALL_GENERATIONS:
         return True
-    return task_id.run == action.number
+    return task_id.generation == action.driver.generation
 
 
 def _is_owner(action: DriverAction) -> bool:
@@ -124,38 +157,90 @@ def look(action: DriverAction) -> Transitions:
 
 
 def fence(action: DriverAction) -> Transitions:
-    """Send InitProducerId for every listed id, in any order."""
+    """Send EndTxn(abort) or InitProducerId for every listed id, in any order."""
     for index, part in enumerate(action.state.partitions):
-        for task_id in part.works[action.number].listed:
-            yield from _fence(action, index, task_id)
+        for listed in part.works[action.number].listed:
+            if _needs_epoch(action) or action.case.mutation == SWEEP_BY_END_TXN_V4:
+                yield from _end(action, index, listed)
+            else:
+                yield from _init(action, index, listed)
 
 
-def _fence(action: DriverAction, index: int, task_id: TaskId) -> Transitions:
-    case, state = action.case, action.state
-    if case.mutation == SWEEP_BY_END_TXN:
+def _end(action: DriverAction, index: int, listed: Listed) -> Transitions:
+    """Send EndTxn(abort). It raises the epoch, or has no effect if the id has another epoch."""
+    case, state, (task_id, epoch) = action.case, action.state, listed
+    version = 1 if case.mutation == SWEEP_BY_END_TXN_V4 else case.version
+    if epoch == NONE:
         epoch = find(state.partitions[index].ids, task_id).epoch
-        state, response = end_task_transaction(
-            case, state, index, task_id, epoch, BY_SWEEP, is_commit=False, version=1
+    state, _ = end_task_transaction(
+        case, state, index, task_id, epoch, BY_SWEEP, is_commit=False, version=version
+    )
+    effect = "no effect" if state is action.state else "success"
+    name = f"EndTxn(abort) for partition {index}, id {task_id}, epoch {epoch}"
+    yield action.describe(f"{name}: {effect}"), _after_fence(action, state, index, listed)
+    if action.may_lose_response and state is not action.state:
+        late = action.delay_for_task(action.state, index, TaskRequest(END_ABORT, task_id, epoch))
+        yield (
+            action.describe(f"{name} is delayed and gets no response"),
+            _after_fence(action, late, index, listed),
         )
-    else:
-        state, response, _ = init_task_id(case, state, index, task_id, BY_SWEEP)
+
+
+def _init(action: DriverAction, index: int, listed: Listed) -> Transitions:
+    """Send InitProducerId. It raises the epoch, whatever the id's epoch is."""
+    case, task_id = action.case, listed.task_id
+    state, response, _ = init_task_id(case, action.state, index, task_id, BY_SWEEP)
     name = f"partition {index}, id {task_id}"
     if response == CONCURRENT:
         if state is not action.state:
             yield action.describe(f"aborts the transaction of {name}"), state
         return
-    work = state.partitions[index].works[action.number]
-    state = action.with_work(state, index, work._replace(listed=without(work.listed, task_id)))
-    is_done = not any(each.listed for each in action.works(state))
-    yield action.describe(f"fences {name}"), _after_sweep(action, state) if is_done else state
+    yield action.describe(f"fences {name}"), _after_fence(action, state, index, listed)
     if action.may_lose_response and case.late_inits:
-        state = action.delay_for_task(state, index, TaskRequest(INIT, task_id, 0))
-        text = action.describe(f"fences {name}; a copy is delayed")
-        yield text, _after_sweep(action, state) if is_done else state
+        late = action.delay_for_task(state, index, TaskRequest(INIT, task_id, 0))
+        yield (
+            action.describe(f"fences {name}; a copy is delayed"),
+            _after_fence(action, late, index, listed),
+        )
+
+
+def _after_fence(action: DriverAction, state: State, index: int, listed: Listed) -> State:
+    """Return the state after one id was fenced. After the last id, the sweep is complete."""
+    work = state.partitions[index].works[action.number]
+    state = action.with_work(state, index, work._replace(listed=without(work.listed, listed)))
+    is_done = not any(each.listed for each in action.works(state))
+    return _after_sweep(action, state) if is_done else state
 
 
 def _after_sweep(action: DriverAction, state: State) -> State:
-    """Return the state after the sweep."""
+    """Check the result of the sweep, and return the state after it."""
+    if _is_owner(action):
+        _check_swept(action, state)
+    return _continue(action, state)
+
+
+def _check_swept(action: DriverAction, state: State) -> None:
+    """Check that nothing is open, and that no attempt can begin a transaction later.
+
+    Delayed requests count as if they had arrived. An attempt that has not checked the owner yet
+    begins no transaction, see `task`.
+    """
+    for index, part in enumerate(state.partitions):
+        named = [
+            task_id
+            for task_id, current in part.ids
+            if current.status == ONGOING
+            and TaskRequest(END_ABORT, task_id, current.epoch) not in part.late
+        ]
+        named += [each.task_id for each in part.attempts if can_produce(part, each)]
+        for task_id in named:
+            if _is_in_scope(action, task_id):
+                raise InvariantViolationError(
+                    f"{NOTHING_OPEN_AFTER_SWEEP}: partition {index}, id {task_id} is not fenced"
+                )
+
+
+def _continue(action: DriverAction, state: State) -> State:
     if action.driver.pc in _PLAN:
         return launch_tasks(action, state)
     if action.driver.pc in _COMMIT:

@@ -98,7 +98,7 @@ def test_steps_and_requests_that_no_scenario_reaches_are_reported() -> None:
 
 
 def test_undeclared_requests_are_reported() -> None:
-    declared = {"commit.mark.flush.before", "abort.sweep.init_producer_id.after"}
+    declared = {"commit.mark.flush.before", "abort.sweep.init_producer_ids.after"}
     unknown = {"commit.mark.list_topics.before", "no.step.before"}
     assert undeclared(declared | unknown) == unknown
     assert "no.step.before" in coverage_errors([a_recording("no.step.before")])[-1]

@@ -26,7 +26,7 @@ FAILPOINTS = (
     "commit.decide.end_transactions.before",
     "commit.decide.after",
     "commit.roll_forward.after",
-    "abort.tasks.after",
+    "abort.sweep.before",
 )
 """Failpoints of planning, tasks, commit and abort, before and after the decision."""
 

@@ -22,6 +22,7 @@ from pyspark_kafka.kafka.transactions import (
     ProducerIdAndEpoch,
     TransactionDescription,
     TransactionListing,
+    TransactionState,
     TransactionVersion,
 )
 
@@ -56,7 +57,6 @@ class TransactionalClient(KafkaClient, Protocol):
         *,
         timeout_ms: int,
         expected: ProducerIdAndEpoch | None = None,
-        two_phase_commit: bool = False,
     ) -> ProducerIdAndEpoch:
         """Fence other producers of this transactional id and end its transaction (InitProducerId).
 
@@ -64,8 +64,13 @@ class TransactionalClient(KafkaClient, Protocol):
         raises `ProducerFencedError` if another producer owns the transactional id. With transaction
         version 1, it also raises this error if the transactional id had an open transaction, which
         the coordinator aborts. Raises `OptionError` if the timeout exceeds the brokers' limit
-        (INVALID_TRANSACTION_TIMEOUT), or if the cluster does not support `two_phase_commit`.
+        (INVALID_TRANSACTION_TIMEOUT).
         """
+
+    def init_producer_ids(
+        self, transactional_ids: Collection[str], *, timeout_ms: int
+    ) -> Mapping[str, ProducerIdAndEpoch]:
+        """Send the InitProducerId requests of several transactional ids in parallel."""
 
     def end_transactions(self, ends: Collection[EndTransaction]) -> Mapping[str, ErrorCode | None]:
         """Send EndTxn for all transactional ids in parallel. Return the final error code of each.
@@ -79,8 +84,12 @@ class TransactionalClient(KafkaClient, Protocol):
     ) -> Mapping[str, TransactionDescription]:
         """Describe transactions. The result omits transactional ids that do not exist."""
 
-    def list_transactions(self, id_prefix: str) -> Sequence[TransactionListing]:
+    def list_transactions(
+        self, id_prefix: str, *states: TransactionState
+    ) -> Sequence[TransactionListing]:
         """List the transactions whose transactional id starts with the prefix.
+
+        With `states`, lists only transactions in these states.
 
         The result contains the transactions of all brokers that respond. Brokers silently omit
         transactional ids for which the principal lacks the DESCRIBE ACL.

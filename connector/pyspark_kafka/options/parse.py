@@ -422,9 +422,26 @@ def _exactly_once(raw: RawOptions, topic: str | None) -> ExactlyOnce | None:
         group_id=raw.text("kafka.group.id") if commits_offsets else None,
         checkpoint=raw.optional_text("checkpointLocation"),
         batch_id=raw.optional_integer("batchId"),
-        fail_on_replay_mismatch=raw.text("onReplayMismatch") == "fail",
-        two_phase_commit=raw.boolean("twoPhaseCommit"),
+        fail_on_replay_mismatch=not _keeps_mismatched_rows(raw),
     )
+
+
+def _keeps_mismatched_rows(raw: RawOptions) -> bool:
+    keeps = raw.text("onReplayMismatch") == "warn"
+    if keeps and raw.modes != BATCH_WRITE:
+        _require_checkpoint(raw, "The value 'warn' of option 'onReplayMismatch'")
+    return keeps
+
+
+def _require_checkpoint(raw: RawOptions, what: str) -> None:
+    if "checkpointLocation" not in raw:
+        raise OptionError(
+            f"{what} requires the option 'checkpointLocation', because the sink reads the offsets "
+            "of a micro-batch from the checkpoint of the query.",
+            advice="Set 'checkpointLocation' as an option of the write, even if it is set in "
+            "Spark's configuration.",
+            option="checkpointLocation",
+        )
 
 
 def _commit_offsets_with_rows(raw: RawOptions) -> bool:
@@ -433,12 +450,5 @@ def _commit_offsets_with_rows(raw: RawOptions) -> bool:
     if not _commit_offsets(raw):
         _warn_of_unused_group(raw)
         return False
-    if "checkpointLocation" not in raw:
-        raise OptionError(
-            "Option 'commitOffsets' requires the option 'checkpointLocation', because the sink "
-            "reads the offsets of a micro-batch from the checkpoint of the query.",
-            advice="Set 'checkpointLocation' as an option of the write, even if it is set in "
-            "Spark's configuration.",
-            option="checkpointLocation",
-        )
+    _require_checkpoint(raw, "Option 'commitOffsets'")
     return True

@@ -416,10 +416,9 @@ OPTIONS: Final = (
         modes=BATCH_WRITE,
         requires="transactionalId",
         advice="Remove the option. Spark assigns the batch ids of a streaming query.",
-        doc="The id of a batch job. An id makes the job repeatable, and makes `foreachBatch` "
-        "writes exactly-once. If the last committed job has the same id, the job compares "
-        "its rows with the committed rows and does not write them again. An id lower than that of "
-        "the last committed job is an error.",
+        doc="The id of a batch job, which makes the job repeatable. If the last committed job has "
+        "the same id, the job compares its rows with the committed rows and does not write them "
+        "again. An id lower than that of the last committed job is an error.",
     ),
     Option(
         name="onReplayMismatch",
@@ -431,18 +430,8 @@ OPTIONS: Final = (
         advice=_ONLY_WRITES,
         doc="The behavior if the rows of a replayed micro-batch or batch job differ from the "
         "committed rows: `fail` fails the query, and `warn` logs a warning and keeps the committed "
-        "rows.",
-    ),
-    Option(
-        name="twoPhaseCommit",
-        section=Section.EXACTLY_ONCE,
-        type=Boolean(),
-        modes=WRITES,
-        default="false",
-        requires="transactionalId",
-        advice=_ONLY_WRITES,
-        doc="Whether to use transactions without a timeout (KIP-939), if the cluster supports "
-        "them.",
+        "rows. In a streaming query, `warn` requires `checkpointLocation`. A replay with other "
+        "source offsets always fails.",
     ),
     Option(
         name="checkpointLocation",

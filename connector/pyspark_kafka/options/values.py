@@ -180,7 +180,6 @@ class ExactlyOnce:
     checkpoint: str | None
     batch_id: int | None
     fail_on_replay_mismatch: bool
-    two_phase_commit: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,8 @@ LOG.addHandler(logging.NullHandler())  # without a handler, Python prints warnin
 _FIRST_TRY_S: Final = 2.0
 _TRY_GROWTH: Final = 1.5
 """Each attempt has a longer timeout than the previous attempt, because a cluster may be slow."""
+_COMMON_S: Final = 2.0
+"""CONCURRENT_TRANSACTIONS is common for this time, while the coordinator writes markers."""
 _MISCONFIGURED_TIMEOUT_S: Final = 10.0
 _TIMEOUT_OPTION: Final = "kafka.default.api.timeout.ms"
 _CONSUMER: Final = -1
@@ -177,8 +179,13 @@ class ClusterQueries:
             if self._is_misconfigured(failed):
                 timeout_s = min(timeout_s, _MISCONFIGURED_TIMEOUT_S)
                 deadline = min(deadline, started + timeout_s)
-            LOG.warning(
-                "%s failed (attempt %d): %s.", sentence(operation), attempts, reason_of(failed)
+            is_common = _is_concurrent(failed) and clock.now() - started < _COMMON_S
+            LOG.log(
+                logging.DEBUG if is_common else logging.WARNING,
+                "%s failed (attempt %d): %s.",
+                sentence(operation),
+                attempts,
+                reason_of(failed),
             )
             # The timeout shortens the last attempt, so the previous error is more informative.
             if last_failure is None or clock.now() < deadline:
@@ -298,6 +305,10 @@ def is_retriable(failed: ApiError | KafkaError) -> bool:
     if isinstance(failed, ApiError):
         return REACTIONS[failed.code] is not Reaction.FAIL and failed.code not in _UNKNOWN
     return isinstance(failed, BrokerUnreachableError)
+
+
+def _is_concurrent(failed: ApiError | KafkaError) -> bool:
+    return isinstance(failed, ApiError) and failed.code is ErrorCode.concurrent_transactions
 
 
 def _is_access_error(failed: ApiError | KafkaError) -> bool:

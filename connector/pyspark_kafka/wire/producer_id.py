@@ -14,8 +14,6 @@ from pyspark_kafka.wire.connection import Connection, Request, entity_request
 from pyspark_kafka.wire.router import ApiError, Router
 from pyspark_kafka.wire.versions import Api
 
-_LAST_VERSION: Final = 5
-"""The last version without fields for two-phase commit."""
 _TRANSACTION_TIMEOUT_MS: Final = 60_000
 """The broker ignores this field if there is no transactional id."""
 
@@ -24,7 +22,7 @@ def request_producer_id(router: Router, *, deadline: float) -> ProducerIdAndEpoc
     """Request a new producer id from any broker. Raises `ApiError` and the errors of `call_any`."""
 
     def make_request(connection: Connection) -> Request[Any]:
-        version = connection.versions.choose(Api.INIT_PRODUCER_ID, at_most=_LAST_VERSION)
+        version = connection.versions.choose(Api.INIT_PRODUCER_ID)
         return entity_request(
             Api.INIT_PRODUCER_ID,
             version,

@@ -5,8 +5,7 @@ kio's schemas takes milliseconds in every process that Spark starts for a micro-
 AddPartitionsToTxn, AddOffsetsToTxn and TxnOffsetCommit use kio. A response that does not contain
 each requested id exactly once raises an error. If a coordinator does not respond or has moved, the
 next attempt looks up the coordinator again. Sources: KIP-98, KIP-360 (expected epochs), KIP-664
-(describe, list), KIP-890 (transaction version 2), KIP-939 (two-phase commit), KIP-1152 (list by
-pattern).
+(describe, list), KIP-890 (transaction version 2), KIP-1152 (list by pattern).
 """
 
 from __future__ import annotations
@@ -51,8 +50,6 @@ T = TypeVar("T")
 _NO_PRODUCER: Final = ProducerIdAndEpoch(producer_id=-1, producer_epoch=-1)
 _NOT_STARTED: Final = -1
 _FIRST_WITH_EXPECTED_EPOCH: Final = 3
-FIRST_TWO_PHASE: Final = 6
-"""The InitProducerId version for two-phase commit. Requires `unstable.api.versions.enable`."""
 _FIRST_OF_VERSION_2: Final = 5
 """The first version of EndTxn and TxnOffsetCommit for `transaction.version` 2."""
 _FIRST_FLEXIBLE_INIT: Final = 2
@@ -80,31 +77,31 @@ class _ListResponse(NamedTuple):
     transactions: Sequence[TransactionListing]
 
 
-def init_producer_id(
+def init_producer_ids(
     router: Router,
-    transactional_id: str,
+    transactional_ids: Collection[str],
     *,
     timeout_ms: int,
     expected: ProducerIdAndEpoch | None = None,
-    two_phase_commit: bool = False,
     deadline: float,
-) -> ProducerIdAndEpoch:
-    """Send InitProducerId and return the producer id and epoch. Raises `ApiError`."""
-    at_least = (
-        FIRST_TWO_PHASE if two_phase_commit else _FIRST_WITH_EXPECTED_EPOCH if expected else None
-    )
-    at_most = None if two_phase_commit else FIRST_TWO_PHASE - 1
+) -> Mapping[str, ProducerIdAndEpoch | ApiError | KafkaError]:
+    """Send InitProducerId for all transactional ids in parallel.
 
-    def make_request(connection: Connection) -> Request[_ProducerResponse]:
-        version = connection.versions.choose(
-            Api.INIT_PRODUCER_ID, at_least=at_least, at_most=at_most
-        )
-        return init_producer_id_request(version, transactional_id, timeout_ms, expected)
+    For each transactional id, returns its new producer id and epoch, or an error.
+    """
+    at_least = _FIRST_WITH_EXPECTED_EPOCH if expected else None
 
-    key = CoordinatorKey.transaction(transactional_id)
-    response = _call_coordinator(router, key, make_request, deadline)
-    _check(router, response.error_code, f"initializing {key}", key)
-    return response.producer
+    def make_request(name: str, connection: Connection) -> Request[_ProducerResponse]:
+        version = connection.versions.choose(Api.INIT_PRODUCER_ID, at_least=at_least)
+        return init_producer_id_request(version, name, timeout_ms, expected)
+
+    def read(name: str, response: _ProducerResponse) -> ProducerIdAndEpoch | ApiError:
+        key = CoordinatorKey.transaction(name)
+        if response.error_code is ErrorCode.none:
+            return response.producer
+        return ApiError(response.error_code, f"initializing {key}", **key.error_fields)
+
+    return _call_each_coordinator(router, transactional_ids, make_request, read, deadline)
 
 
 def end_transactions(
@@ -116,23 +113,16 @@ def end_transactions(
     response. The error is an `ApiError` if no coordinator was found.
     """
 
-    def make_request(end: EndTransaction) -> Callable[[Connection], Request[_ProducerResponse]]:
-        return lambda connection: end_txn_request(_end_version(connection, end), end)
-
     by_id = {end.transactional_id: end for end in ends}
     assert len(by_id) == len(ends), "each id once"
-    errors, brokers = _coordinators(router, by_id, deadline)
-    requests = {name: BrokerRequest(brokers[name], make_request(by_id[name])) for name in brokers}
-    results: dict[str, ErrorCode | ApiError | KafkaError] = dict(errors)
-    for name, result in router.call_each(requests, deadline=deadline).items():
-        key = CoordinatorKey.transaction(name)
-        if isinstance(result, KafkaError):
-            router.invalidate_coordinator(key)
-            results[name] = result
-        else:
-            router.invalidate(result.error_code, key=key)
-            results[name] = result.error_code
-    return results
+
+    def make_request(name: str, connection: Connection) -> Request[_ProducerResponse]:
+        end = by_id[name]
+        return end_txn_request(_version_of(connection, Api.END_TXN, end.version), end)
+
+    return _call_each_coordinator(
+        router, by_id, make_request, lambda _, response: response.error_code, deadline
+    )
 
 
 def describe_transactions(
@@ -162,13 +152,20 @@ def describe_transactions(
 
 
 def list_transactions(
-    router: Router, id_prefix: str, brokers: Collection[Broker], *, deadline: float
+    router: Router,
+    id_prefix: str,
+    states: Sequence[TransactionState],
+    brokers: Collection[Broker],
+    *,
+    deadline: float,
 ) -> Mapping[Broker, Sequence[TransactionListing] | ApiError | KafkaError]:
     """Send ListTransactions to these brokers.
 
-    For each broker, returns the transactional ids with this prefix, or an error.
+    For each broker, returns the transactional ids with this prefix in one of these states (in any
+    state if there are none), or an error.
     """
-    requests = {broker: BrokerRequest(broker, partial(_list, id_prefix)) for broker in brokers}
+    make_request = partial(_list, id_prefix, states)
+    requests = {broker: BrokerRequest(broker, make_request) for broker in brokers}
     results: dict[Broker, Sequence[TransactionListing] | ApiError | KafkaError] = {}
     for broker, result in router.call_each(requests, deadline=deadline).items():
         if isinstance(result, KafkaError):
@@ -306,6 +303,30 @@ def _call_coordinator(
     return result
 
 
+def _call_each_coordinator(
+    router: Router,
+    transactional_ids: Collection[str],
+    make_request: Callable[[str, Connection], Request[_ProducerResponse]],
+    read: Callable[[str, _ProducerResponse], T],
+    deadline: float,
+) -> dict[str, T | ApiError | KafkaError]:
+    """Send one request for each id in parallel; return the result of `read`, or an error."""
+    errors, brokers = _coordinators(router, transactional_ids, deadline)
+    requests = {
+        name: BrokerRequest(broker, partial(make_request, name)) for name, broker in brokers.items()
+    }
+    results: dict[str, T | ApiError | KafkaError] = dict(errors)
+    for name, result in router.call_each(requests, deadline=deadline).items():
+        key = CoordinatorKey.transaction(name)
+        if isinstance(result, KafkaError):
+            router.invalidate_coordinator(key)
+            results[name] = result
+        else:
+            router.invalidate(result.error_code, key=key)
+            results[name] = read(name, result)
+    return results
+
+
 def _check(router: Router, code: ErrorCode, operation: str, key: CoordinatorKey) -> None:
     if code is not ErrorCode.none:
         router.invalidate(code, key=key)
@@ -328,18 +349,16 @@ def _version_of(connection: Connection, api: Api, version: TransactionVersion) -
     return connection.versions.choose(api, at_least=_FIRST_OF_VERSION_2)
 
 
-def _end_version(connection: Connection, end: EndTransaction) -> int:
-    return _version_of(connection, Api.END_TXN, end.version)
-
-
 def _describe(names: Sequence[str], connection: Connection) -> Request[_DescribeResponse]:
     connection.versions.choose(Api.DESCRIBE_TRANSACTIONS)
     return describe_transactions_request(names)
 
 
-def _list(id_prefix: str, connection: Connection) -> Request[_ListResponse]:
+def _list(
+    id_prefix: str, states: Sequence[TransactionState], connection: Connection
+) -> Request[_ListResponse]:
     version = connection.versions.choose(Api.LIST_TRANSACTIONS)
-    return list_transactions_request(version, id_prefix)
+    return list_transactions_request(version, id_prefix, states)
 
 
 def _description_of(
@@ -363,14 +382,12 @@ def init_producer_id_request(
     timeout_ms: int,
     expected: ProducerIdAndEpoch | None = None,
 ) -> Request[_ProducerResponse]:
-    """Build an InitProducerId request. Version `FIRST_TWO_PHASE` enables two-phase commit."""
+    """Build an InitProducerId request."""
     flexible = version >= _FIRST_FLEXIBLE_INIT
     body = string(transactional_id, flexible=flexible) + int32(timeout_ms)
     if version >= _FIRST_WITH_EXPECTED_EPOCH:
         producer = expected or _NO_PRODUCER
         body += int64(producer.producer_id) + int16(producer.producer_epoch)
-    if version >= FIRST_TWO_PHASE:
-        body += int8(1) + int8(0)  # enable2Pc, keepPreparedTxn
     if flexible:
         body += NO_TAGGED_FIELDS
 
@@ -378,9 +395,6 @@ def init_producer_id_request(
         throttle_ms = reader.int32("throttle_time_ms")
         error_code = reader.error_code("error_code")
         producer = _read_producer(reader)
-        if version >= FIRST_TWO_PHASE:
-            reader.int64("ongoing_txn_producer_id")
-            reader.int16("ongoing_txn_producer_epoch")
         if flexible:
             reader.skip_tagged_fields("the response")
         return _ProducerResponse(throttle_ms, error_code, producer)
@@ -432,12 +446,15 @@ def describe_transactions_request(transactional_ids: Sequence[str]) -> Request[_
     return _request(Api.DESCRIBE_TRANSACTIONS, 0, body, read)
 
 
-def list_transactions_request(version: int, id_prefix: str) -> Request[_ListResponse]:
+def list_transactions_request(
+    version: int, id_prefix: str, states: Sequence[TransactionState] = ()
+) -> Request[_ListResponse]:
     """Build a ListTransactions request for the ids with this prefix.
 
     Before version 2, brokers return all ids. The request's `read` function filters them.
     """
-    body = length(0, flexible=True)  # any state
+    body = length(len(states), flexible=True)
+    body += b"".join(string(state.value, flexible=True) for state in states)
     body += length(0, flexible=True)  # any producer id
     if version >= _FIRST_WITH_DURATION:
         body += int64(-1)  # any duration

@@ -86,8 +86,8 @@ SUPPORTED_VERSIONS: Final[Mapping[Api, SupportedVersions]] = {
         first=0, last=3, throttled_from=2, flexible_from=3
     ),  # 3: finalized features
     Api.CREATE_TOPICS: SupportedVersions(first=2, last=7, throttled_from=3, flexible_from=5),
-    # 3: expected producer epoch. 6: two-phase commit, an unstable version.
-    Api.INIT_PRODUCER_ID: SupportedVersions(first=0, last=6, throttled_from=1, flexible_from=2),
+    # 3: expected producer epoch. 6 is for two-phase commit (KIP-939), and unstable.
+    Api.INIT_PRODUCER_ID: SupportedVersions(first=0, last=5, throttled_from=1, flexible_from=2),
     Api.ADD_PARTITIONS_TO_TXN: SupportedVersions(
         first=0, last=3, throttled_from=1, flexible_from=3
     ),  # 4 is for brokers

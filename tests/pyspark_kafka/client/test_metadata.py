@@ -94,8 +94,9 @@ def test_empty_queries_return_empty_results(client: KafkaReadClient) -> None:
 def test_missing_partition_is_an_error(client: KafkaReadClient, topic: TopicFactory) -> None:
     name = topic(partitions=2)
     queries = {TopicPartition(name, 0): LATEST, TopicPartition(name, 7): LATEST}
-    with pytest.raises(UnknownTopicOrPartitionError, match=rf"{name}.*7"):
+    with pytest.raises(UnknownTopicOrPartitionError) as caught:
         client.list_offsets(queries, COMMITTED)
+    assert (caught.value.topic, caught.value.partition) == (name, 7)
 
 
 def test_committed_offsets_come_back(

@@ -84,8 +84,10 @@ def topic(cluster: Cluster, unique_name: NameFactory) -> str:
     return name
 
 
-def init(client: TransactionalClient, name: str, **options: object) -> ProducerIdAndEpoch:
-    return client.init_producer_id(name, timeout_ms=TIMEOUT_MS, **options)  # type: ignore[arg-type]
+def init(
+    client: TransactionalClient, name: str, *, expected: ProducerIdAndEpoch | None = None
+) -> ProducerIdAndEpoch:
+    return client.init_producer_id(name, timeout_ms=TIMEOUT_MS, expected=expected)
 
 
 def write(
@@ -158,6 +160,29 @@ def test_init_producer_id_fences_the_owner_and_ends_its_transaction(
     assert values(bootstrap, topic) == [b"second"]
 
 
+def test_init_producer_ids_fences_all_owners_and_ends_their_transactions(
+    client: TransactionalClient,
+    topic: str,
+    version: TransactionVersion,
+    unique_name: NameFactory,
+) -> None:
+    names = [unique_name() for _ in range(5)]
+    first = client.init_producer_ids(names, timeout_ms=TIMEOUT_MS)
+    assert len({owner.producer_id for owner in first.values()}) == len(names)
+    for name, owner in first.items():
+        write(client, name, owner, topic, b"open")
+    second = client.init_producer_ids(names, timeout_ms=TIMEOUT_MS)
+    assert second.keys() == first.keys() == set(names)
+    for name in names:
+        assert second[name].producer_id == first[name].producer_id
+        assert second[name].producer_epoch > first[name].producer_epoch
+    assert verdicts(client, topic) == [TransactionResult.ABORT] * len(names)
+    refused = client.end_transactions([end(name, first[name], version) for name in names])
+    fenced = {ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced}
+    assert set(refused.values()) <= fenced
+    assert client.init_producer_ids([], timeout_ms=TIMEOUT_MS) == {}
+
+
 def test_init_producer_id_with_the_expected_owner(
     client: TransactionalClient, unique_name: NameFactory
 ) -> None:
@@ -217,13 +242,6 @@ def test_a_timeout_above_the_brokers_limit(
     with pytest.raises(OptionError, match=r"120001 ms.*'transactionTimeout'"):
         client.init_producer_id(name, timeout_ms=120_001)
     client.init_producer_id(name, timeout_ms=120_000)
-
-
-def test_two_phase_commit_without_broker_support(
-    client: TransactionalClient, unique_name: NameFactory
-) -> None:
-    with pytest.raises(OptionError, match="'twoPhaseCommit'"):
-        init(client, unique_name(), two_phase_commit=True)
 
 
 def test_empty_transactional_id(bootstrap: str) -> None:
@@ -323,6 +341,25 @@ def test_list_transactions_by_prefix(
     assert [one.transactional_id for one in client.list_transactions(f"{x}/(")] == [f"{x}/(2)+[x]"]
 
 
+def test_list_transactions_by_state(
+    client: TransactionalClient, topic: str, unique_name: NameFactory
+) -> None:
+    prefix = unique_name()
+    ongoing, empty = f"{prefix}/1", f"{prefix}/2"
+    owners = client.init_producer_ids([ongoing, empty], timeout_ms=TIMEOUT_MS)
+    write(client, ongoing, owners[ongoing], topic, b"v")
+
+    def found(*states: TransactionState) -> dict[str, TransactionState]:
+        listings = client.list_transactions(prefix, *states)
+        return {one.transactional_id: one.state for one in listings}
+
+    states = {ongoing: TransactionState.ONGOING, empty: TransactionState.EMPTY}
+    for name, state in states.items():
+        assert found(state) == {name: state}
+    assert found(*states.values()) == found() == states
+    assert found(TransactionState.COMPLETE_COMMIT) == {}
+
+
 # --- topics and brokers ---
 
 
@@ -409,54 +446,6 @@ def test_settings_are_checked_before_a_client_is_opened() -> None:
     check_transactional_settings(options("localhost:1", linger_ms="5"))
     with pytest.raises(OptionError, match=r"kafka.batch.size"):
         check_transactional_settings(options("localhost:1", batch_size="-7"))
-
-
-# --- two-phase commit ---
-
-_TWO_PHASES = {
-    "transaction.two.phase.commit.enable": "true",
-    # Version 6 of InitProducerId is unstable: brokers serve it only with this config.
-    "unstable.api.versions.enable": "true",
-}
-
-
-@pytest.fixture(scope="module")
-def two_phase_cluster(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Run a cluster with two-phase commit that checks transaction timeouts continuously."""
-    with open_cluster(request.config, configs=SETTINGS | _TWO_PHASES) as opened:
-        yield opened.bootstrap_servers
-
-
-def test_transactions_of_two_phases_have_no_timeout(
-    two_phase_cluster: str, unique_name: NameFactory
-) -> None:
-    topic = unique_name()
-    with opened(two_phase_cluster) as client:
-        client.create_topic(topic, partition_count=2, replication_factor=1, config={})
-        short, name = unique_name(), unique_name()
-        owners = {
-            short: client.init_producer_id(short, timeout_ms=500),
-            name: client.init_producer_id(name, timeout_ms=500, two_phase_commit=True),
-        }
-        for one, owner in owners.items():
-            write(client, one, owner, topic, one.encode())
-        eventually(lambda: state_of(client, short) is TransactionState.COMPLETE_ABORT)
-        assert state_of(client, name) is TransactionState.ONGOING
-        ended = client.end_transactions([end(name, owners[name], client.transaction_version())])
-        assert ended == {name: NONE}
-    assert values(two_phase_cluster, topic) == [name.encode()]
-
-
-def test_two_phases_that_are_switched_off(
-    cluster_with: ClusterFactory, unique_name: NameFactory
-) -> None:
-    settings = {**_TWO_PHASES, "transaction.two.phase.commit.enable": "false"}
-    started = cluster_with(settings)
-    with (
-        opened(started.bootstrap_servers) as client,
-        pytest.raises(OptionError, match="'twoPhaseCommit'"),
-    ):
-        init(client, unique_name(), two_phase_commit=True)
 
 
 # --- failing brokers ---

@@ -151,14 +151,46 @@ def test_final_error_is_raised_at_once(code: int, kind: type[Exception], keyword
     assert responses.count("init_producer_id") == 1
 
 
-@pytest.mark.parametrize("code", [53, 48, 35])
-def test_two_phase_commit_without_support(code: int) -> None:
-    responses = ScriptedResponses(init_producer_id=[initialised(code)])
+def init_responses(codes: dict[str, list[int]], requested: list[str]) -> ScriptedResponses:
+    """Return the next code of each id. The first responses wait until all ids are requested.
+
+    The producer id in a response is the code point of the transactional id.
+    """
+    pending: list[tuple[str, ReceivedRequest]] = []
+
+    def respond(peer: Peer, request: ReceivedRequest) -> None:
+        name = next(name for name in codes if b"\x02" + name.encode() in request.rest)
+        requested.append(name)
+        pending.append((name, request))
+        if len(requested) >= len(codes):
+            for one, received in pending:
+                fields = {**initialised(codes[one].pop(0)), "producer_id": ord(one)}
+                peer.respond(received, "init_producer_id", **fields)
+            pending.clear()
+
+    return ScriptedResponses(init_producer_id=[respond])
+
+
+def test_only_ids_without_a_producer_id_are_initialized_again() -> None:
+    requested: list[str] = []
+    responses = init_responses({"x": [0], "y": [51, 51, 0], "z": [0]}, requested)
+    with opened(responses, "x", "y", "z") as client:
+        found = client.init_producer_ids(["x", "y", "z"], timeout_ms=1)
+    assert {name: owner.producer_id for name, owner in found.items()} == {
+        name: ord(name) for name in "xyz"
+    }
+    assert sorted(requested) == ["x", "y", "y", "y", "z"]
+
+
+def test_fenced_id_is_raised_at_once_although_others_are_retriable() -> None:
+    requested: list[str] = []
+    responses = init_responses({"x": [51], "y": [90], "z": [0]}, requested)
     with (
-        opened(responses, "x") as client,
-        pytest.raises(OptionError, match="'twoPhaseCommit'"),
+        opened(responses, "x", "y", "z") as client,
+        pytest.raises(ProducerFencedError, match=r"'y'.* PRODUCER_FENCED"),
     ):
-        client.init_producer_id("x", timeout_ms=1, two_phase_commit=True)
+        client.init_producer_ids(["x", "y", "z"], timeout_ms=1)
+    assert sorted(requested) == ["x", "y", "z"]
 
 
 def test_a_coordinator_that_moves_is_followed() -> None:

@@ -336,7 +336,6 @@ def test_invalid_option_of_a_write(option: str, value: str) -> None:
         ("commitTopic", "t"),
         ("batchId", "1"),
         ("onReplayMismatch", "warn"),
-        ("twoPhaseCommit", "true"),
     ],
 )
 def test_options_that_require_transactional_id(option: str, value: str) -> None:
@@ -372,7 +371,6 @@ def test_defaults_of_exactly_once_writes(parse: Callable[[], ExactlyOnce | None]
         checkpoint=None,
         batch_id=None,
         fail_on_replay_mismatch=True,
-        two_phase_commit=False,
     )
 
 
@@ -384,7 +382,6 @@ def test_all_options_of_exactly_once_writes() -> None:
         commitOffsets="true",
         checkpointLocation="s3://bucket/c",
         onReplayMismatch="WARN",
-        twoPhaseCommit="true",
         **{"kafka.group.id": "g"},
     ) == ExactlyOnce(
         transactional_id="a.B_c-1",
@@ -394,7 +391,6 @@ def test_all_options_of_exactly_once_writes() -> None:
         checkpoint="s3://bucket/c",
         batch_id=None,
         fail_on_replay_mismatch=False,
-        two_phase_commit=True,
     )
     job = exactly_once_job(batchId="0")
     assert job is not None
@@ -412,7 +408,7 @@ def test_all_options_of_exactly_once_writes() -> None:
         ({"commitTopic": "a b"}, "commitTopic"),
         ({"commitTopic": "t", "topic": "t"}, "commitTopic"),
         ({"onReplayMismatch": "skip"}, "onReplayMismatch"),
-        ({"twoPhaseCommit": "1"}, "twoPhaseCommit"),
+        ({"onReplayMismatch": "warn"}, "checkpointLocation"),
         ({"batchId": "1"}, "batchId"),
         ({"commitOffsets": "true", "checkpointLocation": "/c"}, "commitOffsets"),
         ({"commitOffsets": "true", "kafka.group.id": "g"}, "checkpointLocation"),

@@ -58,7 +58,7 @@ _FEATURE: Final = "transaction.version"
 _LATEST_VERSION: Final = 2
 _MARKER_BACKOFF: Final = Backoff(first_s=0.02, longest_s=0.25, multiplier=1.5)
 """Short pauses: markers are usually written in milliseconds, and micro-batches wait for them."""
-_NO_SUCH_VERSION: Final = f"they do not support InitProducerId v{wire.FIRST_TWO_PHASE}"
+_NAMED_MAX: Final = 3
 _LISTING_TRIES: Final = 3
 """Attempts to query an unresponsive broker. Other brokers take over its coordinators."""
 _FENCED: Final = frozenset(
@@ -90,48 +90,37 @@ class NativeTransactionalClient(NativeClient):
         *,
         timeout_ms: int,
         expected: ProducerIdAndEpoch | None = None,
-        two_phase_commit: bool = False,
     ) -> ProducerIdAndEpoch:
-        def once(deadline: float) -> ProducerIdAndEpoch:
-            return wire.init_producer_id(
-                self.router,
-                transactional_id,
-                timeout_ms=timeout_ms,
-                expected=expected,
-                two_phase_commit=two_phase_commit,
-                deadline=deadline,
+        return self._init_producer_ids([transactional_id], timeout_ms, expected)[transactional_id]
+
+    def init_producer_ids(
+        self, transactional_ids: Collection[str], *, timeout_ms: int
+    ) -> Mapping[str, ProducerIdAndEpoch]:
+        return self._init_producer_ids(transactional_ids, timeout_ms, None)
+
+    def _init_producer_ids(
+        self,
+        transactional_ids: Collection[str],
+        timeout_ms: int,
+        expected: ProducerIdAndEpoch | None,
+    ) -> Mapping[str, ProducerIdAndEpoch]:
+        def call(
+            names: Collection[str], deadline: float
+        ) -> Mapping[str, ProducerIdAndEpoch | ApiError | KafkaError]:
+            results = wire.init_producer_ids(
+                self.router, names, timeout_ms=timeout_ms, expected=expected, deadline=deadline
             )
+            for name, result in results.items():
+                if isinstance(result, ApiError):
+                    _check_init(name, result.code, timeout_ms)
+            return results
 
-        def call(deadline: float) -> ProducerIdAndEpoch:
-            try:
-                return self._retry_while_markers_are_written(once, deadline)
-            except ApiError as error:
-                if error.code in _FENCED:
-                    raise _fenced(transactional_id, error.code) from None
-                if error.code is ErrorCode.invalid_transaction_timeout:
-                    raise _timeout_too_long(transactional_id, timeout_ms) from None
-                if two_phase_commit and _lacks_two_phase_commit(error.code):
-                    raise _no_two_phase_commit(transactional_id, format_code(error.code)) from None
-                raise
-            except UnsupportedVersionError:
-                if two_phase_commit:
-                    raise _no_two_phase_commit(transactional_id, _NO_SUCH_VERSION) from None
-                raise
-
-        return self.queries.retry(call, f"initializing transactional id {transactional_id!r}")
-
-    def _retry_while_markers_are_written(self, once: Callable[[float], T], deadline: float) -> T:
-        """Retry with short pauses while the markers of an earlier transaction are being written."""
-        attempts = 0
-        while True:
-            try:
-                return once(deadline)
-            except ApiError as error:
-                attempts += 1
-                if error.code is not ErrorCode.concurrent_transactions or not _MARKER_BACKOFF.pause(
-                    attempts, clock=self.router.clock, deadline=deadline
-                ):
-                    raise
+        request = _RequestRemaining(transactional_ids, call)
+        names = ", ".join(repr(name) for name in request.remaining[:_NAMED_MAX])
+        replace(self.queries, backoff=_MARKER_BACKOFF).retry(
+            request, f"initializing transactional id {names}"
+        )
+        return request.results
 
     def end_transactions(self, ends: Collection[EndTransaction]) -> Mapping[str, ErrorCode | None]:
         by_id = {end.transactional_id: end for end in ends}
@@ -171,8 +160,10 @@ class NativeTransactionalClient(NativeClient):
         self.queries.retry(request, f"describing {len(request.remaining)} transactions")
         return {name: found for name, found in request.results.items() if found is not None}
 
-    def list_transactions(self, id_prefix: str) -> Sequence[TransactionListing]:
-        listing = _ListTransactions(self.router, id_prefix)
+    def list_transactions(
+        self, id_prefix: str, *states: TransactionState
+    ) -> Sequence[TransactionListing]:
+        listing = _ListTransactions(self.router, id_prefix, states)
         return self.queries.retry(listing, f"listing transactions with prefix {id_prefix!r}")
 
     def transactional_producer(
@@ -314,9 +305,10 @@ class _RequestRemaining(Generic[K, T]):
 class _ListTransactions:
     """Lists transactions by prefix. Each attempt queries all brokers, because coordinators move."""
 
-    def __init__(self, router: Router, id_prefix: str) -> None:
+    def __init__(self, router: Router, id_prefix: str, states: Sequence[TransactionState]) -> None:
         self._router = router
         self._id_prefix = id_prefix
+        self._states = states
         self._failures: dict[int, int] = {}
 
     def __call__(self, deadline: float) -> Sequence[TransactionListing]:
@@ -324,7 +316,9 @@ class _ListTransactions:
         failures: list[ApiError | KafkaError] = []
         skipped: list[ApiError | KafkaError] = []
         brokers = admin_requests.brokers(self._router, deadline=deadline)
-        results = wire.list_transactions(self._router, self._id_prefix, brokers, deadline=deadline)
+        results = wire.list_transactions(
+            self._router, self._id_prefix, self._states, brokers, deadline=deadline
+        )
         for broker, result in results.items():
             if isinstance(result, KafkaError) and not self._is_worth_retrying(broker, result):
                 skipped.append(result)
@@ -373,6 +367,14 @@ def _final(
     return ApiError(result, operation) if is_retriable else result
 
 
+def _check_init(transactional_id: str, code: ErrorCode, timeout_ms: int) -> None:
+    """Raise the errors of InitProducerId that no retry can change."""
+    if code in _FENCED:
+        raise _fenced(transactional_id, code)
+    if code is ErrorCode.invalid_transaction_timeout:
+        raise _timeout_too_long(transactional_id, timeout_ms)
+
+
 def _fenced(transactional_id: str, code: ErrorCode) -> ProducerFencedError:
     return ProducerFencedError(
         f"Another producer now owns transactional id {transactional_id!r}. The coordinator "
@@ -388,26 +390,5 @@ def _timeout_too_long(transactional_id: str, timeout_ms: int) -> OptionError:
         advice="Lower option 'transactionTimeout', or raise the broker setting "
         "'transaction.max.timeout.ms'.",
         option="transactionTimeout",
-        transactional_id=transactional_id,
-    )
-
-
-def _lacks_two_phase_commit(code: ErrorCode) -> bool:
-    return code in (
-        ErrorCode.invalid_txn_state,
-        ErrorCode.transactional_id_authorization_failed,
-        ErrorCode.unsupported_version,
-    )
-
-
-def _no_two_phase_commit(transactional_id: str, reason: str) -> OptionError:
-    return OptionError(
-        f"Initializing transactional id {transactional_id!r} failed: option 'twoPhaseCommit' is "
-        "set, but the brokers do not support two-phase commit, or do not allow it for this "
-        f"principal ({reason}).",
-        advice="Remove option 'twoPhaseCommit'. To use two-phase commit, set "
-        "'transaction.two.phase.commit.enable' and 'unstable.api.versions.enable' to true on the "
-        "brokers, and grant the principal the TWO_PHASE_COMMIT ACL on this transactional id.",
-        option="twoPhaseCommit",
         transactional_id=transactional_id,
     )

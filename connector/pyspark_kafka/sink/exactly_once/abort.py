@@ -17,7 +17,11 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_kafka.client.transactional_port import TransactionalClient
 from pyspark_kafka.errors import ExactlyOnceError, KafkaError, ProducerFencedError
-from pyspark_kafka.kafka.transactions import EndTransaction, ProducerIdAndEpoch
+from pyspark_kafka.kafka.transactions import (
+    EndTransaction,
+    ProducerIdAndEpoch,
+    TransactionState,
+)
 from pyspark_kafka.options.values import ExactlyOnce
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.messages import Prepared, TaskMessage
@@ -64,14 +68,13 @@ def _abort(
 ) -> None:
     sink_id = options.transactional_id
     with step(Step.ABORT_LOOK):
-        is_owner = _is_owner(client, sink_id, first.owner)
+        is_owner = _is_owner(client, sink_id, first)
     if not is_owner:
         return
     with step(Step.ABORT_FENCE):
         owner = _take_over(client, options, first.owner)
     if owner is None:
         return
-    prepared = [message for message in results if isinstance(message, Prepared)]
     with step(Step.ABORT_READ):
         states = CommitTopic(client, options.commit_topic).read(sink_id)
         decided = {
@@ -79,42 +82,52 @@ def _abort(
             for state in states.values()
             for entry in state.decision.entries
         }
-    if any((m.entry.transactional_id, m.entry.producer) in decided for m in prepared):
+    prepared = [message.entry for message in results if isinstance(message, Prepared)]
+    if any((entry.transactional_id, entry.producer) in decided for entry in prepared):
         log.info(
             "The batch of run %s with transactionalId '%s' is decided, so it is not aborted",
             first.task.run,
             sink_id,
         )
         return
-    with step(Step.ABORT_TASKS):
-        _end(client, prepared)
     with step(Step.ABORT_SWEEP):
         sweep(
             client,
             sink_id,
             owner,
-            run=first.task.run,
-            spare=frozenset(transactional_id for transactional_id, _ in decided),
-            two_phase_commit=options.two_phase_commit,
+            first.version,
+            generation=first.generation,
+            spare=frozenset(
+                entry.transactional_id
+                for state in states.values()
+                if not state.is_finished
+                for entry in state.decision.entries
+            ),
         )
 
 
-def _is_owner(client: TransactionalClient, sink_id: str, owner: ProducerIdAndEpoch) -> bool:
-    """Return whether the sink's transactional id still has the producer id and epoch from planning.
+def _is_owner(client: TransactionalClient, sink_id: str, first: TaskMessage) -> bool:
+    """Return whether the sink's transactional id still belongs to this batch.
 
     This check comes first, because even a rejected InitProducerId would abort a decision that a
-    newer owner is writing.
+    newer owner is writing. If this batch's decision is open, it is aborted: with transaction
+    version 1, InitProducerId with an expected epoch would abort it and return an error.
     """
     found = client.describe_transactions([sink_id]).get(sink_id)
-    if found is not None and found.producer == owner:
-        return True
-    log.info(
-        "Transactional id '%s' (%s) is not fenced, because the batch is decided or another run has "
-        "taken over",
-        sink_id,
-        "unknown" if found is None else f"{found.state.value}, {found.producer}",
-    )
-    return False
+    if found is None or found.producer != first.owner:
+        log.info(
+            "Transactional id '%s' (%s) is not fenced, because the batch is decided or another run "
+            "has taken over",
+            sink_id,
+            "unknown" if found is None else f"{found.state.value}, {found.producer}",
+        )
+        return False
+    if first.version == 1 and found.state is TransactionState.ONGOING:
+        end = EndTransaction(
+            transactional_id=sink_id, producer=first.owner, is_commit=False, version=1
+        )
+        client.end_transactions([end])
+    return True
 
 
 def _take_over(
@@ -129,24 +142,3 @@ def _take_over(
     except ProducerFencedError as error:
         log.info("Another run has taken over transactional id '%s': %s", sink_id, error)
         return None
-
-
-def _end(client: TransactionalClient, prepared: Sequence[Prepared]) -> None:
-    """Abort the transactions.
-
-    If an abort fails, the transaction has already ended or will time out.
-    """
-    ends = [
-        EndTransaction(
-            transactional_id=message.entry.transactional_id,
-            producer=message.entry.producer,
-            is_commit=False,
-            version=message.entry.version,
-        )
-        for message in prepared
-    ]
-    error_codes = client.end_transactions(ends)
-    log.info(
-        "Aborted the transactions of a failed batch. EndTxn returned these error codes: %s",
-        {name: code and code.name for name, code in error_codes.items()},
-    )

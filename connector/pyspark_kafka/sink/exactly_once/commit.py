@@ -165,6 +165,7 @@ class _Batch:
             number=results.last_number + 1,
             batch_id=results.task.batch_id,
             run=results.task.run,
+            task_count=results.task_count,
             offsets_hash=None if self.offsets is None else self.offsets.hash,
             totals=results.totals,
             entries=tuple(message.entry for message in results.prepared),
@@ -180,7 +181,7 @@ class _Batch:
             rewritten = {
                 message.entry.partition: message.entry for message in self.results.prepared
             }
-            self._check_rewritten(lost, rewritten)
+            self._check_rewritten(state.decision, lost, rewritten)
         if not lost:
             log.warning(
                 "%s was already committed (decision %d): the replay counted %d rows and wrote none",
@@ -221,25 +222,31 @@ class _Batch:
         return state
 
     def _compare(self, decision: Decision) -> None:
-        """Check that the replayed rows equal the decided rows."""
-        differences = []
-        if self.results.totals != decision.totals:
-            now = self.results.totals
-            differences.append(
-                f"the replay has {now.row_count} rows with checksum {now.checksum} instead of "
-                f"{decision.totals.row_count} rows with checksum {decision.totals.checksum}"
-            )
-        if (
-            self.offsets is not None
-            and decision.offsets_hash is not None
-            and self.offsets.hash != decision.offsets_hash
-        ):
-            differences.append("the checkpoint contains different source offsets for the batch")
-        if not differences:
-            return
+        """Check that the replay has the same source offsets and the same rows as the decision.
+
+        A query that is not deterministic can have other rows, but never other source offsets.
+        """
         what = (
             f"{self._name} was already committed (decision {decision.number}, by run "
-            f"{decision.run}), and its replay differs: {'; '.join(differences)}."
+            f"{decision.run})"
+        )
+        hashes = (decision.offsets_hash, None if self.offsets is None else self.offsets.hash)
+        if None not in hashes and hashes[0] != hashes[1]:
+            raise ReplayMismatchError(
+                f"{what}, but the checkpoint now contains different source offsets for this batch. "
+                "Input that is in only one of the two versions of the batch would be lost or "
+                "written twice. The committed rows are unchanged, and no rows were added.",
+                advice="Restore the checkpoint that the committed run used. If this is a different "
+                "query or a new checkpoint, use a different transactionalId.",
+                transactional_id=self._sink_id,
+            )
+        now = self.results.totals
+        if now == decision.totals:
+            return
+        what = (
+            f"{what}, and its replay differs: the replay has {now.row_count} rows with checksum "
+            f"{now.checksum} instead of {decision.totals.row_count} rows with checksum "
+            f"{decision.totals.checksum}."
         )
         if self.options.fail_on_replay_mismatch:
             raise ReplayMismatchError(
@@ -252,15 +259,16 @@ class _Batch:
             )
         log.warning("%s Rows that occur only in the replay are not written to Kafka.", what)
 
-    def _check_rewritten(self, lost: Sequence[Entry], rewritten: dict[int, Entry]) -> None:
+    def _check_rewritten(
+        self, decision: Decision, lost: Sequence[Entry], rewritten: dict[int, Entry]
+    ) -> None:
         """Check that this run rewrote exactly the lost rows, unchanged."""
         missing = [entry for entry in lost if entry.partition not in rewritten]
         if missing:
             raise RowsLostError(
                 f"{self._name} is committed, but some of its rows are lost, and this run did not "
                 f"write them again: {_listing(missing)}.",
-                advice="Run the batch again. When the query starts again, it looks up the lost "
-                "rows and writes them.",
+                advice=self._advice_to_rewrite(decision),
                 transactional_id=self._sink_id,
             )
         kept = rewritten.keys() - {entry.partition for entry in lost}
@@ -281,6 +289,22 @@ class _Batch:
                     f"with {operator_command(self._sink_id, '--recover --accept-loss')}.",
                     transactional_id=self._sink_id,
                 )
+
+    def _advice_to_rewrite(self, decision: Decision) -> str:
+        now, then = self.results.task_count, decision.task_count
+        if now == then:
+            return (
+                "Run the batch again. When the query starts again, it looks up the lost rows and "
+                "writes them."
+            )
+        return (
+            f"This run has {now} tasks, but the committed batch had {then}, and the lost rows can "
+            f"only be written by the same tasks. Restore the settings that determine the number of "
+            "tasks (for example spark.sql.shuffle.partitions, minPartitions, coalesce or "
+            "repartition), and run the batch again. Or write the lost rows with another tool, and "
+            "then mark the batch as finished with "
+            f"{operator_command(self._sink_id, '--recover --accept-loss')}."
+        )
 
     def decide(self, decision: Decision, *, before_ms: float) -> None:
         """Step 8: write the decision and commit its transaction.
@@ -384,7 +408,7 @@ class _Batch:
     def finish(self, decision: Decision) -> None:
         """Run steps 9 to 11. If one of them fails, the next planning run repeats it."""
         with step(Step.COMMIT_ROLL_FORWARD):
-            lost = roll_forward(self.client, QueryState(decision=decision))
+            lost = roll_forward(self.client, QueryState(decision=decision), is_new=True)
         if lost:
             raise self._rows_lost(lost)
         self._mark(decision)
@@ -435,10 +459,10 @@ class _Batch:
                 self.client,
                 self._sink_id,
                 self.results.owner,
-                run=self.results.task.run,
+                self.results.version,
+                generation=self.results.generation,
                 spare=frozenset(entry.transactional_id for entry in decision.entries),
-                two_phase_commit=self.options.two_phase_commit,
-                decided_with=self.results.version,
+                is_decided=True,
             )
         except SinkFencedError as error:
             if self.results.task.batch_id is not None:

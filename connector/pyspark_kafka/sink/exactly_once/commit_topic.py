@@ -31,6 +31,8 @@ from pyspark_kafka.sink.exactly_once.decisions import (
     finished_record,
     key_prefix,
     query_states,
+    to_records,
+    tombstones,
 )
 from pyspark_kafka.sink.exactly_once.operator_command import operator_command
 
@@ -237,11 +239,17 @@ class CommitTopic:
         return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
     def mark_finished(self, decision: Decision) -> None:
-        """Write a record that every transaction of the decision is committed.
+        """Record that every transaction of a decision is committed.
 
-        Returns after the record is acknowledged.
+        Deletes the decision of a batch job without `batchId`, because no later run needs it.
+        Returns after the records are acknowledged.
         """
-        self.write_plain([finished_record(decision)])
+        if decision.batch_id is None:
+            chunks = to_records(decision, chunk_bytes_max=self.chunk_bytes_max)
+            state = QueryState(decision=decision, chunk_count=len(chunks))
+            self.write_plain(tombstones(state))
+        else:
+            self.write_plain([finished_record(decision)])
 
     def write_plain(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
         """Write records outside a transaction. Returns after they are acknowledged."""

@@ -82,8 +82,9 @@ class Decision:
     """The decision of a batch. The batch is committed as soon as its decision is committed.
 
     `number` increases by one with each decision of (`sink_id`, `query_id`). `batch_id` is None for
-    a job without `batchId`. `offsets_hash` is the hash of the micro-batch's offsets in the
-    checkpoint, or None. `totals` covers all tasks of the batch, including tasks without an entry.
+    a job without `batchId`. `task_count` is the number of tasks. `offsets_hash` is the hash of the
+    micro-batch's offsets in the checkpoint, or None. `totals` covers all tasks of the batch,
+    including tasks without an entry.
     """
 
     sink_id: str
@@ -91,6 +92,7 @@ class Decision:
     number: int
     batch_id: int | None
     run: str
+    task_count: int
     offsets_hash: str | None
     totals: RowTotals
     entries: tuple[Entry, ...]
@@ -166,6 +168,7 @@ def _document(decision: Decision) -> dict[str, object]:
         "number": decision.number,
         "batch_id": decision.batch_id,
         "run": decision.run,
+        "task_count": decision.task_count,
         "offsets_hash": decision.offsets_hash,
         "row_count": decision.totals.row_count,
         "checksum": decision.totals.checksum,
@@ -427,6 +430,7 @@ def _parse_decision(
         number=number,
         batch_id=None if fields.get("batch_id") is None else _field(fields, "batch_id", int),
         run=_field(fields, "run", str),
+        task_count=_number(fields, "task_count", least=1),
         offsets_hash=(
             None if fields.get("offsets_hash") is None else _field(fields, "offsets_hash", str)
         ),

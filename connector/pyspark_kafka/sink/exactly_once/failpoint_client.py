@@ -24,6 +24,7 @@ from pyspark_kafka.kafka.transactions import (
     ProducerIdAndEpoch,
     TransactionDescription,
     TransactionListing,
+    TransactionState,
     TransactionVersion,
 )
 from pyspark_kafka.sink.exactly_once.steps import request
@@ -80,15 +81,17 @@ class FailpointClient:
         *,
         timeout_ms: int,
         expected: ProducerIdAndEpoch | None = None,
-        two_phase_commit: bool = False,
     ) -> ProducerIdAndEpoch:
         with request("init_producer_id"):
             return self._client.init_producer_id(
-                transactional_id,
-                timeout_ms=timeout_ms,
-                expected=expected,
-                two_phase_commit=two_phase_commit,
+                transactional_id, timeout_ms=timeout_ms, expected=expected
             )
+
+    def init_producer_ids(
+        self, transactional_ids: Collection[str], *, timeout_ms: int
+    ) -> Mapping[str, ProducerIdAndEpoch]:
+        with request("init_producer_ids"):
+            return self._client.init_producer_ids(transactional_ids, timeout_ms=timeout_ms)
 
     def end_transactions(self, ends: Collection[EndTransaction]) -> Mapping[str, ErrorCode | None]:
         with request("end_transactions"):
@@ -100,9 +103,11 @@ class FailpointClient:
         with request("describe_transactions"):
             return self._client.describe_transactions(transactional_ids)
 
-    def list_transactions(self, id_prefix: str) -> Sequence[TransactionListing]:
+    def list_transactions(
+        self, id_prefix: str, *states: TransactionState
+    ) -> Sequence[TransactionListing]:
         with request("list_transactions"):
-            return self._client.list_transactions(id_prefix)
+            return self._client.list_transactions(id_prefix, *states)
 
     def transactional_producer(
         self,

@@ -52,13 +52,14 @@ class TaskMessage(WriterCommitMessage):
     """The base class of task results, with the fields that all of them have.
 
     `owner` is the sink's producer id and epoch from planning, and `version` is the version of the
-    sink's transactions. `last_number` is the number of the query's last decision at the time of
-    planning, or 0.
+    sink's transactions. `generation` is part of the transactional ids of its tasks. `last_number`
+    is the number of the query's last decision at the time of planning, or 0.
     """
 
     task: Task
     owner: ProducerIdAndEpoch
     version: TransactionVersion
+    generation: int
     last_number: int
     rows_by_topic: Mapping[str, int]
 
@@ -98,8 +99,10 @@ class TaskResults:
     task: Task
     owner: ProducerIdAndEpoch
     version: TransactionVersion
+    generation: int
     last_number: int
     replayed_number: int | None
+    task_count: int
     prepared: tuple[Prepared, ...]
     already_committed: tuple[AlreadyCommitted, ...]
 
@@ -140,8 +143,10 @@ class TaskResults:
             task=first.task,
             owner=first.owner,
             version=first.version,
+            generation=first.generation,
             last_number=first.last_number,
             replayed_number=_replayed_number(sink_id, results),
+            task_count=len(results),
             prepared=prepared,
             already_committed=tuple(r for r in results if isinstance(r, AlreadyCommitted)),
         )
@@ -167,6 +172,7 @@ def _check_agreement(sink_id: str, first: TaskMessage, other: TaskMessage) -> No
         ("run", first.task.run, other.task.run),
         ("owner", first.owner, other.owner),
         ("transaction version", first.version, other.version),
+        ("generation", first.generation, other.generation),
         ("last decision", first.last_number, other.last_number),
     ):
         if expected != found:
@@ -181,7 +187,7 @@ def _check_agreement(sink_id: str, first: TaskMessage, other: TaskMessage) -> No
 
 def _check_entry(sink_id: str, message: Prepared) -> None:
     task, entry = message.task, message.entry
-    is_own = is_task_id_of(entry.transactional_id, sink_id, run=task.run)
+    is_own = is_task_id_of(entry.transactional_id, sink_id, generation=message.generation)
     if entry.partition != task.partition or not is_own:
         raise _not_committed(
             sink_id,

@@ -1,27 +1,41 @@
 """The sink's transactional id, which the user sets, and the ids of its task attempts.
 
 Builds and parses the ids of task attempts. Invariant: an id of the form
-`sink_id/run/partition/attempt-slot` is always the id of a task attempt. No part contains a
+`sink_id/generation/partition/attempt-slot` is always the id of a task attempt. No part contains a
 character with a special meaning in patterns or paths.
+
+The ids are reused, so that a sink has a limited number of them, however many batches, runs and jobs
+it writes. Coordinators keep each id for `transactional.id.expiration.ms` (7 days). Reuse does not
+affect correctness, because a transaction is identified by its producer id and epoch. But an attempt
+that is still running aborts the transaction of a later attempt with the same id, so that the later
+batch fails. Therefore an id is reused as late as possible.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
-from pyspark_kafka.kafka.transactions import is_sink_id
+from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, is_sink_id
 
-SLOTS: Final = 16
-"""The number of slots. The slot of an attempt is Spark's `taskAttemptId` modulo this number.
-`taskAttemptId` counts the task attempts of all stages, so attempts of different batches or stage
-attempts usually get different slots. A task cannot read its stage attempt from Spark."""
+GENERATIONS: Final = 32
+"""The number of generations. Each planning run uses the generation after the one before, or the one
+after that, because each planning run and each decision raises the producer epoch."""
 
-_RUN: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
+ATTEMPTS: Final = 16
+"""The number of attempts of a partition with different ids. Spark makes 4 by default."""
+
+SLOTS: Final = 4
+"""The slot of an attempt is Spark's `taskAttemptId` modulo this number. `taskAttemptId` counts the
+task attempts of all stages. It distinguishes attempts of different stage attempts, in which Spark
+numbers the attempts of a partition from 0 again: a task cannot read its stage attempt."""
+
 _TASK_ID: Final = re.compile(
-    r"(?P<sink_id>[A-Za-z0-9._-]{1,200})/(?P<run>[A-Za-z0-9-]{1,64})"
-    r"/(?P<partition>[0-9]{1,10})/(?P<attempt>[0-9]{1,10})-(?P<slot>[0-9]{1,2})"
+    r"(?P<sink_id>[A-Za-z0-9._-]{1,200})/(?P<generation>[0-9]{1,10})"
+    r"/(?P<partition>[0-9]{1,10})/(?P<attempt>[0-9]{1,2})-(?P<slot>[0-9])"
 )
 
 
@@ -30,35 +44,45 @@ class TaskId:
     """The parts of a task attempt's transactional id."""
 
     sink_id: str
-    run: str
+    generation: int
     partition: int
     attempt: int
     slot: int
 
     def __str__(self) -> str:
-        return f"{self.sink_id}/{self.run}/{self.partition}/{self.attempt}-{self.slot}"
-
-
-def is_run(run: str) -> bool:
-    """Return whether the text is valid as the run in a task attempt's id.
-
-    Spark's run ids are valid.
-    """
-    return _RUN.fullmatch(run) is not None
+        return f"{self.sink_id}/{self.generation}/{self.partition}/{self.attempt}-{self.slot}"
 
 
 def task_id(
-    sink_id: str, run: str, *, partition: int, attempt: int, task_attempt_id: int
+    sink_id: str, generation: int, *, partition: int, attempt: int, task_attempt_id: int
 ) -> TaskId:
-    """Return the id of a task attempt.
-
-    `run` is the run id of the query, or a token for a batch job.
-    """
+    """Return the id of a task attempt. `generation` is the generation of its batch."""
     assert is_sink_id(sink_id), sink_id
-    assert is_run(run), run
     return TaskId(
-        sink_id=sink_id, run=run, partition=partition, attempt=attempt, slot=task_attempt_id % SLOTS
+        sink_id=sink_id,
+        generation=generation,
+        partition=partition,
+        attempt=attempt % ATTEMPTS,
+        slot=task_attempt_id % SLOTS,
     )
+
+
+def unused_task_id(sink_id: str) -> str:
+    """Return an id of the sink that no task has, to check the ACLs on the ids of tasks."""
+    last = 2**31 - 1
+    return str(task_id(sink_id, 0, partition=last, attempt=0, task_attempt_id=0))
+
+
+def next_generation(owner: ProducerIdAndEpoch, unfinished: Collection[str]) -> int:
+    """Return the generation for the batch that this owner of the sink id has planned.
+
+    `unfinished` contains the ids of decided transactions that may not be committed yet. The
+    generation is not the generation of any of these ids, so no task reuses them.
+    """
+    used = {parsed.generation for name in unfinished if (parsed := parse_task_id(name))}
+    rotated = ((owner.producer_epoch + n) % GENERATIONS for n in range(GENERATIONS))
+    free = next((one for one in rotated if one not in used), None)
+    return free if free is not None else next(n for n in count(GENERATIONS) if n not in used)
 
 
 def parse_task_id(text: str) -> TaskId | None:
@@ -68,20 +92,23 @@ def parse_task_id(text: str) -> TaskId | None:
         return None
     parsed = TaskId(
         sink_id=match["sink_id"],
-        run=match["run"],
+        generation=int(match["generation"]),
         partition=int(match["partition"]),
         attempt=int(match["attempt"]),
         slot=int(match["slot"]),
     )
-    return parsed if str(parsed) == text and parsed.slot < SLOTS else None
+    is_legal = parsed.attempt < ATTEMPTS and parsed.slot < SLOTS and str(parsed) == text
+    return parsed if is_legal else None
 
 
-def is_task_id_of(text: str, sink_id: str, *, run: str | None = None) -> bool:
-    """Return whether the id belongs to a task attempt of this sink (and of this run, if given)."""
+def is_task_id_of(text: str, sink_id: str, *, generation: int | None = None) -> bool:
+    """Return whether this is the id of a task attempt of the sink (of the generation, if given)."""
     parsed = parse_task_id(text)
-    return parsed is not None and parsed.sink_id == sink_id and run in (None, parsed.run)
+    return (
+        parsed is not None and parsed.sink_id == sink_id and generation in (None, parsed.generation)
+    )
 
 
-def prefix(sink_id: str, *, run: str | None = None) -> str:
-    """Return the common prefix of the ids of this sink's task attempts (of this run, if given)."""
-    return f"{sink_id}/" if run is None else f"{sink_id}/{run}/"
+def prefix(sink_id: str, *, generation: int | None = None) -> str:
+    """Return the common prefix of the ids of the sink's attempts (of the generation, if given)."""
+    return f"{sink_id}/" if generation is None else f"{sink_id}/{generation}/"

@@ -204,18 +204,18 @@ def repair(
     topic = CommitTopic(client, report.commit_topic)
     is_readable = report.has_commit_topic and report.damage is None
     unfinished = _finish(client, topic, sink_id, request, on_action) if is_readable else {}
-    fenced = sweep(
+    aborted = sweep(
         client,
         sink_id,
         owner,
+        client.transaction_version(),
         spare={
             entry.transactional_id
             for state in unfinished.values()
             for entry in state.decision.entries
         },
-        two_phase_commit=report.is_two_phase,
     )
-    for transactional_id in fenced:
+    for transactional_id in aborted:
         on_action(f"aborted '{transactional_id}'")
     if not request.forget or not report.has_commit_topic:
         return

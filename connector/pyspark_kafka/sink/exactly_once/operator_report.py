@@ -24,11 +24,8 @@ from pyspark_kafka.kafka.transactions import (
 )
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.decisions import Decision, Entry, QueryState
-from pyspark_kafka.sink.exactly_once.names import is_task_id_of, prefix, task_id
+from pyspark_kafka.sink.exactly_once.names import is_task_id_of, prefix, unused_task_id
 from pyspark_kafka.sink.exactly_once.roll_forward import ENDING, Outcome, look_up_outcomes
-
-NEVER_TIMES_OUT_MS: Final = 2**31 - 1
-"""The timeout that brokers return for a transaction in two-phase mode."""
 
 _OPEN: Final = ENDING | {TransactionState.ONGOING}
 _PAUSES_S: Final = (0.05, 0.2, 0.8, 3.2)
@@ -50,7 +47,7 @@ class EntryState(Enum):
     """The outcome is no longer recorded by the transaction coordinator or in the log."""
 
 
-_STANDINGS: Final = {
+_ENTRY_STATES: Final = {
     Outcome.DONE: EntryState.COMMITTED,
     Outcome.AGAIN: EntryState.COMMITTING,
     Outcome.LOST: EntryState.LOST,
@@ -147,7 +144,6 @@ class Report:
     held_is_unknown: str | None
     """The reason why the held partitions are unknown, or None."""
     known_ids: int
-    is_two_phase: bool
 
     @property
     def is_unknown(self) -> bool:
@@ -232,7 +228,6 @@ def examine(
         held=held,
         held_is_unknown=held_is_unknown,
         known_ids=len(tasks),
-        is_two_phase=any(one.timeout_ms == NEVER_TIMES_OUT_MS for one in tasks),
     )
 
 
@@ -242,9 +237,8 @@ def _owner(client: TransactionalClient, sink_id: str) -> TransactionDescription 
     The request also contains a task's id that does not exist, so that it fails if the principal
     lacks DESCRIBE on the ids of tasks. ListTransactions would silently omit these ids.
     """
-    nobody = str(task_id(sink_id, "nobody", partition=0, attempt=0, task_attempt_id=0))
     try:
-        return client.describe_transactions([sink_id, nobody]).get(sink_id)
+        return client.describe_transactions([sink_id, unused_task_id(sink_id)]).get(sink_id)
     except AuthorizationError as error:
         raise AuthorizationError(
             f"The principal is not allowed to describe transactionalId '{sink_id}'. "
@@ -282,12 +276,16 @@ def entry_states(client: TransactionalClient, entries: Sequence[Entry]) -> Mappi
     """Return the states of decided transactions, by transactional id."""
     found = client.describe_transactions([entry.transactional_id for entry in entries])
     outcomes = look_up_outcomes(client, entries, found)
-    return {
-        transactional_id: EntryState.PREPARED
-        if outcome is Outcome.AGAIN and found[transactional_id].state is TransactionState.ONGOING
-        else _STANDINGS[outcome]
-        for transactional_id, outcome in outcomes.items()
-    }
+    return {name: _entry_state(outcome, found.get(name)) for name, outcome in outcomes.items()}
+
+
+def _entry_state(outcome: Outcome, found: TransactionDescription | None) -> EntryState:
+    state = None if found is None else found.state
+    if outcome is Outcome.AGAIN and state is TransactionState.ONGOING:
+        return EntryState.PREPARED
+    if outcome is Outcome.DONE and state is TransactionState.PREPARE_COMMIT:
+        return EntryState.COMMITTING
+    return _ENTRY_STATES[outcome]
 
 
 def _decision(client: TransactionalClient, state: QueryState) -> DecisionReport:

@@ -13,7 +13,6 @@ from typing import Any
 from pyspark_kafka.kafka.transactions import TransactionDescription, TransactionState
 from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB
 from pyspark_kafka.sink.exactly_once.operator_report import (
-    NEVER_TIMES_OUT_MS,
     DecisionReport,
     EntryReport,
     EntryState,
@@ -76,7 +75,6 @@ def as_json(report: Report) -> dict[str, Any]:
         "held_partitions": [_held_json(held) for held in report.held],
         "held_is_unknown": report.held_is_unknown,
         "known_ids": report.known_ids,
-        "is_two_phase": report.is_two_phase,
         "needs_operator": report.needs_operator,
     }
 
@@ -140,8 +138,6 @@ def _transaction(transaction: OpenTransaction, now_ms: int) -> str:
 
 
 def _timeout(one: TransactionDescription, now_ms: int) -> str:
-    if one.timeout_ms == NEVER_TIMES_OUT_MS:
-        return "times_out=never"
     if one.started_ms is None:
         return f"timeout={duration_text(one.timeout_ms)}"
     return f"times_out_in={duration_text(one.started_ms + one.timeout_ms - now_ms)}"

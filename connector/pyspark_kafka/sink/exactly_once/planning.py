@@ -1,9 +1,9 @@
 """Planning: the steps that the driver runs before the tasks of each batch.
 
 Runs steps 1 to 4 of the protocol: fence, read, roll forward, mark, sweep. Invariant: when a `Plan`
-exists, no older driver can decide a batch, and no undecided transaction of the sink is open. For
-every earlier decision that is not finished, the plan contains its lost rows, or the reason why its
-outcome is unknown.
+exists, no older driver can decide a batch, and every undecided transaction of the sink is aborted,
+or is being aborted. For every earlier decision that is not finished, the plan contains its lost
+rows, or the reason why its outcome is unknown.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark_kafka.client.transactional_port import TransactionalClient
-from pyspark_kafka.errors import OptionError
+from pyspark_kafka.errors import (
+    EarlierJobCommittedError,
+    ExactlyOnceError,
+    OptionError,
+    OutcomeUnknownError,
+    RowsLostError,
+)
 from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionVersion
 from pyspark_kafka.options.values import ExactlyOnce
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
@@ -25,9 +31,12 @@ from pyspark_kafka.sink.exactly_once.decisions import (
     finished_record,
     tombstones,
 )
+from pyspark_kafka.sink.exactly_once.names import next_generation
+from pyspark_kafka.sink.exactly_once.operator_command import operator_command
 from pyspark_kafka.sink.exactly_once.roll_forward import (
     TransactionOutcomeExpiredError,
     TransactionOutcomeUnknownError,
+    listing,
     roll_forward,
 )
 from pyspark_kafka.sink.exactly_once.steps import Step, step
@@ -80,11 +89,17 @@ class Plan:
 
     owner: ProducerIdAndEpoch
     version: TransactionVersion
+    generation: int
     last: Mapping[str, LastDecision]
 
 
-def plan(client: TransactionalClient, options: ExactlyOnce) -> Plan:
+def plan(client: TransactionalClient, options: ExactlyOnce, *, is_single_job: bool = False) -> Plan:
     """Fence the sink, complete or abort its earlier batches, and read its last decisions.
+
+    `is_single_job` is set for a batch job without `batchId`. It may be a retry of an earlier job
+    that stopped after its decision. The job must not write the rows again, so planning raises
+    `EarlierJobCommittedError` once, or `RowsLostError` or `OutcomeUnknownError` until an operator
+    has accepted the loss.
 
     Raises `CommitTopicError` for a topic with unsafe settings or damaged records,
     `OutcomeUnknownError` if it is not known yet whether transactions of a decision are committed,
@@ -107,18 +122,20 @@ def plan(client: TransactionalClient, options: ExactlyOnce) -> Plan:
     unfinished = [state for state in states.values() if not state.is_finished]
     with step(Step.PLAN_ROLL_FORWARD):
         lost, unknown = _rolled_forward(client, unfinished, topic.topic_id)
+    jobs = [state for state in states.values() if state.decision.batch_id is None]
+    refusal = _refusal(jobs, lost, unknown) if is_single_job else None
+    if refusal is not None:
+        log.error("%s", refusal)
     with step(Step.PLAN_MARK):
-        topic.write_plain(_settled(states.values(), lost, unknown))
+        reports_jobs = isinstance(refusal, EarlierJobCommittedError)
+        topic.write_plain(_settled(states.values(), lost, unknown, reports_jobs=reports_jobs))
     with step(Step.PLAN_SWEEP):
-        sweep(
-            client,
-            sink_id,
-            owner,
-            spare=frozenset(
-                entry.transactional_id for state in unfinished for entry in state.decision.entries
-            ),
-            two_phase_commit=options.two_phase_commit,
+        decided = frozenset(
+            entry.transactional_id for state in unfinished for entry in state.decision.entries
         )
+        sweep(client, sink_id, owner, version, spare=decided)
+    if refusal is not None:
+        raise refusal
     last = {
         query: _last(state, lost.get(query, ()), unknown.get(query))
         for query, state in states.items()
@@ -129,7 +146,8 @@ def plan(client: TransactionalClient, options: ExactlyOnce) -> Plan:
         owner,
         _listing(last) or "none",
     )
-    return Plan(owner=owner, version=version, last=last)
+    generation = next_generation(owner, decided)
+    return Plan(owner=owner, version=version, generation=generation, last=last)
 
 
 def decision_timeout_ms(options: ExactlyOnce) -> int:
@@ -164,20 +182,64 @@ def _rolled_forward(
     return lost, unknown
 
 
+def _refusal(
+    jobs: Sequence[QueryState],
+    lost: Mapping[str, Sequence[Entry]],
+    unknown: Mapping[str, UnknownOutcome],
+) -> ExactlyOnceError | None:
+    """Return the error for a job that may be a retry of one of these earlier jobs."""
+    for decision in (state.decision for state in jobs):
+        if decision.query_id in unknown:
+            outcome = unknown[decision.query_id]
+            return OutcomeUnknownError(
+                outcome.what, advice=outcome.advice, transactional_id=decision.sink_id
+            )
+        if rows := lost.get(decision.query_id):
+            return RowsLostError(
+                f"An earlier batch job (run {decision.run}) with transactionalId "
+                f"'{decision.sink_id}' is committed, but some of its rows are lost: "
+                f"{listing(rows)}. Nothing was written.",
+                advice="Write the lost rows with another tool. Then mark the job as finished with "
+                f"{operator_command(decision.sink_id, '--recover --accept-loss')}.",
+                transactional_id=decision.sink_id,
+            )
+    if not jobs:
+        return None
+    decision = jobs[0].decision
+    rows_of_all = "; ".join(
+        f"{state.decision.totals.row_count} rows of run {state.decision.run}"
+        + (f" ({listing(state.decision.entries)})" if state.decision.entries else "")
+        for state in jobs
+    )
+    return EarlierJobCommittedError(
+        f"An earlier batch job with transactionalId '{decision.sink_id}' stopped after its rows "
+        f"were committed, and did not report this. Committed: {rows_of_all}. This start wrote "
+        "nothing.",
+        advice="If this start is a retry of that job, do not run it again, because that would "
+        "write its rows twice. If it is a new job, run it again: this error is raised only once. "
+        "Set the option 'batchId', so that a job can be repeated safely.",
+        transactional_id=decision.sink_id,
+    )
+
+
 def _settled(
-    states: Iterable[QueryState], lost: Mapping[str, Sequence[Entry]], unknown: Container[str]
+    states: Iterable[QueryState],
+    lost: Mapping[str, Sequence[Entry]],
+    unknown: Container[str],
+    *,
+    reports_jobs: bool,
 ) -> list[tuple[bytes, bytes | None]]:
     """Return finished marks for completed decisions, and tombstones for completed batch jobs.
 
-    A job without `batchId` cannot be repeated, and each run has its own query id. Without
-    tombstones, every batch would read the decisions of all earlier runs.
+    A batch job without `batchId` deletes its decision when it is complete. A decision that still
+    exists is kept until the next such job has reported it.
     """
     records: list[tuple[bytes, bytes | None]] = []
     for state in states:
         decision = state.decision
         if lost.get(decision.query_id) or decision.query_id in unknown:
             continue
-        if decision.batch_id is None:
+        if decision.batch_id is None and reports_jobs:
             records += tombstones(state)
         elif not state.is_finished:
             records.append(finished_record(decision))

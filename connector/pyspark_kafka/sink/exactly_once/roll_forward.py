@@ -5,15 +5,20 @@ transaction was aborted, and done only if they report that it was committed. In 
 committer raises an error that names the entry. Any process can safely repeat this step, because the
 outcome of a transaction never changes.
 
-    EndTxn(commit) of every entry      no error: done
-    If EndTxn returns an error:
+    The outcome of an entry is the first of these that applies:
     (a) the decision is finished       done, without a request
-    (b) the coordinator has this       CompleteCommit: done. CompleteAbort: lost. PrepareCommit, or
-        transaction, with the epoch    still open: retry
+    (b) EndTxn(commit) returns NONE    done
+    (c) the coordinator has this       PrepareCommit, CompleteCommit: done. PrepareAbort,
+        transaction, with the epoch    CompleteAbort: lost
         after its end
-    (c) the log has the marker that    commit: done. abort: lost
+    (d) the transaction is open        EndTxn(commit) is sent again
+    (e) the log has the marker that    commit: done. abort: lost
         ended it
-    (d) all other cases                OutcomeUnknownError
+    (f) all other cases                OutcomeUnknownError
+
+The committer first describes the transactions of a decision that another process has written. A
+transaction in state PrepareCommit is committed, but EndTxn would wait for its markers, which cannot
+be written while one of its partitions is offline.
 """
 
 from __future__ import annotations
@@ -79,7 +84,7 @@ _BY_STATE: Final = {
     TransactionState.COMPLETE_COMMIT: Outcome.DONE,
     TransactionState.COMPLETE_ABORT: Outcome.LOST,
     TransactionState.PREPARE_ABORT: Outcome.LOST,
-    TransactionState.PREPARE_COMMIT: Outcome.AGAIN,
+    TransactionState.PREPARE_COMMIT: Outcome.DONE,
 }
 """The outcome for each state of the transaction. A prepared commit or abort always completes."""
 
@@ -99,11 +104,13 @@ def roll_forward(
     client: TransactionalClient,
     state: QueryState,
     *,
+    is_new: bool = False,
     pause: Callable[[float], None] = time.sleep,
 ) -> tuple[Entry, ...]:
     """Commit every transaction of a decision, and return the entries that are lost.
 
-    Raises `OutcomeUnknownError` if transactions are not known to be committed yet, and
+    `is_new` is set if this process has just written the decision, so that its transactions are
+    open. Raises `OutcomeUnknownError` if transactions are not known to be committed yet, and
     `TransactionOutcomeUnknownError` if the outcome of transactions cannot be determined. The errors
     name the entries.
     """
@@ -112,9 +119,11 @@ def roll_forward(
     decision = state.decision
     committer = _Committer(client)
     try:
-        committer.commit(decision.entries)
+        if not is_new:
+            committer.look_up(decision.entries)
+        committer.commit(decision.entries if is_new else committer.to_commit(decision))
         for pause_s in _PAUSES_S:
-            if not (left := committer.entries_with(decision, Outcome.AGAIN)):
+            if not (left := committer.to_commit(decision)):
                 break
             pause(pause_s)
             committer.commit(left)
@@ -128,10 +137,10 @@ def roll_forward(
     if unknown := committer.entries_with(decision, Outcome.UNKNOWN):
         error_for = _unreadable_markers if committer.lacks_read else _expired
         raise error_for(decision, unknown, committer.unreadable)
-    if left := committer.entries_with(decision, Outcome.AGAIN):
+    if left := committer.to_commit(decision):
         raise OutcomeUnknownError(
             f"{_name(decision)} is committed, but the brokers have not yet confirmed the commit of "
-            f"these transactions: {_listing(left)}. {_NOTHING_LOST}",
+            f"these transactions: {listing(left)}. {_NOTHING_LOST}",
             advice=_advice_to_continue(decision),
             transactional_id=decision.sink_id,
         )
@@ -140,7 +149,7 @@ def roll_forward(
         log.error(
             "%s has lost rows, because the brokers aborted these transactions: %s",
             _name(decision),
-            _listing(lost),
+            listing(lost),
             extra={"lost_transactional_ids": tuple(entry.transactional_id for entry in lost)},
         )
     return lost
@@ -179,6 +188,9 @@ class _Committer:
         found = self.outcomes
         return tuple(e for e in decision.entries if found[e.transactional_id] is outcome)
 
+    def to_commit(self, decision: Decision) -> tuple[Entry, ...]:
+        return self.entries_with(decision, Outcome.AGAIN)
+
     def commit(self, entries: Sequence[Entry]) -> None:
         error_codes = self.client.end_transactions([_commit(entry) for entry in entries])
         refused = []
@@ -189,11 +201,14 @@ class _Committer:
             else:
                 refused.append(entry)
                 log.info("EndTxn for '%s' returned %s", entry.transactional_id, error_code)
-        found = self.client.describe_transactions([e.transactional_id for e in refused])
-        for entry in refused:
+        self.look_up(refused)
+
+    def look_up(self, entries: Sequence[Entry]) -> None:
+        found = self.client.describe_transactions([e.transactional_id for e in entries])
+        for entry in entries:
             outcome = self.outcome_of(entry, found.get(entry.transactional_id))
             self.outcomes[entry.transactional_id] = outcome
-            log.info("The outcome of '%s' is %s", entry.transactional_id, outcome.value)
+            log.info("The outcome of '%s' is: %s", entry.transactional_id, outcome.value)
 
     def outcome_of(self, entry: Entry, found: TransactionDescription | None) -> Outcome:
         outcome = _outcome_by_coordinator(entry, found)
@@ -305,7 +320,7 @@ def _unreadable_markers(
 ) -> TransactionOutcomeUnknownError:
     return TransactionOutcomeUnknownError(
         f"{_name(decision)} is committed, but it is unknown whether some of its transactions were "
-        f"committed or aborted: {_listing(entries)}. Their transactional ids have been used for "
+        f"committed or aborted: {listing(entries)}. Their transactional ids have been used for "
         "later transactions, and the principal is not allowed to read the markers in these "
         f"partitions: {'; '.join(unreadable[:_NAMED_MAX])}. {_NOTHING_LOST}",
         advice=f"Grant the principal READ on these topics. {_advice_to_continue(decision)}",
@@ -323,7 +338,7 @@ def _expired(
     )
     return TransactionOutcomeExpiredError(
         f"{_name(decision)} is committed, but it can no longer be determined whether some of its "
-        f"transactions were committed or aborted: {_listing(entries)}. The transaction "
+        f"transactions were committed or aborted: {listing(entries)}. The transaction "
         "coordinators no longer have these transactions, and retention has deleted their "
         f"markers.{not_read} Nothing was changed.",
         advice="Read the topics with isolation.level=read_committed up to these offsets, and write "
@@ -341,7 +356,8 @@ def _name(decision: Decision) -> str:
     )
 
 
-def _listing(entries: Sequence[Entry]) -> str:
+def listing(entries: Sequence[Entry]) -> str:
+    """Return the transactions with their row counts and last offsets, as text for messages."""
     named = [
         f"'{entry.transactional_id}' with {entry.totals.row_count} rows up to "
         + ", ".join(f"{p} offset {offset}" for p, offset in sorted(entry.last_offsets.items()))

@@ -34,6 +34,7 @@ class Step(Enum):
     TASK_CHECK = (5, "task.check")
     TASK_COUNT = (5, "task.count")
     TASK_INIT = (6, "task.init")
+    TASK_LOOK = (6, "task.look")
     TASK_PRODUCE = (6, "task.produce")
     TASK_GIVE_UP = (6, "task.give_up")
     COMMIT_VERIFY = (7, "commit.verify")
@@ -45,7 +46,6 @@ class Step(Enum):
     ABORT_LOOK = (12, "abort.look")
     ABORT_FENCE = (12, "abort.fence")
     ABORT_READ = (12, "abort.read")
-    ABORT_TASKS = (12, "abort.tasks")
     ABORT_SWEEP = (12, "abort.sweep")
 
     @property

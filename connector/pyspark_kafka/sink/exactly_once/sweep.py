@@ -1,30 +1,35 @@
-"""The sweep: aborts open transactions of task attempts that no decision contains.
+"""The sweep, which ends transactions of task attempts that no decision contains.
 
-Runs steps 3 and 11 of the protocol. Invariant: before a listed transaction is fenced, the sweep
-checks that this process still owns the sink's transactional id. Transactions of a newer owner are
-therefore never fenced, because its tasks open transactions only after it has fenced this process.
+Runs steps 3 and 11 of the protocol. It also fences attempts that have initialized their id and not
+begun a transaction yet. Invariant: the sweep affects only attempts of this owner of the sink id and
+of earlier owners. It lists and describes the ids first, and then checks that this process still
+owns the sink id. A newer owner raises the epoch before its tasks begin, so the list cannot contain
+them.
 
-Transactions are aborted with InitProducerId, which raises the epoch, and never with EndTxn(abort).
-With transaction version 1, a task that is still writing would silently begin another transaction
-after an EndTxn.
+With transaction version 2, the sweep sends EndTxn(abort) with the producer id and epoch that it has
+described. This raises the epoch, and has no effect on an id that another attempt has initialized
+since. With version 1, EndTxn does not raise the epoch: an attempt that is still writing would begin
+another transaction. Therefore the sweep sends InitProducerId, which also aborts the transaction of
+an attempt that has initialized the id since. Such an attempt belongs to a much later batch, because
+ids are reused late (`names`), and its batch fails.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from pyspark_kafka.client.transactional_port import TransactionalClient
 from pyspark_kafka.errors import AuthorizationError, SinkFencedError, reason_of
 from pyspark_kafka.kafka.transactions import (
+    EndTransaction,
     ProducerIdAndEpoch,
     TransactionDescription,
-    TransactionListing,
     TransactionState,
     TransactionVersion,
 )
-from pyspark_kafka.sink.exactly_once.names import is_task_id_of, prefix, task_id
+from pyspark_kafka.sink.exactly_once.names import is_task_id_of, prefix, unused_task_id
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +37,10 @@ FENCING_TIMEOUT_MS: Final = 1_000
 """The transaction timeout in the InitProducerId requests of a sweep. No producer writes with the
 epochs that these requests return. Tasks use other timeouts, so this value identifies ids that a
 sweep has fenced."""
+_SWEPT: Final = (TransactionState.ONGOING, TransactionState.EMPTY)
 _ROUNDS_MAX: Final = 5
-_MADE_UP_RUN: Final = "probe"
-_DECIDED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
+DECIDED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
+"""The states of the sink id after a decision."""
 _LAST_EPOCH: Final = 32_766
 """The highest epoch of a producer id. The next owner gets another producer id with epoch 0."""
 
@@ -43,55 +49,72 @@ def sweep(
     client: TransactionalClient,
     sink_id: str,
     owner: ProducerIdAndEpoch,
+    version: TransactionVersion,
     *,
-    run: str | None = None,
+    generation: int | None = None,
     spare: Collection[str] = frozenset(),
-    two_phase_commit: bool = False,
-    decided_with: TransactionVersion | None = None,
+    is_decided: bool = False,
 ) -> tuple[str, ...]:
-    """Fence every open transaction of the sink's tasks (only of `run`, if given); return their ids.
+    """Fence every attempt of the sink's tasks, and return the ids of the aborted transactions.
 
-    `owner` is the sink's producer id and epoch from planning. If a decision was written with this
-    epoch, `decided_with` is the version of its transaction. `spare` contains the ids of decided
-    transactions, which are not fenced. With `two_phase_commit`, ids that are initialized but have
-    no transaction are fenced, too, because a transaction that a task begins with such an id would
-    never time out. Raises `SinkFencedError` if the sink has another owner.
+    If `generation` is given, only attempts of this generation are fenced. `owner` is the sink's
+    producer id and epoch from planning. `is_decided` is set if a decision was written with them.
+    `spare` contains the ids of decided transactions, which are not fenced. Raises `SinkFencedError`
+    if the sink has another owner.
     """
-    fenced: list[str] = []
+    aborted: set[str] = set()
     for _ in range(_ROUNDS_MAX):
         listed = [
-            one
-            for one in client.list_transactions(prefix(sink_id, run=run))
-            if is_task_id_of(one.transactional_id, sink_id, run=run)
+            one.transactional_id
+            for one in client.list_transactions(prefix(sink_id, generation=generation), *_SWEPT)
+            if is_task_id_of(one.transactional_id, sink_id, generation=generation)
             and one.transactional_id not in spare
         ]
-        left_open = [
-            one.transactional_id for one in listed if one.state is TransactionState.ONGOING
-        ]
-        if two_phase_commit:
-            left_open += _initialized(client, listed)
-        _check_owner(client, sink_id, owner, decided_with)
-        if not left_open:
+        found = {
+            name: one
+            for name, one in client.describe_transactions(listed).items()
+            if one.state in _SWEPT and not _is_fenced(one)
+        }
+        _check_owner(client, sink_id, owner, version if is_decided else None)
+        if not found:
             break
-        for transactional_id in left_open:
-            client.init_producer_id(transactional_id, timeout_ms=FENCING_TIMEOUT_MS)
-            fenced.append(transactional_id)
-    if fenced:
+        _fence(client, found, version)
+        aborted |= {name for name, one in found.items() if one.state is TransactionState.ONGOING}
+    if aborted:
         log.warning(
-            "Aborted %d open transactions of earlier attempts with transactionalId '%s' that were "
-            "not decided: %s",
-            len(fenced),
+            "Aborted %d undecided open transactions of earlier attempts with transactionalId '%s': "
+            "%s",
+            len(aborted),
             sink_id,
-            ", ".join(sorted(fenced)[:10]),
+            ", ".join(sorted(aborted)[:10]),
         )
-    return tuple(fenced)
+    return tuple(sorted(aborted))
 
 
-def _initialized(client: TransactionalClient, listed: Sequence[TransactionListing]) -> list[str]:
-    """Return ids that a task has initialized but not used, except ids that a sweep fenced."""
-    empty = [one.transactional_id for one in listed if one.state is TransactionState.EMPTY]
-    found = client.describe_transactions(empty) if empty else {}
-    return [name for name, one in found.items() if one.timeout_ms != FENCING_TIMEOUT_MS]
+def _is_fenced(found: TransactionDescription) -> bool:
+    return found.state is TransactionState.EMPTY and found.timeout_ms == FENCING_TIMEOUT_MS
+
+
+def _fence(
+    client: TransactionalClient,
+    found: Mapping[str, TransactionDescription],
+    version: TransactionVersion,
+) -> None:
+    """End the transactions and raise the epochs of all ids.
+
+    Errors of EndTxn are ignored: the id has another state, which the next list contains.
+    """
+    if version == 1:
+        client.init_producer_ids(found, timeout_ms=FENCING_TIMEOUT_MS)
+        return
+    client.end_transactions(
+        [
+            EndTransaction(
+                transactional_id=name, producer=one.producer, is_commit=False, version=version
+            )
+            for name, one in found.items()
+        ]
+    )
 
 
 def _check_owner(
@@ -105,12 +128,11 @@ def _check_owner(
     ListTransactions silently omits ids for which the principal lacks DESCRIBE. DescribeTransactions
     returns an error for them, even for ids that do not exist.
     """
-    made_up = str(task_id(sink_id, _MADE_UP_RUN, partition=0, attempt=0, task_attempt_id=0))
     try:
-        found = client.describe_transactions([sink_id, made_up]).get(sink_id)
+        found = client.describe_transactions([sink_id, unused_task_id(sink_id)]).get(sink_id)
     except AuthorizationError as error:
         raise AuthorizationError(
-            f"The open transactions of transactionalId '{sink_id}' cannot be listed: "
+            f"The open transactions of transactionalId '{sink_id}' cannot be listed. "
             f"{reason_of(error)}.",
             advice="Grant the principal DESCRIBE and WRITE on the transactional ids with the "
             f"prefix '{sink_id}' (kafka-acls.sh --transactional-id {sink_id} "
@@ -141,7 +163,7 @@ def is_held(
     """
     if found.producer == owner:
         return True
-    if decided_with != 2 or found.state not in _DECIDED:
+    if decided_with != 2 or found.state not in DECIDED:
         return False
     decided_under = found.producer.producer_epoch - 1
     if found.producer.producer_id == owner.producer_id:

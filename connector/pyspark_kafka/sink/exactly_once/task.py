@@ -40,6 +40,7 @@ from pyspark_kafka.sink.exactly_once.names import task_id
 from pyspark_kafka.sink.exactly_once.operator_command import operator_command
 from pyspark_kafka.sink.exactly_once.planning import LastDecision, Plan
 from pyspark_kafka.sink.exactly_once.steps import Step, step
+from pyspark_kafka.sink.exactly_once.sweep import DECIDED
 from pyspark_kafka.sink.rows import RowPreparation
 
 
@@ -123,6 +124,7 @@ class _Attempt:
             task=self.task,
             owner=self.plan.owner,
             version=self.plan.version,
+            generation=self.plan.generation,
             last_number=self._last_number(),
             rows_by_topic=dict(self.preparation.rows_by_topic),
             decision_number=decided.number,
@@ -137,11 +139,11 @@ class _Attempt:
         own_id = self._own_id()
         with step(Step.TASK_INIT):
             own = self.client.init_producer_id(
-                own_id,
-                timeout_ms=self.options.transaction_timeout_ms,
-                two_phase_commit=self.options.two_phase_commit,
+                own_id, timeout_ms=self.options.transaction_timeout_ms
             )
         try:
+            with step(Step.TASK_LOOK):
+                self._check_owner()
             message = self._produce(first, rows, own_id, own, decided)
         except BaseException as error:
             self._abort_own(own_id, own)
@@ -159,7 +161,6 @@ class _Attempt:
         decided: LastDecision | None,
     ) -> Prepared:
         with step(Step.TASK_PRODUCE):
-            self._check_owner()
             started_ms = self.now_ms()
             producer = self.client.transactional_producer(own_id, own, self.plan.version)
             try:
@@ -170,11 +171,11 @@ class _Attempt:
                 raise
             producer.close()
             self._check_rewritten(decided)
-            self._check_owner()
         return Prepared(
             task=self.task,
             owner=self.plan.owner,
             version=self.plan.version,
+            generation=self.plan.generation,
             last_number=self._last_number(),
             rows_by_topic=dict(self.preparation.rows_by_topic),
             decision_number=None if decided is None else decided.number,
@@ -210,6 +211,7 @@ class _Attempt:
             task=self.task,
             owner=self.plan.owner,
             version=self.plan.version,
+            generation=self.plan.generation,
             last_number=self._last_number(),
             rows_by_topic={},
         )
@@ -222,7 +224,7 @@ class _Attempt:
         task = self.task
         own = task_id(
             self.options.transactional_id,
-            task.run,
+            self.plan.generation,
             partition=task.partition,
             attempt=task.attempt,
             task_attempt_id=task.task_attempt_id,
@@ -230,12 +232,15 @@ class _Attempt:
         return str(own)
 
     def _check_owner(self) -> None:
-        """Check that the run is not fenced. Only transactions without a timeout need this check."""
-        if not self.options.two_phase_commit:
-            return
+        """Check that the batch can still be decided.
+
+        Otherwise no sweep would follow, and the attempt's transaction would block consumers until
+        its timeout. The check comes after InitProducerId: if a sweep begins after the check, it
+        finds the initialized id.
+        """
         sink_id = self.options.transactional_id
         found = self.client.describe_transactions([sink_id]).get(sink_id)
-        if found is None or found.producer != self.plan.owner:
+        if found is None or found.producer != self.plan.owner or found.state in DECIDED:
             raise self._fenced(sink_id)
 
     def _check_rewritten(self, decided: LastDecision | None) -> None:

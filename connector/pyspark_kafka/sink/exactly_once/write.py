@@ -31,7 +31,6 @@ from pyspark_kafka.options.values import ClientOptions, ExactlyOnce, SinkOptions
 from pyspark_kafka.sink.columns import check_columns
 from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB
 from pyspark_kafka.sink.exactly_once.messages import AlreadyCommitted, Task, TaskMessage
-from pyspark_kafka.sink.exactly_once.names import is_run
 from pyspark_kafka.sink.exactly_once.planning import Plan
 from pyspark_kafka.sink.exactly_once.steps import VARIABLE
 from pyspark_kafka.worker import freeze_garbage_collector
@@ -100,7 +99,11 @@ class ExactlyOnceWrite:
             from pyspark_kafka.sink.exactly_once.planning import plan  # noqa: PLC0415
 
             with _client(self.options.client) as client:
-                planned = plan(client, self.exactly_once)
+                planned = plan(
+                    client,
+                    self.exactly_once,
+                    is_single_job=not self._is_streaming and self.exactly_once.batch_id is None,
+                )
             self._planned = JobPlan(plan=planned, job=uuid4().hex)
         return self._planned
 
@@ -121,24 +124,24 @@ class ExactlyOnceWrite:
 
     def _job_task(self, context: TaskContext) -> Task:
         assert self._planned is not None
-        batch_id = self.exactly_once.batch_id
-        job = self._planned.job
-        return _task(context, job if batch_id is None else BATCH_JOB, batch_id, job)
+        batch_id, job = self.exactly_once.batch_id, self._planned.job
+        if batch_id is not None:
+            return _task(context, BATCH_JOB, batch_id, job)
+        # A write in foreachBatch is a batch job, with the properties of its micro-batch.
+        return _micro_batch_task(context) or _task(context, job, None, job)
 
     def _streaming_task(self, context: TaskContext) -> Task:
-        query_id, batch_id, run = (
-            context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID, _RUN)
-        )
-        if not query_id or not batch_id or not batch_id.isdecimal() or not run or not is_run(run):
+        task = _micro_batch_task(context)
+        if task is None:
+            found = {name: context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID, _RUN)}
             raise ExactlyOnceError(
-                "Spark did not provide the query id and the batch id of a task: the local "
-                f"properties {_QUERY_ID!r}, {_BATCH_ID!r} and {_RUN!r} are {query_id!r}, "
-                f"{batch_id!r} and {run!r}. Nothing was written.",
+                "Spark did not provide the query and the micro-batch of a task. The local "
+                f"properties are {found}. Nothing was written.",
                 advice="Do not change the job group of a streaming query, and use a trigger that "
                 "runs micro-batches.",
                 transactional_id=self.exactly_once.transactional_id,
             )
-        return _task(context, query_id, int(batch_id), run)
+        return task
 
     def commit(
         self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None = None
@@ -157,7 +160,11 @@ class ExactlyOnceWrite:
         return new_rows(messages)
 
     def _source_offsets(self, batch_id: int) -> SourceOffsets | None:
-        """Return the source offsets of the micro-batch if they are required or cheap to read."""
+        """Return the source offsets of the micro-batch if they are required or cheap to read.
+
+        With `onReplayMismatch=warn` they are required, because nothing else shows that a replay
+        with other rows has the same input.
+        """
         options = self.exactly_once
         if options.checkpoint is None:
             return None
@@ -165,7 +172,7 @@ class ExactlyOnceWrite:
             read_source_offsets,
         )
 
-        if options.group_id is not None:
+        if options.group_id is not None or not options.fail_on_replay_mismatch:
             return read_source_offsets(options.checkpoint, batch_id)
         if "://" in options.checkpoint and not options.checkpoint.startswith("file:"):
             return None  # a comparison of replays is not worth a request to a remote store
@@ -203,6 +210,15 @@ def new_rows(messages: Sequence[WriterCommitMessage | None]) -> list[Mapping[str
     """Return the row counts by topic for each task that has written rows."""
     results = [message for message in messages if isinstance(message, TaskMessage)]
     return [r.rows_by_topic for r in results if not isinstance(r, AlreadyCommitted)]
+
+
+def _micro_batch_task(context: TaskContext) -> Task | None:
+    query_id, batch_id, run = (
+        context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID, _RUN)
+    )
+    if not query_id or not batch_id or not batch_id.isdecimal() or not run:
+        return None
+    return _task(context, query_id, int(batch_id), run)
 
 
 def _task(context: TaskContext, query_id: str, batch_id: int | None, run: str) -> Task:

@@ -53,7 +53,6 @@ class Driver:
     run: str = "run-1"
     query_id: str = "query"
     version: TransactionVersion = 2
-    two_phase_commit: bool = False
     plans: list[Plan] = field(default_factory=list)
 
     @property
@@ -66,7 +65,6 @@ class Driver:
             checkpoint=None,
             batch_id=None,
             fail_on_replay_mismatch=True,
-            two_phase_commit=self.two_phase_commit,
         )
 
     @property
@@ -77,14 +75,24 @@ class Driver:
     def owner(self) -> ProducerIdAndEpoch:
         return self.plans[-1].owner
 
-    def plan(self) -> Plan:
-        self.plans.append(plan(self.client, self.options))
+    @property
+    def generation(self) -> int:
+        return self.plans[-1].generation if self.plans else 0
+
+    def plan(self, *, is_single_job: bool = False) -> Plan:
+        self.plans.append(plan(self.client, self.options, is_single_job=is_single_job))
         return self.plans[-1]
 
-    def id_of(self, partition: int, *, attempt: int = 0, slot: int = 0) -> str:
+    def id_of(
+        self, partition: int, *, attempt: int = 0, slot: int = 0, generation: int | None = None
+    ) -> str:
         return str(
             task_id(
-                self.sink_id, self.run, partition=partition, attempt=attempt, task_attempt_id=slot
+                self.sink_id,
+                self.generation if generation is None else generation,
+                partition=partition,
+                attempt=attempt,
+                task_attempt_id=slot,
             )
         )
 
@@ -95,13 +103,12 @@ class Driver:
         *values: str,
         attempt: int = 0,
         slot: int = 0,
+        generation: int | None = None,
         to: Sequence[int] = (0,),
     ) -> Entry:
         """Run a task attempt that writes the values to each partition in `to`."""
-        own_id = self.id_of(partition, attempt=attempt, slot=slot)
-        producer = self.client.init_producer_id(
-            own_id, timeout_ms=TASK_TIMEOUT_MS, two_phase_commit=self.two_phase_commit
-        )
+        own_id = self.id_of(partition, attempt=attempt, slot=slot, generation=generation)
+        producer = self.client.init_producer_id(own_id, timeout_ms=TASK_TIMEOUT_MS)
         writer = self.client.transactional_producer(own_id, producer, self.version)
         for number in to:
             writer.send(rows(topic, number, values))
@@ -137,6 +144,7 @@ class Driver:
             number=number,
             batch_id=batch_id,
             run=self.run,
+            task_count=max(len(entries), 1),
             offsets_hash=None,
             totals=sum((entry.totals for entry in entries), RowTotals()),
             entries=entries,
@@ -175,12 +183,18 @@ class Driver:
         )
         if entry is None:
             return Empty(
-                task=task, owner=self.owner, version=self.version, last_number=0, rows_by_topic={}
+                task=task,
+                owner=self.owner,
+                version=self.version,
+                generation=self.generation,
+                last_number=0,
+                rows_by_topic={},
             )
         return Prepared(
             task=task,
             owner=self.owner,
             version=self.version,
+            generation=self.generation,
             last_number=0,
             rows_by_topic={},
             entry=entry,

@@ -256,7 +256,7 @@ def decided_rows_are_lost_and_written_again(world: FakeWorld) -> None:
     batch.task(1, query.input[0][1])
     with (
         at("commit.roll_forward.before", lambda: world.cluster.advance(500_001)),
-        pytest.raises(RowsLostError, match=r"\b2\b.*\b0\b.*\bx-\d+/run-1/0/0-0\b"),
+        pytest.raises(RowsLostError, match=r"\b2\b.*\b0\b.*\bx-\d+/\d+/0/0-0\b"),
     ):
         batch.commit()
     batch.abort()
@@ -280,6 +280,29 @@ def lost_rows_are_found_by_the_next_start(world: FakeWorld) -> None:
     query.drive(query.restarted())
     query.check()
     query.restarted().write(0, *query.input[0])
+    query.check()
+
+
+def lost_rows_need_the_same_tasks(world: FakeWorld) -> None:
+    """With fewer tasks, no run could write the rows of the missing partition."""
+    query = Query.of(world, SHORT)
+    batch = query.first.begin(0)
+    batch.task(1, query.input[0][1])
+    world.cluster.advance(100_000)
+    batch.task(0, query.input[0][0])
+    with (
+        at("commit.roll_forward.before", lambda: world.cluster.advance(500_001)),
+        pytest.raises(RowsLostError),
+    ):
+        batch.commit()
+    all_rows = [row for rows in query.input[0] for row in rows]
+    for _ in range(2):
+        with pytest.raises(RowsLostError) as caught:
+            query.restarted().write(0, all_rows)
+        assert all(
+            part in caught.value.advice for part in ("has 1 tasks", "had 2", "--accept-loss")
+        )
+    query.drive(query.restarted())
     query.check()
 
 

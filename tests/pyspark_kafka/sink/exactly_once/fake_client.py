@@ -16,9 +16,6 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.protocol.errors import ApiError
 from broker_ref.transaction.request_validation import TransactionMetadata
-from broker_ref.transaction.transitions import (
-    NO_TIMEOUT_MS,
-)
 from pyspark_kafka.errors import (
     AuthorizationError,
     BrokerUnreachableError,
@@ -241,14 +238,9 @@ class FakeClient:
         *,
         timeout_ms: int,
         expected: ProducerIdAndEpoch | None = None,
-        two_phase_commit: bool = False,
     ) -> ProducerIdAndEpoch:
         with self.asking("init_producer_id", transactional_id):
-            if two_phase_commit:
-                if not self.cluster.enables_two_phase_commit:
-                    raise OptionError("option 'twoPhaseCommit': the cluster does not support it")
-                timeout_ms = NO_TIMEOUT_MS
-            elif timeout_ms > int(BROKER_DEFAULTS["transaction.max.timeout.ms"]):
+            if timeout_ms > int(BROKER_DEFAULTS["transaction.max.timeout.ms"]):
                 raise OptionError("option 'transactionTimeout': INVALID_TRANSACTION_TIMEOUT")
             try:
                 return self.cluster.initialize(
@@ -256,6 +248,13 @@ class FakeClient:
                 )
             except ApiError as error:
                 raise ProducerFencedError(f"{transactional_id}: {error.error_code.name}") from None
+
+    def init_producer_ids(
+        self, transactional_ids: Collection[str], *, timeout_ms: int
+    ) -> Mapping[str, ProducerIdAndEpoch]:
+        return {
+            name: self.init_producer_id(name, timeout_ms=timeout_ms) for name in transactional_ids
+        }
 
     def end_transactions(self, ends: Collection[EndTransaction]) -> Mapping[str, ErrorCode | None]:
         if not ends:
@@ -278,7 +277,9 @@ class FakeClient:
                 if name in self.cluster.ids
             }
 
-    def list_transactions(self, id_prefix: str) -> Sequence[TransactionListing]:
+    def list_transactions(
+        self, id_prefix: str, *states: TransactionState
+    ) -> Sequence[TransactionListing]:
         with self.asking("list_transactions", id_prefix):
             if "list_transactions" in self.cluster.denied_requests:
                 return []
@@ -289,7 +290,9 @@ class FakeClient:
                     state=TransactionState(entry.current.state.title),
                 )
                 for name, entry in self.cluster.ids.items()
-                if name.startswith(id_prefix) and name not in self.cluster.unlisted_ids
+                if name.startswith(id_prefix)
+                and name not in self.cluster.unlisted_ids
+                and (not states or self.cluster.state(name) in states)
             ]
 
     def transactional_producer(

@@ -10,7 +10,7 @@ activity: a request is complete before the next one begins, unless a test change
     old.before("list_transactions", lambda: plan(new, ...))  # or before(7, ...): its 7th request
     old.fail("init_producer_id", BrokerUnreachableError("..."))  # the request is not executed
     old.lose_response("end_transactions")  # the request is executed, but the response is lost
-    cluster.respond_to_end_txn("X/run/0/0-0", ErrorCode.producer_fenced)  # without executing it
+    cluster.respond_to_end_txn("X/0/0/0-0", ErrorCode.producer_fenced)  # without executing it
     cluster.holds_markers = True  # decided, and stays Prepare...
     cluster.advance(60_000); cluster.exhaust("X"); cluster.expire("X")
 """
@@ -119,7 +119,6 @@ class FakeCluster:
         """Ids that are missing in lists, because their coordinator is moving."""
         self.denied_requests: set[str] = set()
         """Requests for which an ACL is missing; `list_transactions` then returns an empty list."""
-        self.enables_two_phase_commit = False
         self._end_txn_responses: dict[str, list[ErrorCode | None]] = {}
         self._pending_offsets: dict[int, dict[tuple[str, TopicPartition], int]] = {}
         self._producer_ids = count(1000)

@@ -140,7 +140,9 @@ def play(seed: int, world: FakeWorld) -> list[str]:
                 _drive(schedule, query, query.restarted())
             except PysparkKafkaError as error:
                 schedule.history.append(f"at last: {error}")
-    queries[0].restarted().begin(None)  # aborts the transactions that are still open
+    queries[0].restarted().begin(
+        len(queries[0].input)
+    )  # aborts the transactions that are still open
     where = "\n".join([f"seed {seed}", *schedule.history])
     for query in queries:
         query.check(where)
@@ -154,9 +156,7 @@ def play(seed: int, world: FakeWorld) -> list[str]:
 
 def _queries(random: Random, world: FakeWorld) -> list[Query]:
     """Return one query, or two that wrongly share an id, perhaps at the id's last epochs."""
-    is_two_phase = random.random() < 0.2
-    world.cluster.enables_two_phase_commit = is_two_phase
-    first = Query.of(world, MIDDLE, group_id="first", two_phase_commit=is_two_phase)
+    first = Query.of(world, MIDDLE, group_id="first")
     if random.random() < 0.2:
         world.client("earlier").init_producer_id(first.first.sink_id, timeout_ms=30_000)
         world.cluster.exhaust(first.first.sink_id)
@@ -165,7 +165,6 @@ def _queries(random: Random, world: FakeWorld) -> list[Query]:
     second = Query.of(
         world, SHORT, sink_id=first.first.sink_id, query_id="second", group_id="second"
     )
-    second.first.two_phase_commit = is_two_phase
     return [first, second]
 
 

@@ -95,6 +95,9 @@ class World(Protocol):
     def committed(self, topic: str) -> list[bytes]:
         """Return the sorted values that a `read_committed` consumer reads."""
 
+    def is_stable(self, topic: str) -> bool:
+        """Return whether no open transaction blocks consumers of the topic."""
+
     def group_offset(self, group_id: str, partition: TopicPartition) -> int | None:
         """Return the committed offset of a group."""
 
@@ -116,7 +119,6 @@ class Run:
     batch_id: int | None = None
     fail_on_replay_mismatch: bool = True
     timeout_ms: int = 600_000
-    two_phase_commit: bool = False
     task_attempt_ids: Iterator[int] = field(default_factory=count)
 
     @property
@@ -129,7 +131,6 @@ class Run:
             checkpoint=None,
             batch_id=self.batch_id,
             fail_on_replay_mismatch=self.fail_on_replay_mismatch,
-            two_phase_commit=self.two_phase_commit,
         )
 
     def successor(self, run: str = "run-2", **changes: Any) -> Run:
@@ -137,7 +138,7 @@ class Run:
 
     def begin(self, batch_id: int | None) -> Batch:
         with _MEMORIES.of(id(self)), self.process("planning") as client:
-            planned = plan(client, self.options)
+            planned = plan(client, self.options, is_single_job=batch_id is None)
         return Batch(run=self, batch_id=batch_id, plan=planned)
 
     def write(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from kio.schema.errors import ErrorCode
 
@@ -15,7 +17,11 @@ from tests.pyspark_kafka.sink.exactly_once.fake_client import FakeClient
 from tests.pyspark_kafka.sink.exactly_once.fake_cluster import FakeCluster
 
 OUT = "out"
-ENDED = (TransactionState.EMPTY, TransactionState.COMPLETE_ABORT)
+ENDED = (
+    TransactionState.EMPTY,
+    TransactionState.PREPARE_ABORT,
+    TransactionState.COMPLETE_ABORT,
+)
 
 
 def of(fake: FakeCluster, run: str = "run-1") -> Driver:
@@ -57,7 +63,7 @@ def test_abort_ends_an_undecided_batch(setting: Setting) -> None:
     driver.plan()
     entries = [driver.prepare(n, topic, f"{n}") for n in range(2)]
     lost = driver.prepare(2, topic, "lost attempt")
-    other = setting.driver("run-2").prepare(0, topic, "of another run")
+    other = setting.driver("run-2").prepare(0, topic, "of another batch", generation=9)
     driver.abort(*entries)
     found = driver.client.describe_transactions(
         [each.transactional_id for each in (*entries, lost, other)]
@@ -257,12 +263,13 @@ def test_decision_of_an_earlier_batch_does_not_count(fake: FakeCluster) -> None:
 
 
 def test_decided_id_with_another_epoch_is_aborted(fake: FakeCluster) -> None:
-    """After 16 attempts a task reuses an id with another epoch."""
+    """A later batch reuses an id, with another epoch."""
     driver = of(fake)
     driver.plan()
     first = driver.prepare(0, OUT, "first")
     driver.decide(0, first)
     driver.plan()
+    driver.plans[-1] = replace(driver.plans[-1], generation=driver.plans[0].generation)
     second = driver.prepare(0, OUT, "second")
     assert second.transactional_id == first.transactional_id
     driver.abort(second)
@@ -316,3 +323,15 @@ def test_refused_abort_is_logged(fake: FakeCluster, caplog: pytest.LogCaptureFix
     assert "'X'" in caplog.text
     assert "TOPIC_AUTHORIZATION_FAILED" in caplog.text
     assert all(fake.state(e.transactional_id) is TransactionState.ONGOING for e in entries)
+
+
+def test_abort_after_an_open_decision_unblocks_consumers(fake: FakeCluster) -> None:
+    """With version 1, InitProducerId with an expected epoch would abort only the decision."""
+    driver = of(fake)
+    driver.plan()
+    entries = [driver.prepare(n, OUT, f"{n}") for n in range(2)]
+    driver.write_decision(driver.decision(0, *entries))
+    driver.abort(*entries)
+    assert fake.is_stable(OUT)
+    assert driver.end(driver.sink_id, driver.owner) is not ErrorCode.none
+    assert seen(fake) == []

@@ -32,7 +32,7 @@ LARGE = 100_000
 def entry(partition: int, **changes: Any) -> Entry:
     one = Entry(
         partition=partition,
-        transactional_id=f"X/run-1/{partition}/0-{partition % 16}",
+        transactional_id=f"X/7/{partition}/0-{partition % 4}",
         producer=ProducerIdAndEpoch(producer_id=4000 + partition, producer_epoch=3),
         version=2,
         started_ms=1_700_000_000_000,
@@ -49,6 +49,7 @@ def decision(number: int = 1, *, entries: int = 2, **changes: Any) -> Decision:
         number=number,
         batch_id=number + 10,
         run="run-1",
+        task_count=3,
         offsets_hash="ab12",
         totals=RowTotals(row_count=20, checksum=17),
         entries=tuple(entry(partition) for partition in range(entries)),
@@ -335,7 +336,7 @@ def test_damaged_document(change: Callable[[dict[str, Any]], object]) -> None:
     damaged(changed(change))
 
 
-@pytest.mark.parametrize("other", ["X2/run-1/0/0-0", "Y/run-1/0/0-0", "X", "X/run-1/0/0-99", ""])
+@pytest.mark.parametrize("other", ["X2/1/0/0-0", "Y/1/0/0-0", "X", "X/1/0/0-9", ""])
 def test_decision_with_a_transaction_of_another_sink(other: str) -> None:
     text = damaged(changed(lambda d: d["entries"][0].update(transactional_id=other)))
     assert f"'{other}'" in text

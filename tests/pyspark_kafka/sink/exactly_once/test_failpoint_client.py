@@ -13,7 +13,7 @@ from pyspark_kafka.client.port import KafkaClient
 from pyspark_kafka.client.transactional_port import TransactionalClient
 from pyspark_kafka.kafka.offsets import FetchRange, IsolationLevel
 from pyspark_kafka.kafka.topics import TopicPartition
-from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch
+from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionState
 from pyspark_kafka.sink.exactly_once.failpoint_client import FailpointClient
 from pyspark_kafka.sink.exactly_once.steps import Step, step
 from tests.pyspark_kafka.sink.exactly_once.runs import at
@@ -48,11 +48,14 @@ Ask = Callable[[TransactionalClient], object]
 REQUESTS: dict[str, Ask] = {
     "transaction_version": lambda client: client.transaction_version(),
     "init_producer_id": lambda client: client.init_producer_id(
-        "x", timeout_ms=1, expected=PRODUCER, two_phase_commit=True
+        "x", timeout_ms=1, expected=PRODUCER
     ),
+    "init_producer_ids": lambda client: client.init_producer_ids(["x", "y"], timeout_ms=1),
     "end_transactions": lambda client: client.end_transactions([]),
     "describe_transactions": lambda client: client.describe_transactions(["x"]),
-    "list_transactions": lambda client: client.list_transactions("x"),
+    "list_transactions": lambda client: client.list_transactions(
+        "x", TransactionState.ONGOING, TransactionState.EMPTY
+    ),
     "read_log": lambda client: list(client.read_log(PARTITION, 1, 2)),
     "create_topic": lambda client: client.create_topic(
         "t", partition_count=1, replication_factor=2, config={"a": "b"}

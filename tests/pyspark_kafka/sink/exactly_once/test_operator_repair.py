@@ -19,7 +19,6 @@ from pyspark_kafka.errors import (
     OutcomeUnknownError,
     SinkFencedError,
 )
-from pyspark_kafka.kafka.transactions import TransactionState
 from pyspark_kafka.sink.exactly_once import operator_repair
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.messages import Prepared
@@ -93,8 +92,10 @@ def check_recovery_of_undecided(world: World) -> None:
     run = run_of(world)
     run.write(0, [b"a"])
     batch = run.begin(1)
-    batch.task(0, [b"b"])
-    assert run_repair(world, run.sink_id, RECOVER)[1:] == [f"aborted '{run.sink_id}/run-1/0/0-1'"]
+    message = batch.task(0, [b"b"])
+    assert isinstance(message, Prepared)
+    own_id = message.entry.transactional_id
+    assert run_repair(world, run.sink_id, RECOVER)[1:] == [f"aborted '{own_id}'"]
     assert report_of(world, run.sink_id).held == ()
     with pytest.raises(ExactlyOnceError):
         batch.commit()
@@ -125,21 +126,6 @@ def test_recovery_reads_decisions_again(world: FakeWorld) -> None:
         repair(client, report, RECOVER, done.append)
     assert world.committed(run.topic) == [b"a", b"b"]
     assert not [text for text in done if text.startswith("aborted")]
-
-
-def test_recovery_of_a_two_phase_sink_fences_idle_ids(world: FakeWorld) -> None:
-    world.cluster.enables_two_phase_commit = True
-    run = replace(run_of(world), two_phase_commit=True)
-    run.write(0, [b"a"])
-    batch = run.begin(1)
-    batch.task(0, [b"b"])
-    with at("task.produce.before", kill), suppress(Killed):
-        batch.task(1, [b"c"])
-    idle = f"{run.sink_id}/run-1/1/0-2"
-    assert world.cluster.state(idle) is TransactionState.EMPTY
-    before = world.cluster.producer_of(idle)
-    run_repair(world, run.sink_id, RECOVER)
-    assert world.cluster.producer_of(idle) != before
 
 
 def test_recovery_leaves_lost_rows_to_the_query(world: FakeWorld) -> None:
@@ -190,7 +176,7 @@ def test_unreadable_outcome_is_never_accepted(world: FakeWorld) -> None:
         for _ in range(2):
             client.fail("read_log", AuthorizationError("TOPIC_AUTHORIZATION_FAILED"))
 
-    client.before("end_transactions", refuse)
+    client.before("describe_transactions", refuse)
     repair(client, report, RepairRequest(accept_loss=True), done.append)
     [left] = [text for text in done if "decision" in text]
     assert re.match(r"left\b.*\bdecision 1\b", left)

@@ -68,7 +68,7 @@ def check_decided(world: World) -> None:
     [held] = report.held
     assert (held.partition, held.last_stable_offset) == (TopicPartition(run.topic, 0), 0)
     assert held.high_watermark == 3
-    assert held.transactional_id == f"{run.sink_id}/run-1/0/0-0"
+    assert held.transactional_id == f"{run.sink_id}/0/0/0-0"
     assert held.started_ms is not None
     assert report.owner is not None
     assert report.owner.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
@@ -125,7 +125,6 @@ def check_undecided(world: World) -> None:
     [open_one] = report.leftover
     assert open_one.description.partitions == {TopicPartition(run.topic, 0)}
     assert [one.partition.topic for one in report.held] == [run.topic]
-    assert not report.is_two_phase
 
 
 def test_report_of_an_undecided_batch(world: FakeWorld) -> None:
@@ -214,7 +213,7 @@ def test_rows_are_counted_once_across_windows(world: FakeWorld) -> None:
     last_offset = log.append(ours, [(None, b"")] * 1_500, transactional=True)
     entry = Entry(
         partition=0,
-        transactional_id="x/run/0/0-0",
+        transactional_id="x/0/0/0-0",
         producer=ours,
         version=2,
         started_ms=0,
@@ -260,15 +259,6 @@ def test_report_names_another_application_that_holds_readers(world: FakeWorld) -
     assert held.holder is not None
     text = "\n".join(lines(report_of(world, run.sink_id)))
     assert re.search(rf"^held .*\bproducer_id={held.holder.producer_id}$", text, re.MULTILINE)
-
-
-def test_report_of_a_two_phase_sink(world: FakeWorld) -> None:
-    world.cluster.enables_two_phase_commit = True
-    run = replace(run_of(world), two_phase_commit=True)
-    run.begin(0).task(0, [b"a"])
-    report = report_of(world, run.sink_id)
-    assert report.is_two_phase
-    assert "times_out=never" in "\n".join(lines(report))
 
 
 def test_report_changes_nothing(world: FakeWorld) -> None:

@@ -14,10 +14,12 @@ from pyspark_kafka.errors import (
     AuthorizationError,
     BrokerUnreachableError,
     CommitTopicError,
+    EarlierJobCommittedError,
     KafkaError,
     OptionError,
     OutcomeUnknownError,
     ProducerFencedError,
+    RowsLostError,
     SinkFencedError,
 )
 from pyspark_kafka.kafka.topics import TopicPartition
@@ -88,7 +90,7 @@ def test_planning_finishes_a_decided_batch(setting: Setting) -> None:
         for one in new.client.list_transactions(f"{setting.sink_id}/")
         if one.transactional_id == left.transactional_id
     ]
-    assert listed.state is TransactionState.EMPTY
+    assert listed.state is not TransactionState.ONGOING
     assert new.plan().last == found.last
 
 
@@ -170,9 +172,9 @@ def test_old_driver_finishes_its_decision_while_a_new_owner_writes(setting: Sett
     assert roll_forward(old.client, QueryState(decision=decision)) == ()
     new.decide(2, second, number=2)
     old.topic.mark_finished(decision)
-    for decided_with in (None, old.version):
+    for is_decided in (False, True):
         with pytest.raises(SinkFencedError):
-            sweep(old.client, old.sink_id, old.owner, run="old", decided_with=decided_with)
+            sweep(old.client, old.sink_id, old.owner, old.version, is_decided=is_decided)
     # The late mark belongs to decision 1, so decision 2 still needs a roll forward.
     assert not is_finished(new)
     assert setting.world.committed(topic) == [b"first"]
@@ -242,35 +244,69 @@ def test_unfinished_decision_is_committed_in_one_request(fake: FakeCluster) -> N
     driver.plan()
     requests = asked_by(driver)[before:]
     assert requests.count("end_transactions") == 1
-    assert len(requests) <= 8 + 3, requests
+    assert len(requests) <= 9 + 3, requests
     assert len(seen(fake)) == 50
 
 
-def test_jobs_without_batch_id_leave_no_records(fake: FakeCluster) -> None:
-    for number in range(3):
-        job = of(fake, query_id=f"job-{number}")
-        job.plan()
-        job.decide(None, job.prepare(0, OUT, f"{number}", slot=number))
-    finished, last = of(fake, query_id="job-2"), of(fake, query_id="other")
-    roll_forward(finished.client, finished.topic.read("X")["job-2"])
-    finished.topic.mark_finished(finished.decision(None))
-    last.plan()
-    assert last.topic.read("X") == {}
-    assert last.topic.keys("X") == ()
-    assert seen(fake) == ["0", "1", "2"]
-    # The late driver of a batch job finds nothing to do and changes nothing.
-    finished.topic.mark_finished(finished.decision(None))
-    assert last.plan().last == {}
-
-
-def test_job_with_lost_rows_is_kept(fake: FakeCluster) -> None:
+def test_finished_job_leaves_no_records(fake: FakeCluster) -> None:
     job = of(fake, query_id="job")
-    job.plan()
+    job.plan(is_single_job=True)
+    decision = job.decide(None, *[job.prepare(n, OUT, f"{n}") for n in range(2)])
+    roll_forward(job.client, QueryState(decision=decision), is_new=True)
+    job.topic.mark_finished(decision)
+    other = of(fake, query_id="other")
+    assert other.plan(is_single_job=True).last == {}
+    assert other.topic.keys("X") == ()
+    # A late driver of the job finds nothing to do and changes nothing.
+    job.topic.mark_finished(decision)
+    assert other.plan(is_single_job=True).last == {}
+    assert seen(fake) == ["0", "1"]
+
+
+@pytest.mark.parametrize("has_stream_between", [False, True])
+def test_job_that_stopped_after_its_decision_is_reported_once(
+    fake: FakeCluster, has_stream_between: bool
+) -> None:
+    """The scheduler starts the job again, which would write its rows a second time."""
+    jobs = [of(fake, f"run-{n}", query_id=f"job-{n}") for n in range(3)]
+    jobs[0].plan(is_single_job=True)
+    jobs[0].decide(None, jobs[0].prepare(0, OUT, "a", "b"))
+    if has_stream_between:
+        of(fake, "stream", query_id="stream").plan()
+        assert seen(fake) == ["a", "b"]
+    with pytest.raises(EarlierJobCommittedError) as caught:
+        jobs[1].plan(is_single_job=True)
+    assert caught.value.transactional_id == "X"
+    assert "2 rows of run run-0" in caught.value.what
+    assert f"{OUT}-0" in caught.value.what
+    assert seen(fake) == ["a", "b"]
+    assert jobs[2].plan(is_single_job=True).last == {}
+    assert jobs[2].topic.keys("X") == ()
+
+
+@pytest.mark.parametrize("is_expired", [False, True])
+def test_job_with_lost_rows_stops_later_jobs_only(fake: FakeCluster, is_expired: bool) -> None:
+    job = of(fake, query_id="job")
+    job.plan(is_single_job=True)
     entry = job.prepare(0, OUT, "a")
     fake.advance(10_000_000)
     job.decide(None, entry)
+    if is_expired:
+        fake.expire(entry.transactional_id)
+        fake.log(TopicPartition(OUT, 0)).delete_before(fake.log(TopicPartition(OUT, 0)).end)
     for _ in range(2):
-        assert of(fake, query_id="other").plan().last["job"].lost == {0}
+        last = of(fake, query_id="stream").plan().last["job"]
+        assert (last.lost == {0}, last.unknown is not None) == (not is_expired, is_expired)
+        with pytest.raises(OutcomeUnknownError if is_expired else RowsLostError) as caught:
+            of(fake, query_id="job-2").plan(is_single_job=True)
+        assert "--accept-loss" in caught.value.advice
+    # Another job that stopped after its decision is still reported later.
+    other = of(fake, query_id="job-3")
+    other.plan()
+    other.decide(None, other.prepare(0, OUT, "b"))
+    with pytest.raises(OutcomeUnknownError if is_expired else RowsLostError):
+        of(fake, query_id="job-4").plan(is_single_job=True)
+    assert set(other.topic.read("X")) == {"job", "job-3"}
 
 
 # --- checks of the brokers ---
@@ -377,7 +413,7 @@ def test_unreadable_outcome_is_looked_up_again(fake: FakeCluster) -> None:
     expired(fake)
     driver, client = of(fake), fake.client("without ACL")
     refusal = AuthorizationError("TOPIC_AUTHORIZATION_FAILED")
-    client.before("end_transactions", lambda: client.fail("read_log", refusal))
+    client.before("describe_transactions", lambda: client.fail("read_log", refusal))
     unknown = plan(client, driver.options).last["other"].unknown
     assert unknown is not None
     assert "READ" in unknown.advice
@@ -515,7 +551,7 @@ def test_reused_task_id_is_not_the_decided_transaction(fake: FakeCluster) -> Non
     entry = old.prepare(0, OUT, "first")
     decision = old.decide(1, entry)
     new.plan()
-    again = new.prepare(0, OUT, "second")
+    again = new.prepare(0, OUT, "second", generation=old.generation)
     assert again.transactional_id == entry.transactional_id
     assert roll_forward(old.client, QueryState(decision=decision)) == ()
     assert seen(fake) == ["first"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from pyspark_kafka.errors import AuthorizationError, PysparkKafkaError, SinkFencedError
@@ -18,6 +21,12 @@ from tests.pyspark_kafka.sink.exactly_once.fake_client import FakeClient
 from tests.pyspark_kafka.sink.exactly_once.fake_cluster import FakeCluster
 
 OUT = "out"
+ENDED = {1: TransactionState.EMPTY, 2: TransactionState.COMPLETE_ABORT}
+"""The state of an id that a sweep has fenced, by transaction version."""
+
+
+def sweep_of(driver: Driver, **options: Any) -> tuple[str, ...]:
+    return sweep(driver.client, driver.sink_id, driver.owner, driver.version, **options)
 
 
 def states(driver: Driver, *ids: str) -> list[TransactionState]:
@@ -61,9 +70,9 @@ def test_sweep_aborts_only_open_transactions_of_the_sink(setting: Setting) -> No
     committed = driver.prepare(1, topic, "committed")
     driver.commit(committed)
     opened = [driver.prepare(0, topic, "lost", attempt=n) for n in range(3)]
-    found = sweep(driver.client, driver.sink_id, driver.owner)
+    found = sweep_of(driver)
     assert sorted(found) == [each.transactional_id for each in opened]
-    assert sweep(driver.client, driver.sink_id, driver.owner) == ()
+    assert sweep_of(driver) == ()
     for neighbour, entry in zip(neighbours, theirs, strict=True):
         assert states(neighbour, entry.transactional_id) == [TransactionState.ONGOING]
         neighbour.commit(entry)
@@ -79,11 +88,14 @@ def test_sweep_fences_a_writing_task(setting: Setting) -> None:
     writer = driver.client.transactional_producer(own_id, producer, driver.version)
     writer.send(rows(topic, 0, ["early"]))
     writer.flush()
-    assert sweep(driver.client, driver.sink_id, driver.owner) == (own_id,)
+    assert sweep_of(driver) == (own_id,)
     with pytest.raises(PysparkKafkaError):
         _send(writer, topic)
     writer.abort()
-    assert states(driver, own_id) == [TransactionState.EMPTY]
+    assert states(driver, own_id)[0] not in (
+        TransactionState.ONGOING,
+        TransactionState.PREPARE_COMMIT,
+    )
     assert setting.world.committed(topic) == []
 
 
@@ -92,22 +104,42 @@ def _send(writer: object, topic: str) -> None:
     writer.flush()  # type: ignore[attr-defined]
 
 
-def test_sweep_of_a_run_leaves_other_runs_alone(setting: Setting) -> None:
+def test_sweep_of_a_generation_leaves_others_alone(setting: Setting) -> None:
     topic = setting.world.topic()
-    driver, other = setting.driver("run-1"), setting.driver("run-12")
+    driver, other = setting.driver("run-1"), setting.driver("run-2")
     driver.plan()
-    mine, theirs = driver.prepare(0, topic, "mine"), other.prepare(0, topic, "theirs")
-    assert sweep(driver.client, driver.sink_id, driver.owner, run="run-1") == (
-        mine.transactional_id,
-    )
+    mine = driver.prepare(0, topic, "mine")
+    other.plans = [replace(driver.plans[-1], generation=driver.generation + 10)]
+    theirs = other.prepare(0, topic, "theirs")
+    assert sweep_of(driver, generation=driver.generation) == (mine.transactional_id,)
     assert states(other, theirs.transactional_id) == [TransactionState.ONGOING]
+
+
+def test_sweep_fences_an_attempt_that_has_not_begun(setting: Setting) -> None:
+    """A late attempt could begin a transaction after the last sweep of an idle query."""
+    driver, topic = setting.driver(), setting.world.topic()
+    driver.plan()
+    done = driver.prepare(0, topic, "done")
+    driver.commit(done)
+    own_id = driver.id_of(1)
+    for _ in range(2):
+        producer = driver.client.init_producer_id(own_id, timeout_ms=60_000)
+        assert sweep_of(driver) == ()
+        before = driver.client.describe_transactions([own_id])
+        assert sweep_of(driver) == ()
+        assert driver.client.describe_transactions([own_id]) == before, "it is fenced once"
+        writer = driver.client.transactional_producer(own_id, producer, driver.version)
+        with pytest.raises(PysparkKafkaError):
+            _send(writer, topic)
+        writer.abort()
+    assert setting.world.committed(topic) == [b"done"]
 
 
 def test_sweep_spares_decided_transactions(setting: Setting) -> None:
     driver, topic = setting.driver(), setting.world.topic()
     driver.plan()
     spared, other = driver.prepare(0, topic, "a"), driver.prepare(1, topic, "b")
-    found = sweep(driver.client, driver.sink_id, driver.owner, spare={spared.transactional_id})
+    found = sweep_of(driver, spare={spared.transactional_id})
     assert found == (other.transactional_id,)
     driver.commit(spared)
     assert setting.world.committed(topic) == [b"a"]
@@ -121,12 +153,12 @@ def test_fenced_driver_sweeps_nothing(setting: Setting) -> None:
     entry = new.prepare(0, topic, "new")
     left = old.prepare(0, topic, "late task of the old one")
     with pytest.raises(SinkFencedError) as caught:
-        sweep(old.client, old.sink_id, old.owner)
+        sweep_of(old)
     assert caught.value.transactional_id == setting.sink_id
     new.decide(1, entry)
-    for decided_with in (None, old.version):
+    for is_decided in (False, True):
         with pytest.raises(SinkFencedError):
-            sweep(old.client, old.sink_id, old.owner, decided_with=decided_with)
+            sweep_of(old, is_decided=is_decided)
     assert states(new, entry.transactional_id) == [TransactionState.ONGOING]
     assert states(new, left.transactional_id) == [TransactionState.ONGOING]
 
@@ -138,9 +170,7 @@ def test_driver_may_sweep_after_its_own_decision(setting: Setting) -> None:
     entry, left = driver.prepare(0, topic, "a"), driver.prepare(1, topic, "b")
     driver.decide(1, entry)
     driver.commit(entry)
-    found = sweep(
-        driver.client, driver.sink_id, driver.owner, run=driver.run, decided_with=driver.version
-    )
+    found = sweep_of(driver, generation=driver.generation, is_decided=True)
     assert found == (left.transactional_id,)
 
 
@@ -148,11 +178,16 @@ def test_driver_may_sweep_after_its_own_decision(setting: Setting) -> None:
 
 
 @pytest.mark.parametrize(
-    "moment",
-    ["list_transactions", "describe_transactions", "init_producer_id", "2nd", "list again"],
+    ("moment", "nth"),
+    [
+        ("list_transactions", 1),
+        ("describe_transactions", 1),
+        ("describe_transactions", 2),
+        ("list_transactions", 2),
+    ],
 )
 def test_sweep_never_fences_a_newer_owners_tasks(
-    fake: FakeCluster, driver: Driver, client: FakeClient, moment: str
+    fake: FakeCluster, driver: Driver, client: FakeClient, moment: str, nth: int
 ) -> None:
     """The sweep lists transactions before it checks the owner, so it has none of a newer owner."""
     left = [driver.prepare(n, OUT, f"{n}") for n in range(2)]
@@ -162,18 +197,37 @@ def test_sweep_never_fences_a_newer_owners_tasks(
         new.plan()
         new.decide(7, new.prepare(0, OUT, "of the new one"), new.prepare(1, OUT, "of the new one"))
 
-    at: str | int = moment
-    if moment == "2nd":
-        at = client.request_count + 4
-    if moment == "list again":
-        at = client.request_count + 5
-    client.before(at, take_over)
+    for _ in range(nth - 1):
+        client.before(moment, lambda: None)
+    client.before(moment, take_over)
     with pytest.raises(SinkFencedError):
-        sweep(client, "X", driver.owner)
-    assert [request.name for request in fake.requests if request.client == "new"]
+        sweep_of(driver)
     new.plan()
     assert [value for _, value in fake.committed(OUT)] == [b"of the new one"] * 2
-    assert all(fake.state(each.transactional_id) is TransactionState.EMPTY for each in left)
+    assert all(fake.state(each.transactional_id) is ENDED[driver.version] for each in left)
+
+
+def test_stalled_sweep_does_not_harm_an_id_in_use_again() -> None:
+    """With version 2, it ends exactly the transaction that it has described."""
+    fake = FakeCluster(2, has_topic_ids=True)
+    fake.create_topic(OUT)
+    old = Driver(client=fake.client("old"), sink_id="X", commit_topic="commits", version=2)
+    old.plan()
+    left = old.prepare(0, OUT, "old")
+    new = another(fake, "new")
+
+    def take_over() -> None:
+        new.plan()
+        new.plans[-1] = replace(new.plans[-1], generation=old.generation)
+        new.decide(7, new.prepare(0, OUT, "new"))
+
+    assert isinstance(old.client, FakeClient)
+    old.client.before("end_transactions", take_over)
+    with pytest.raises(SinkFencedError):
+        sweep_of(old)
+    assert fake.state(left.transactional_id) is TransactionState.ONGOING
+    new.plan()
+    assert [value for _, value in fake.committed(OUT)] == [b"new"]
 
 
 def test_unlisted_transaction_is_left_to_the_next_planning(
@@ -181,11 +235,11 @@ def test_unlisted_transaction_is_left_to_the_next_planning(
 ) -> None:
     entry = driver.prepare(0, OUT, "a")
     fake.unlisted_ids.add(entry.transactional_id)
-    assert sweep(client, "X", driver.owner) == ()
+    assert sweep_of(driver) == ()
     assert fake.state(entry.transactional_id) is TransactionState.ONGOING
     fake.unlisted_ids.clear()
     driver.plan()
-    assert fake.state(entry.transactional_id) is TransactionState.EMPTY
+    assert fake.state(entry.transactional_id) is ENDED[driver.version]
     assert fake.is_stable(OUT)
 
 
@@ -194,8 +248,9 @@ def test_transaction_opened_during_the_sweep_is_swept(
 ) -> None:
     first, second = driver.prepare(0, OUT, "a"), driver.prepare(1, OUT, "b")
     fake.unlisted_ids.add(second.transactional_id)
-    client.before("init_producer_id", fake.unlisted_ids.clear)
-    assert sweep(client, "X", driver.owner) == (first.transactional_id, second.transactional_id)
+    fencing = {1: "init_producer_id", 2: "end_transactions"}
+    client.before(fencing[driver.version], fake.unlisted_ids.clear)
+    assert sweep_of(driver) == (first.transactional_id, second.transactional_id)
 
 
 def test_sweep_ends_while_tasks_keep_writing(
@@ -204,16 +259,16 @@ def test_sweep_ends_while_tasks_keep_writing(
     """Zombie tasks may begin again with the same id; the next planning run sweeps them."""
     for _ in range(40):
         client.before("list_transactions", lambda: another(fake, "run-1").prepare(0, OUT, "a"))
-    assert set(sweep(client, "X", driver.owner)) == {"X/run-1/0/0-0"}
+    assert set(sweep_of(driver)) == {"X/0/0/0-0"}
 
 
 def test_sweep_ignores_ids_that_are_not_of_tasks(fake: FakeCluster, driver: Driver) -> None:
-    strangers = ["X/run/0/0", "X/a/b/c", "X/run/0/0-99"]
+    strangers = ["X/0/0/0", "X/a/b/c", "X/0/0/0-9"]
     for stranger in strangers:
         producer = driver.client.init_producer_id(stranger, timeout_ms=1000)
         writer = driver.client.transactional_producer(stranger, producer, driver.version)
         writer.send(rows(OUT, 0, ["a"]))
-    assert sweep(driver.client, "X", driver.owner) == ()
+    assert sweep_of(driver) == ()
     assert states(driver, *strangers) == [TransactionState.ONGOING] * 3
 
 
@@ -221,7 +276,7 @@ def test_sweep_ignores_ending_transactions(fake: FakeCluster, driver: Driver) ->
     entry = driver.prepare(0, OUT, "a")
     fake.holds_markers = True
     driver.commit(entry)
-    assert sweep(driver.client, "X", driver.owner) == ()
+    assert sweep_of(driver) == ()
 
 
 # --- ACLs ---
@@ -233,7 +288,7 @@ def test_missing_describe_acl_is_an_error(
     driver.prepare(0, OUT, "a")
     fake.denied_requests = {"list_transactions", "describe_transactions"}
     with pytest.raises(AuthorizationError) as error:
-        sweep(client, "X", driver.owner)
+        sweep_of(driver)
     assert error.value.transactional_id == "X"
     assert "DESCRIBE" in error.value.advice
 
@@ -241,54 +296,12 @@ def test_missing_describe_acl_is_an_error(
 def test_describe_acl_is_checked_with_a_task_id(
     fake: FakeCluster, driver: Driver, client: FakeClient
 ) -> None:
-    sweep(client, "X", driver.owner)
+    sweep_of(driver)
     (asked,) = [r.subject for r in fake.requests if r.name == "describe_transactions"][-1:]
     own, made_up = asked.split(",")
     assert own == "X"
     assert made_up.startswith("X/")
     assert made_up not in fake.ids
-
-
-# --- two-phase commit ---
-
-
-def test_two_phase_sweep_fences_idle_ids(
-    fake: FakeCluster, driver: Driver, client: FakeClient
-) -> None:
-    """A zombie could begin a transaction with an idle id, which would never time out."""
-    fake.enables_two_phase_commit = True
-    done = driver.prepare(0, OUT, "a")
-    driver.commit(done)
-    waiting = driver.id_of(1)
-    zombie = client.init_producer_id(waiting, timeout_ms=1000, two_phase_commit=True)
-    assert sweep(client, "X", driver.owner) == ()
-    assert sweep(client, "X", driver.owner, two_phase_commit=True) == (waiting,)
-    with pytest.raises(PysparkKafkaError):
-        client.transactional_producer(waiting, zombie, driver.version).send(rows(OUT, 0, ["late"]))
-    assert fake.is_stable(OUT)
-
-
-def test_two_phase_sweep_fences_an_id_once(
-    fake: FakeCluster, driver: Driver, client: FakeClient
-) -> None:
-    """Otherwise each planning run would fence all earlier ids, and they would never expire."""
-    fake.enables_two_phase_commit = True
-    waiting = driver.id_of(1)
-    for _ in range(2):
-        client.init_producer_id(waiting, timeout_ms=60_000, two_phase_commit=True)
-        assert sweep(client, "X", driver.owner, two_phase_commit=True) == (waiting,)
-        assert sweep(client, "X", driver.owner, two_phase_commit=True) == ()
-
-
-def test_two_phase_sweep_aborts_transactions_without_timeout(
-    fake: FakeCluster, driver: Driver, client: FakeClient
-) -> None:
-    fake.enables_two_phase_commit = driver.two_phase_commit = True
-    entry = driver.prepare(0, OUT, "a")
-    fake.advance(10**12)
-    assert fake.state(entry.transactional_id) is TransactionState.ONGOING
-    assert sweep(client, "X", driver.owner, two_phase_commit=True) == (entry.transactional_id,)
-    assert fake.is_stable(OUT)
 
 
 # --- the owner ---
@@ -355,16 +368,14 @@ def test_last_epoch_of_the_sink_id(fake: FakeCluster, driver: Driver, client: Fa
     """Every 16,000 batches the sink gets another producer id during a commit."""
     fake.exhaust("X")
     owner = fake.producer_of("X")
-    driver.plans[-1] = type(driver.plans[-1])(
-        owner=owner, version=fake.transaction_version, last={}
-    )
+    driver.plans[-1] = replace(driver.plans[-1], owner=owner)
     entry, left = driver.prepare(0, OUT, "a"), driver.prepare(1, OUT, "b")
     driver.decide(1, entry)
     spare = {entry.transactional_id}
-    found = sweep(client, "X", owner, spare=spare, decided_with=driver.version)
+    found = sweep_of(driver, spare=spare, is_decided=True)
     assert found == (left.transactional_id,)
     driver.plan()
     assert fake.producer_of("X").producer_id != owner.producer_id
     with pytest.raises(SinkFencedError):
-        sweep(client, "X", owner, decided_with=driver.version)
+        sweep(client, "X", owner, driver.version, is_decided=True)
     assert [value for _, value in fake.committed(OUT)] == [b"a"]

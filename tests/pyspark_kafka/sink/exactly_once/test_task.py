@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.errors import (
     BrokerUnreachableError,
@@ -22,7 +23,7 @@ from pyspark_kafka.errors import (
     StaleBatchError,
 )
 from pyspark_kafka.kafka.topics import TopicPartition
-from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionState
+from pyspark_kafka.kafka.transactions import EndTransaction, TransactionState
 from pyspark_kafka.options.values import ExactlyOnce, SinkOptions
 from pyspark_kafka.records.checksums import row_checksums
 from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB, RowTotals
@@ -38,12 +39,13 @@ from pyspark_kafka.sink.exactly_once.planning import LastDecision, Plan, Unknown
 from pyspark_kafka.sink.exactly_once.task import write_task
 from pyspark_kafka.sink.rows import RowPreparation
 from tests.pyspark_kafka.client.records import options
+from tests.pyspark_kafka.sink.exactly_once.drivers import rows
 from tests.pyspark_kafka.sink.exactly_once.fake_cluster import FakeCluster
 from tests.pyspark_kafka.sink.exactly_once.runs import at, values
 
 SINK_ID = "orders"
 TASK = Task(query_id="q", batch_id=7, run="run-1", partition=3, attempt=1, task_attempt_id=37)
-OWN_ID = "orders/run-1/3/1-5"
+OWN_ID = "orders/9/3/1-1"
 OPTIONS = ExactlyOnce(
     transactional_id=SINK_ID,
     transaction_timeout_ms=120_000,
@@ -52,7 +54,6 @@ OPTIONS = ExactlyOnce(
     checkpoint=None,
     batch_id=None,
     fail_on_replay_mismatch=True,
-    two_phase_commit=False,
 )
 ROWS = values([b"a", b"b", b"a"])
 
@@ -91,7 +92,7 @@ class Attempt:
         version = self.cluster.transaction_version
         return write_task(
             self.batches,
-            plan=Plan(owner=self.owner, version=version, last=self.last),
+            plan=Plan(owner=self.owner, version=version, generation=9, last=self.last),
             task=self.task,
             options=SinkOptions(
                 client=options("none:1"), topic=self.topic, exactly_once=self.options
@@ -326,46 +327,39 @@ def test_fenced_attempt_fails(attempt: Attempt, where: str) -> None:
     attempt.check_aborted()
 
 
-class TestTwoPhaseCommit:
-    """Transactions have no timeout, so a fenced run must not begin one."""
-
-    @pytest.fixture
-    def attempt(self, fake: FakeCluster) -> Attempt:
-        fake.enables_two_phase_commit = True
-        attempt = Attempt(fake)
-        attempt.options = replace(OPTIONS, two_phase_commit=True)
-        return attempt
-
-    def test_transaction_has_no_timeout(self, attempt: Attempt) -> None:
-        assert isinstance(attempt.run(), Prepared)
-        attempt.cluster.advance(10**9)
-        assert attempt.cluster.state(OWN_ID) is TransactionState.ONGOING
-        assert attempt.client.asked().count("describe_transactions") == 2
-
-    @pytest.mark.parametrize("where", ["task.init.before", "task.produce.before"])
-    def test_fenced_run_begins_no_transaction(self, attempt: Attempt, where: str) -> None:
-        with (
-            at(where, self._new_owner(attempt)),
-            pytest.raises(SinkFencedError, match="'orders'"),
-        ):
-            attempt.run()
-        assert attempt.client.producers == []
-        attempt.check_aborted()
-
-    def test_run_fenced_while_writing_leaves_no_transaction(self, attempt: Attempt) -> None:
-        with (
-            at("task.produce.flush.after", self._new_owner(attempt)),
-            pytest.raises(SinkFencedError, match="'orders'"),
-        ):
-            attempt.run()
-        attempt.check_aborted()
-
-    @staticmethod
-    def _new_owner(attempt: Attempt) -> Callable[[], ProducerIdAndEpoch]:
-        other = attempt.cluster.client("other")
-        return lambda: other.init_producer_id(SINK_ID, timeout_ms=30_000)
+@pytest.mark.parametrize("where", ["task.init.before", "task.look.before"])
+def test_attempt_of_a_fenced_run_begins_no_transaction(attempt: Attempt, where: str) -> None:
+    other = attempt.cluster.client("other")
+    with (
+        at(where, lambda: other.init_producer_id(SINK_ID, timeout_ms=30_000)),
+        pytest.raises(SinkFencedError, match="'orders'"),
+    ):
+        attempt.run()
+    assert attempt.client.producers == []
+    attempt.check_aborted()
 
 
-def test_owner_is_not_checked_without_two_phase_commit(attempt: Attempt) -> None:
-    attempt.run()
-    assert "describe_transactions" not in attempt.client.asked()
+@pytest.mark.parametrize("where", ["task.init.before", "task.look.before"])
+def test_attempt_after_the_decision_begins_no_transaction(attempt: Attempt, where: str) -> None:
+    """No sweep would end it while the query is idle."""
+    cluster, driver = attempt.cluster, attempt.cluster.client("driver")
+
+    def decide() -> None:
+        version = cluster.transaction_version
+        writer = driver.transactional_producer(SINK_ID, attempt.owner, version)
+        writer.send(rows("t", 0, ["the decision"]))
+        end = EndTransaction(
+            transactional_id=SINK_ID, producer=attempt.owner, is_commit=True, version=version
+        )
+        assert driver.end_transactions([end])[SINK_ID] is ErrorCode.none
+
+    with at(where, decide), pytest.raises(SinkFencedError):
+        attempt.run()
+    assert attempt.client.producers == []
+    assert cluster.is_stable("t")
+
+
+def test_task_without_rows_sends_no_request(attempt: Attempt) -> None:
+    attempt.batches = []
+    assert isinstance(attempt.run(), Empty)
+    assert attempt.client.asked() == []

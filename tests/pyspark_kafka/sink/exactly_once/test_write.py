@@ -64,6 +64,7 @@ def message(**changes: Any) -> TaskMessage:
         task=Task(query_id="q", batch_id=1, run=RUN, partition=0, attempt=0, task_attempt_id=5),
         owner=OWNER,
         version=2,
+        generation=3,
         last_number=0,
         rows_by_topic={},
     )
@@ -90,6 +91,7 @@ class Steps:
 
     opened: list[FakeClient] = field(default_factory=list)
     planned: list[ExactlyOnce] = field(default_factory=list)
+    single_jobs: list[bool] = field(default_factory=list)
     tasks: list[tuple[Task, Plan, Any]] = field(default_factory=list)
     commits: list[tuple[Sequence[TaskMessage], SourceOffsets | None, Any]] = field(
         default_factory=list
@@ -101,11 +103,12 @@ class Steps:
         self.opened.append(FakeClient())
         return self.opened[-1]
 
-    def plan(self, client: Any, options: ExactlyOnce) -> Plan:
+    def plan(self, client: Any, options: ExactlyOnce, *, is_single_job: bool) -> Plan:
         assert client.is_open
+        self.single_jobs.append(is_single_job)
         self.planned.append(options)
         self._fail()
-        return Plan(owner=OWNER, version=2, last={})
+        return Plan(owner=OWNER, version=2, generation=3, last={})
 
     def write_task(
         self, batches: Any, *, plan: Plan, task: Task, options: SinkOptions, client: Any
@@ -239,7 +242,7 @@ def test_streaming_task_reads_sparks_properties(protocol: Steps, in_task: InTask
     )
     assert answer.rows_by_topic == {"t": 3}
     ((found, plan, _client),) = protocol.tasks
-    assert (found, plan) == (expected, Plan(owner=OWNER, version=2, last={}))
+    assert (found, plan) == (expected, Plan(owner=OWNER, version=2, generation=3, last={}))
 
 
 @pytest.mark.parametrize(
@@ -247,7 +250,6 @@ def test_streaming_task_reads_sparks_properties(protocol: Steps, in_task: InTask
     [
         {"sql.streaming.queryId": ""},
         {"streaming.sql.batchId": "x"},
-        {"spark.jobGroup.id": "a job group of the user"},
     ],
 )
 def test_streaming_task_without_sparks_properties_is_refused(
@@ -261,8 +263,7 @@ def test_streaming_task_without_sparks_properties_is_refused(
 
 
 def test_job_is_a_query_of_its_own(protocol: Steps, in_task: InTask) -> None:
-    """A job in `foreachBatch` ignores the surrounding stream and job group."""
-    in_task(**OF_A_STREAM)
+    in_task(**{"spark.jobGroup.id": "a job group of the user"})
     for _ in range(2):
         one = a_job()
         carried(one).task(rows(1))
@@ -270,6 +271,19 @@ def test_job_is_a_query_of_its_own(protocol: Steps, in_task: InTask) -> None:
     found = [each for each, _, _ in protocol.tasks]
     assert all(each.batch_id is None and each.query_id == each.run for each in found)
     assert [each.run == found[0].run for each in found] == [True, True, False, False]
+
+
+def test_job_in_foreach_batch_is_the_micro_batch(protocol: Steps, in_task: InTask) -> None:
+    in_task(**OF_A_STREAM)
+    carried(a_job()).task(rows(1))
+    ((found, _, _),) = protocol.tasks
+    assert (found.query_id, found.batch_id, found.run) == ("query", 12, RUN)
+
+
+def test_only_a_job_without_batch_id_is_single(protocol: Steps) -> None:
+    for one in (a_job(), a_job(batchId="3"), a_write()):
+        carried(one)
+    assert protocol.single_jobs == [True, False, False]
 
 
 def test_job_with_batch_id_belongs_to_the_batch_query(protocol: Steps, in_task: InTask) -> None:
@@ -374,7 +388,10 @@ def test_abort_gets_all_messages_and_never_raises(
 
 def test_counted_rows_are_not_new_rows() -> None:
     counted = AlreadyCommitted(
-        **{name: getattr(message(), name) for name in ("task", "owner", "version", "last_number")},
+        **{
+            name: getattr(message(), name)
+            for name in ("task", "owner", "version", "generation", "last_number")
+        },
         rows_by_topic={"t": 5},
         decision_number=1,
         totals=RowTotals(row_count=5),

@@ -46,7 +46,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
 class Spark:
     """A caller that uses a writer as Spark does; each commit of a stream has its own writer.
 
-    The tasks have the batch id `batch_id`, also those of a job in `foreachBatch`.
+    The tasks of a micro-batch have its properties, and those of a job have none.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: str) -> None:
@@ -81,7 +81,9 @@ class Spark:
         assert first == second
         return first
 
-    def _task(self, pickled: bytes, partition: int, rows: list[str], batch_id: int = 0) -> Any:
+    def _task(
+        self, pickled: bytes, partition: int, rows: list[str], batch_id: int | None = None
+    ) -> Any:
         self._monkeypatch.setattr(TaskContext, "_taskContext", None)  # instead of the process's own
         context = TaskContext()
         context._partitionId, context._attemptNumber, context._taskAttemptId = partition, 0, 40
@@ -90,6 +92,8 @@ class Spark:
             "streaming.sql.batchId": str(batch_id),
             "spark.jobGroup.id": "run",
         }
+        if batch_id is None:
+            context._localProperties = {}
         self._monkeypatch.setattr(TaskContext, "get", lambda: context)
         batch = pa.record_batch([pa.array(rows, pa.string())], names=["value"])
         message = pickle.loads(pickled).write(iter([batch]))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from itertools import count
 
 from pyspark_kafka.client.transactional_port import TransactionalClient
+from pyspark_kafka.kafka.offsets import LATEST, IsolationLevel
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import TransactionVersion
 from pyspark_kafka.sink.exactly_once.clock import wall_clock_ms
@@ -41,6 +42,9 @@ class FakeWorld:
 
     def committed(self, topic: str) -> list[bytes]:
         return sorted(value or b"" for _, value in self.cluster.committed(topic))
+
+    def is_stable(self, topic: str) -> bool:
+        return self.cluster.is_stable(topic)
 
     def group_offset(self, group_id: str, partition: TopicPartition) -> int | None:
         return self.cluster.groups.get((group_id, partition))
@@ -77,6 +81,15 @@ class RealWorld:
     def committed(self, topic: str) -> list[bytes]:
         records = read_all(self._bootstrap, topic, partitions=self._partitions[topic])
         return sorted(record.value or b"" for record in records)
+
+    def is_stable(self, topic: str) -> bool:
+        partitions = [TopicPartition(topic, n) for n in range(self._partitions[topic])]
+        with self.client("reader") as client:
+            ends, stable = (
+                client.list_offsets(dict.fromkeys(partitions, LATEST), level)
+                for level in (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED)
+            )
+        return ends == stable
 
     def group_offset(self, group_id: str, partition: TopicPartition) -> int | None:
         with self.client("reader") as client:
