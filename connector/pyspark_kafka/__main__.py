@@ -267,7 +267,7 @@ class _Command:
 
     def _repair(self, report: Report) -> int:
         request = RepairRequest(forget=self._parsed.forget, accept_loss=self._parsed.accept_loss)
-        check(report, request, names_topic=self._parsed.commit_topic is not None)
+        check(report, request)
         planned = planned_actions(report, request)
         signs = self._signs_of_life(report) if planned else ()
         if self._parsed.yes and not signs:

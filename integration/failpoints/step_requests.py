@@ -33,6 +33,7 @@ REQUESTS: Final[Mapping[Step, frozenset[str]]] = {
             "transaction_version",
         }
     ),
+    Step.PLAN_REGISTER: _READ | _WRITE | {"describe_transactions"},
     Step.PLAN_FENCE: frozenset({"init_producer_id"}),
     Step.PLAN_READ: _READ,
     Step.PLAN_ROLL_FORWARD: _ROLL_FORWARD,

@@ -407,7 +407,7 @@ OPTIONS: Final = (
         requires="transactionalId",
         advice=_ONLY_WRITES,
         doc="The topic in which the sink records its commits. If the topic does not exist, the "
-        "sink creates it as a compacted topic with one partition.",
+        "sink creates it as a compacted topic with 16 partitions.",
     ),
     Option(
         name="batchId",

@@ -29,6 +29,7 @@ from pyspark_kafka.records.encoding import (
     no_such_partition,
     too_large,
 )
+from pyspark_kafka.records.partitioning import partition_of_key
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 CRC_POSITION: Final = 17
@@ -66,21 +67,6 @@ def encode(rows: pa.RecordBatch, encoding: Encoding) -> list[EncodedBatch]:
     return _closed(batches, encoding)
 
 
-def murmur2(key: Buffer) -> int:
-    """Return the murmur2 hash of a key as an unsigned 32-bit number (`Utils.murmur2` in Kafka)."""
-    multiplier, mask = 0x5BD1E995, 0xFFFFFFFF
-    mixed = 0x9747B28C ^ len(key)
-    whole_bytes = len(key) - len(key) % 4
-    for (word,) in struct.iter_unpack("<I", key[:whole_bytes]):
-        word = word * multiplier & mask  # noqa: PLW2901
-        word = (word ^ word >> 24) * multiplier & mask  # noqa: PLW2901
-        mixed = mixed * multiplier & mask ^ word
-    if rest := key[whole_bytes:]:
-        mixed = (mixed ^ int.from_bytes(rest, "little")) * multiplier & mask
-    mixed = (mixed ^ mixed >> 13) * multiplier & mask
-    return mixed ^ mixed >> 15
-
-
 def _partition(row: _Row, encoding: Encoding) -> int | None:
     """Return the partition of a row, or None if the row has neither a partition nor a key."""
     if row.partition is not None:
@@ -89,7 +75,7 @@ def _partition(row: _Row, encoding: Encoding) -> int | None:
         return row.partition
     if row.key is None:
         return None
-    return (murmur2(row.key) & 0x7FFFFFFF) % encoding.partition_count
+    return partition_of_key(row.key, encoding.partition_count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from crc32c import crc32c
 from pyspark_kafka.columns import PRODUCE_SCHEMA
 from pyspark_kafka.errors import RowError
 from pyspark_kafka.records import Codec, Encode
-from pyspark_kafka.records._pure_encode import murmur2
 from pyspark_kafka.records.encoding import SEQUENCE_MAX
+from pyspark_kafka.records.partitioning import murmur2
 from tests.pyspark_kafka.records.batches import HEADER_BYTES, Row, records_section
 from tests.pyspark_kafka.records.encoded import (
     NO_PRODUCER,

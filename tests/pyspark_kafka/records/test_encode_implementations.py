@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pyspark_kafka.columns import HEADERS_TYPE
 from pyspark_kafka.errors import RowError
 from pyspark_kafka.records import Codec, EncodedBatch, Encoding
-from pyspark_kafka.records._pure_encode import murmur2
 from pyspark_kafka.records.compression import LEVELS
+from pyspark_kafka.records.partitioning import partition_of_key
 from tests.pyspark_kafka.records.batches import HEADER_BYTES, Row, record_body, sized
 from tests.pyspark_kafka.records.encoded import (
     NO_PRODUCER,
@@ -202,7 +202,7 @@ def placed(rows: Sequence[Given], options: Encoding) -> list[tuple[int, list[Giv
     for row in rows:
         partition = row.partition
         if partition is None and row.key is not None:
-            partition = (murmur2(row.key) & 0x7FFFFFFF) % PARTITIONS
+            partition = partition_of_key(row.key, PARTITIONS)
         if partition is None:
             if not fits(options.unkeyed[turn % len(options.unkeyed)], row):
                 turn += 1

@@ -76,7 +76,8 @@ def _abort(
     if owner is None:
         return
     with step(Step.ABORT_READ):
-        states = CommitTopic(client, options.commit_topic).read(sink_id)
+        topic = CommitTopic(client, options.commit_topic, sink_id, partition=first.commit_partition)
+        states = topic.read().queries
         decided = {
             (entry.transactional_id, entry.producer)
             for state in states.values()

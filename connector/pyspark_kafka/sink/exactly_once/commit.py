@@ -86,9 +86,9 @@ def commit(
     if decision is None:
         return
     with step(Step.COMMIT_DECIDE):
-        batch.decide(decision, before_ms=decide_before_ms)
+        decided = batch.decide(decision, before_ms=decide_before_ms)
     with _note_decided(results):
-        batch.finish(decision)
+        batch.finish(decided)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +104,15 @@ class _Batch:
     @property
     def _sink_id(self) -> str:
         return self.options.transactional_id
+
+    @property
+    def _topic(self) -> CommitTopic:
+        return CommitTopic(
+            self.client,
+            self.options.commit_topic,
+            self._sink_id,
+            partition=self.results.commit_partition,
+        )
 
     @property
     def _name(self) -> str:
@@ -190,7 +199,7 @@ class _Batch:
                 self.results.totals.row_count,
             )
             if not state.is_finished:
-                self._mark(state.decision)
+                self._mark(state)
             return None
         lost_partitions = {entry.partition for entry in lost}
         surviving = [
@@ -205,8 +214,7 @@ class _Batch:
         )
 
     def _decided_before(self) -> QueryState:
-        topic = CommitTopic(self.client, self.options.commit_topic)
-        state = topic.read(self._sink_id).get(self.results.task.query_id)
+        state = self._topic.read().queries.get(self.results.task.query_id)
         number = self.results.replayed_number
         if state is None or state.decision.number != number:
             current = "none" if state is None else f"decision {state.decision.number}"
@@ -306,14 +314,14 @@ class _Batch:
             f"{operator_command(self._sink_id, '--recover --accept-loss')}."
         )
 
-    def decide(self, decision: Decision, *, before_ms: float) -> None:
+    def decide(self, decision: Decision, *, before_ms: float) -> QueryState:
         """Step 8: write the decision and commit its transaction.
 
         When this method returns, the batch is committed, even if a later step fails. EndTxn is not
         sent after `before_ms`, because the rows of a decision are lost if their transactions time
         out.
         """
-        self._write_decision(decision)
+        state = self._write_decision(decision)
         if self.now_ms() >= before_ms:
             raise BatchNotCommittedError(
                 f"{self._name} is not committed: writing its decision took so long that the "
@@ -347,9 +355,10 @@ class _Batch:
             decision.totals.row_count,
             len(decision.entries),
         )
+        return state
 
-    def _write_decision(self, decision: Decision) -> None:
-        topic = CommitTopic(self.client, self.options.commit_topic)
+    def _write_decision(self, decision: Decision) -> QueryState:
+        topic = self._topic
         records = to_records(decision, chunk_bytes_max=topic.chunk_bytes_max)
         producer = self.client.transactional_producer(
             self._sink_id, self.results.owner, self.results.version
@@ -370,6 +379,7 @@ class _Batch:
                 ) from error
             raise
         producer.close()
+        return QueryState(decision=decision, keys=tuple(key for key, _ in records))
 
     def _send_offsets(self, producer: TransactionalProducer) -> None:
         group_id = self.options.group_id
@@ -405,15 +415,15 @@ class _Batch:
             transactional_id=self._sink_id,
         )
 
-    def finish(self, decision: Decision) -> None:
+    def finish(self, state: QueryState) -> None:
         """Run steps 9 to 11. If one of them fails, the next planning run repeats it."""
         with step(Step.COMMIT_ROLL_FORWARD):
-            lost = roll_forward(self.client, QueryState(decision=decision), is_new=True)
+            lost = roll_forward(self.client, state, is_new=True)
         if lost:
             raise self._rows_lost(lost)
-        self._mark(decision)
+        self._mark(state)
         with step(Step.COMMIT_SWEEP):
-            self._sweep(decision)
+            self._sweep(state.decision)
         rows = self.results.rows_by_topic
         log.info(
             "%s is committed: %s",
@@ -439,11 +449,10 @@ class _Batch:
             transactional_id=self._sink_id,
         )
 
-    def _mark(self, decision: Decision) -> None:
-        topic = CommitTopic(self.client, self.options.commit_topic)
+    def _mark(self, state: QueryState) -> None:
         try:
             with step(Step.COMMIT_MARK):
-                topic.mark_finished(decision)
+                self._topic.mark_finished(state)
         except KafkaError as error:
             log.warning(
                 "%s is committed, but could not be marked as finished. The next batch marks it. "

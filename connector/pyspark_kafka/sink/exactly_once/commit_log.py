@@ -3,7 +3,7 @@
 Spark plans every micro-batch in the same process, and the topic can contain decisions from several
 hours. With the copy, each batch reads only new records. Invariant: a transactional batch counts
 only if the next control marker of the same producer id in the log commits it. The copy is
-discarded, and the whole topic is read again in three cases: the last read was more than five
+discarded, and the whole partition is read again in three cases: the last read was more than five
 minutes ago, the topic was recreated, or truncation or compaction changed the last batch that was
 read.
 """
@@ -118,8 +118,8 @@ class CommitLog:
         self._batches = kept
 
 
-_READ: Final[dict[tuple[str, bytes], CommitLog]] = {}
-"""The copies of commit logs in this process, by topic id and key prefix."""
+_READ: Final[dict[tuple[str, TopicPartition, bytes], CommitLog]] = {}
+"""The copies of commit logs in this process, by topic id, partition and key prefix."""
 
 
 def read_commit_log(
@@ -132,20 +132,20 @@ def read_commit_log(
     """Read the commit log up to the current high watermark.
 
     If `topic_id` is given and this process has a recent copy, the copy is updated if possible.
-    Otherwise the topic is read from the start.
+    Otherwise the partition is read from the start.
     """
     ends = client.list_offsets({partition: LATEST}, IsolationLevel.READ_UNCOMMITTED)
     end_offset = ends[partition]
     assert end_offset is not None  # ListOffsets returns None only for a lookup by timestamp
     if topic_id is not None:
-        known = _READ.pop((topic_id, key_prefix), None)
+        known = _READ.pop((topic_id, partition, key_prefix), None)
         if known is not None and known.is_fresh and known.read(client, partition, end_offset):
-            _READ[topic_id, key_prefix] = known
+            _READ[topic_id, partition, key_prefix] = known
             return known
     fresh = CommitLog(key_prefix)
     fresh.read(client, partition, end_offset)
     if topic_id is not None:
-        _READ[topic_id, key_prefix] = fresh
+        _READ[topic_id, partition, key_prefix] = fresh
     return fresh
 
 

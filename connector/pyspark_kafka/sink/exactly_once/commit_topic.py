@@ -1,12 +1,14 @@
 """The commit topic, which contains the decisions of all queries that write exactly once.
 
-Creates and checks the topic, reads the decisions of one sink, and marks decisions as finished.
-Invariant: open transactions of other queries do not prevent `read` from returning a decision.
+Creates and checks the topic, registers a sink, reads its decisions, and marks them as finished. All
+records of a sink are in one partition, which the hash of its transactional id selects. Invariants:
+open transactions of other queries do not prevent `read` from returning a decision. A sink whose
+records were lost is not registered, and this is an error.
 
 A read_committed consumer would stop at the first open transaction of any query, before later
-decisions of this sink. Therefore the topic is read up to the high watermark. The result is complete
-if the caller has already fenced the sink's transactional id, because by then all markers of this id
-have been written.
+decisions of this sink. Therefore the partition is read up to the high watermark. The result is
+complete if the caller has already fenced the sink's transactional id, because by then all markers
+of this id have been written.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate
 from typing import ClassVar, Final
 
@@ -21,23 +24,31 @@ import pyarrow as pa
 
 from pyspark_kafka.client.transactional_port import TransactionalClient
 from pyspark_kafka.columns import PRODUCE_SCHEMA
-from pyspark_kafka.errors import AccessError, CommitTopicError, reason_of
+from pyspark_kafka.errors import (
+    AccessError,
+    CommitTopicError,
+    reason_of,
+)
 from pyspark_kafka.kafka.log import LogBatch
 from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.records.partitioning import partition_of_key
 from pyspark_kafka.sink.exactly_once.commit_log import KEPT_MS_MIN, read_commit_log
 from pyspark_kafka.sink.exactly_once.decisions import (
-    Decision,
     QueryState,
-    finished_record,
+    SinkState,
+    finishing_records,
     key_prefix,
-    query_states,
-    to_records,
+    last_number_in,
+    registration,
+    sink_state,
     tombstones,
 )
 from pyspark_kafka.sink.exactly_once.operator_command import operator_command
 
 log = logging.getLogger(__name__)
 
+PARTITIONS: Final = 16
+"""The partitions of a new commit topic. The number must not change later."""
 REPLICAS: Final = 3
 IN_SYNC_REPLICAS_MIN: Final = 2
 CHUNK_BYTES_MAX: Final = 48 * 1024
@@ -47,7 +58,7 @@ MESSAGE_BYTES_MIN: Final = 64 * 1024
 CONFIG: Final = {
     "cleanup.policy": "compact",
     "unclean.leader.election.enable": "false",
-    # Every start of a query reads the whole topic, so compaction should remove superseded records
+    # Every start of a query reads its partition, so compaction should remove superseded records
     # soon. The log cleaner does not clean the active segment. It removes markers and tombstones
     # after `delete.retention.ms`.
     "segment.bytes": str(1024 * 1024),
@@ -59,28 +70,62 @@ CONFIG: Final = {
 
 _CHECKED: Final[set[str | None]] = set()
 """The ids of the topics that this process has checked. Each topic is checked only once."""
+_REGISTERED: Final[set[tuple[str, str]]] = set()
+"""Pairs of a topic id and the id of a sink that this process knows to be registered."""
 
 _SCHEMA: Final = pa.schema(
     [PRODUCE_SCHEMA.field(name) for name in ("key", "value", "topic", "partition")]
 )
 
 
+class SinkNotRegisteredError(CommitTopicError):
+    """The commit topic contains no registration of the sink, or does not exist."""
+
+
 class CommitTopic:
-    """A commit topic, accessed through a client."""
+    """The partition of a commit topic that contains the records of one sink.
+
+    `partition` is given if it was already determined at planning.
+    """
 
     chunk_bytes_max: ClassVar[int] = CHUNK_BYTES_MAX
     """The maximum size of a record's value; `ensure` checks that the topic accepts it."""
 
-    def __init__(self, client: TransactionalClient, name: str) -> None:
+    def __init__(
+        self,
+        client: TransactionalClient,
+        name: str,
+        sink_id: str,
+        *,
+        partition: int | None = None,
+    ) -> None:
         self._client = client
         self._name = name
-        self._partition = TopicPartition(name, 0)
+        self._sink_id = sink_id
+        self._partition_count = 0
         self._topic_id: str | None = None
+        if partition is not None:
+            self.partition = TopicPartition(name, partition)
 
     @property
     def topic_id(self) -> str | None:
         """The id of the topic. It is set by `ensure` if the brokers support topic ids."""
         return self._topic_id
+
+    @cached_property
+    def partition(self) -> TopicPartition:
+        """The partition that contains the records of the sink."""
+        if not self._partition_count and not self._is_described():
+            raise SinkNotRegisteredError(
+                f"The commit topic '{self._name}' does not exist, so the decisions of "
+                f"transactionalId '{self._sink_id}' are unknown.",
+                advice="If the sink's option 'commitTopic' specifies another topic, specify that "
+                f"topic. {self._advice_to_register}",
+                topic=self._name,
+                transactional_id=self._sink_id,
+            )
+        index = partition_of_key(self._sink_id.encode(), self._partition_count)
+        return TopicPartition(self._name, index)
 
     # --- create and check ---
 
@@ -91,15 +136,15 @@ class CommitTopic:
         existing topic is checked once per process. Returns False if it was already checked. Raises
         `CommitTopicError` for a topic that could lose decisions or whose size limits are too low.
         """
-        partitions = self._partition_count()
-        if partitions == 0:
-            if self._create():
+        if not self._is_described():
+            is_new = self._create()
+            self._is_described()
+            if is_new:
                 return True
-            partitions = self._partition_count()  # another query has created it
         if self._topic_id in _CHECKED:
             return False
         config = self._config()
-        problems = [*_problems(partitions, config)]
+        problems = [*_problems(config)]
         if problems:
             raise CommitTopicError(
                 f"Topic '{self._name}' cannot be used as the commit topic: {'; '.join(problems)}. "
@@ -116,12 +161,14 @@ class CommitTopic:
             _CHECKED.add(self._topic_id)
         return True
 
-    def _partition_count(self) -> int:
+    def _is_described(self) -> bool:
+        """Describe the topic. Returns False if it does not exist."""
         description = self._client.describe_topics([self._name]).get(self._name)
         if description is None:
-            return 0
+            return False
         self._topic_id = description.topic_id
-        return len(description.partitions)
+        self._partition_count = len(description.partitions)
+        return True
 
     def _create(self) -> bool:
         """Create the topic. Returns False if another query has just created it."""
@@ -130,7 +177,7 @@ class CommitTopic:
         config = CONFIG | {"min.insync.replicas": str(min(IN_SYNC_REPLICAS_MIN, replicas))}
         try:
             is_new = self._client.create_topic(
-                self._name, partition_count=1, replication_factor=replicas, config=config
+                self._name, partition_count=PARTITIONS, replication_factor=replicas, config=config
             )
         except AccessError as error:
             settings = " ".join(f"--config {name}={value}" for name, value in config.items())
@@ -138,8 +185,8 @@ class CommitTopic:
                 f"The commit topic '{self._name}' does not exist, and the principal is not allowed "
                 f"to create it. {reason_of(error)}. Nothing was written.",
                 advice="Create it with the command `kafka-topics.sh --create --topic "
-                f"{self._name} --partitions 1 --replication-factor {replicas} {settings}`, or "
-                "grant the principal CREATE on the topic.",
+                f"{self._name} --partitions {PARTITIONS} --replication-factor {replicas} "
+                f"{settings}`, or grant the principal CREATE on the topic.",
                 option="commitTopic",
                 topic=self._name,
             ) from error
@@ -185,71 +232,114 @@ class CommitTopic:
                 min(IN_SYNC_REPLICAS_MIN, required),
             )
 
+    # --- register ---
+
+    def register(self) -> None:
+        """Register the sink before its first transaction. `ensure` must have been called.
+
+        The registration shows later that the topic still contains the records of the sink. If it
+        is missing, and the transaction coordinator knows the sink's id, records were lost, or the
+        sink used another topic. In this case `SinkNotRegisteredError` is raised.
+        """
+        known = (self._topic_id or "", self._sink_id)
+        if known in _REGISTERED:
+            return
+        if self._state().forgotten_number is None:
+            if self._client.describe_transactions([self._sink_id]):
+                # Another process may have registered the sink and initialized its id meanwhile.
+                self.read()
+            else:
+                self.write_plain([registration(self._sink_id)])
+        if self._topic_id is not None:
+            _REGISTERED.add(known)
+
     # --- read ---
 
-    def read(self, sink_id: str) -> Mapping[str, QueryState]:
-        """Return the state of every query of this sink, by query id.
+    def read(self) -> SinkState:
+        """Return the state of every query of the sink.
 
-        The result is complete only if the caller has already fenced `sink_id`, because decisions in
-        open transactions are skipped. Raises `CommitTopicError` if records of the sink are
-        damaged, missing or in a newer format.
+        The result is complete only if the caller has already fenced the sink's id, because
+        decisions in open transactions are skipped. Raises `CommitTopicError` if records of the sink
+        are damaged, missing or in a newer format. The error is `SinkNotRegisteredError` if all of
+        them are missing.
         """
+        state = self._state()
+        if state.forgotten_number is None:
+            raise SinkNotRegisteredError(
+                f"The commit topic '{self._name}' does not contain transactionalId "
+                f"'{self._sink_id}', although the id has been used before. Either the option "
+                "'commitTopic' had another value, or the topic was deleted, truncated, or given "
+                "more partitions. A batch that was already written could be written again.",
+                advice="If the option 'commitTopic' has changed, restore its value. Otherwise "
+                "compare the output of the query with its checkpoint and its input. "
+                f"{self._advice_to_register}",
+                option="commitTopic",
+                topic=self._name,
+                transactional_id=self._sink_id,
+            )
+        return state
+
+    @property
+    def _advice_to_register(self) -> str:
+        flags = f"--commit-topic {self._name} --forget --accept-loss"
+        return (
+            "If its decisions are lost, accept this with "
+            f"{operator_command(self._sink_id, flags)}, which aborts all open transactions of this "
+            "id."
+        )
+
+    def _state(self) -> SinkState:
         found = read_commit_log(
-            self._client, self._partition, key_prefix(sink_id), topic_id=self._topic_id
+            self._client, self.partition, key_prefix(self._sink_id), topic_id=self._topic_id
         )
         records = [(record, batch) for batch in found.decided for record in batch.records]
         try:
-            states = query_states(
-                sink_id,
+            return sink_state(
+                self._sink_id,
                 (record for record, _ in records),
-                location=lambda position: _offsets(records[position][1]),
+                location=lambda position: _location(self.partition, records[position][1]),
             )
-            if not found.has_open:
-                _check_marks(states)
         except CommitTopicError as error:
             raise CommitTopicError(
-                f"The decisions of transactionalId '{sink_id}' in the commit topic '{self._name}' "
-                f"cannot be read. {error.what} Nothing was written.",
+                f"The decisions of transactionalId '{self._sink_id}' in the commit topic "
+                f"'{self._name}' cannot be read. {error.what} Nothing was written.",
                 advice=error.advice,
                 topic=self._name,
-                transactional_id=sink_id,
+                transactional_id=self._sink_id,
             ) from None
-        return states
 
-    def keys(self, sink_id: str) -> tuple[bytes, ...]:
-        """Return the keys of all records of this sink.
+    def removal(self) -> list[tuple[bytes, bytes | None]]:
+        """Return records that remove the state of the sink and register it again.
 
-        Tombstones for these keys remove its state.
+        They must be written in one transaction. The state may be damaged.
         """
-        found = read_commit_log(self._client, self._partition, key_prefix(sink_id))
+        found = read_commit_log(self._client, self.partition, key_prefix(self._sink_id))
         keys = {key for batch in found.decided for key, _ in batch.records if key is not None}
-        return tuple(sorted(keys))
+        new = registration(self._sink_id, forgotten_number=last_number_in(keys))
+        return [*tombstones(sorted(keys - {new[0]})), new]
 
     # --- write ---
 
     def rows(self, records: Sequence[tuple[bytes, bytes | None]]) -> pa.RecordBatch:
         """Return the records as a batch for a producer. A record without a value is a tombstone."""
         count = len(records)
+        partition = self.partition.partition.to_bytes(4, sys.byteorder)
         columns = [
             _array(pa.binary(), [key for key, _ in records]),
             _array(pa.binary(), [value for _, value in records]),
             _array(pa.string(), [self._name.encode()] * count),
-            pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(bytes(4 * count))]),
+            pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(partition * count)]),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
-    def mark_finished(self, decision: Decision) -> None:
+    def mark_finished(self, state: QueryState) -> None:
         """Record that every transaction of a decision is committed.
 
         Deletes the decision of a batch job without `batchId`, because no later run needs it.
         Returns after the records are acknowledged.
         """
-        if decision.batch_id is None:
-            chunks = to_records(decision, chunk_bytes_max=self.chunk_bytes_max)
-            state = QueryState(decision=decision, chunk_count=len(chunks))
-            self.write_plain(tombstones(state))
-        else:
-            self.write_plain([finished_record(decision)])
+        is_single_job = state.decision.batch_id is None
+        self.write_plain(tombstones(state.keys) if is_single_job else finishing_records(state))
 
     def write_plain(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
         """Write records outside a transaction. Returns after they are acknowledged."""
@@ -280,9 +370,7 @@ def _array(kind: pa.DataType, values: Sequence[bytes | None]) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [pa.py_buffer(each) for each in buffers])
 
 
-def _problems(partitions: int, config: Mapping[str, str]) -> Iterator[str]:
-    if partitions != 1:
-        yield f"it has {partitions} partitions instead of 1, so decisions are not ordered"
+def _problems(config: Mapping[str, str]) -> Iterator[str]:
     policy = config.get("cleanup.policy")
     if policy != "compact":
         yield f"its cleanup.policy is '{policy}' instead of 'compact'"
@@ -298,19 +386,5 @@ def _problems(partitions: int, config: Mapping[str, str]) -> Iterator[str]:
             yield f"its {name} is {config[name]}, which is less than {MESSAGE_BYTES_MIN}"
 
 
-def _offsets(batch: LogBatch) -> str:
-    return f"partition 0, offsets {batch.base_offset} to {batch.last_offset}"
-
-
-def _check_marks(states: Mapping[str, QueryState]) -> None:
-    for query_id, state in states.items():
-        if state.finished_number > state.decision.number:
-            sink_id = state.decision.sink_id
-            raise CommitTopicError(
-                f"The last decision of query {query_id} has the number {state.decision.number}, "
-                f"but decision {state.finished_number} is marked as finished. Records of the "
-                "topic were deleted, or --forget was used while a query was running.",
-                advice="Compare the output of the query with its input. Then remove the state with "
-                f"{operator_command(sink_id, '--forget --accept-loss')}.",
-                transactional_id=sink_id,
-            )
+def _location(partition: TopicPartition, batch: LogBatch) -> str:
+    return f"partition {partition.partition}, offsets {batch.base_offset} to {batch.last_offset}"

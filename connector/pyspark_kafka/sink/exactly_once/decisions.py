@@ -1,27 +1,32 @@
 """Decisions. A decision commits a batch and lists the transactions that contain its rows.
 
-Defines decisions as values, and their record format in the commit topic. Invariant: reading returns
-exactly the decision that was written, or raises an error that names the record that is damaged,
-missing or in a newer format.
+Defines decisions as values, and the records of the commit topic. Invariant: reading returns exactly
+the decision that was written, or raises an error that names the record that is damaged, missing or
+in a newer format.
 
-    key                                  value
-    ["sink id","query","decision",0]     {"chunks":2,"format":1,"number":7}\\n and the first part
-    ["sink id","query","decision",1]     {"chunks":2,"format":1,"number":7}\\n and the second part
-    ["sink id","query","finished"]       {"format":1,"number":7,"run":"..."}
+    key                                    value
+    ["sink id","registered"]               {"format":1,"forgotten_number":0}
+    ["sink id","query","decision",7,0]     {"chunks":2,"format":1,"number":7}\\n and the first part
+    ["sink id","query","decision",7,1]     {"chunks":2,"format":1,"number":7}\\n and the second part
+    ["sink id","query","finished",7]       {"chunks":1,"format":1,"number":7}\\n and the document
 
 The parts are one JSON document, which is split into chunks of a maximum size. All chunks of a
-decision are written in one transaction. If a decision has fewer chunks than the previous one, old
-chunks remain in the topic; their `number` identifies them. Keys contain the sink's transactional
-id, the query id and the kind of the record, so that records of different queries never replace each
-other. A finished mark is ignored if it precedes its decision or has the run of another decision
-with the same number. Such a mark was written before a `--forget`.
+decision are written in one transaction. When all transactions of a decision are committed, its
+document is written again as the finished record, without its entries, and its chunks are deleted.
+Therefore the topic retains one small record of each query.
+
+The records with the highest number are the state of a query: the finished record if it exists, else
+the decision. Keys contain the number, so that a record never replaces a record of another decision.
+Numbers up to the `forgotten_number` are ignored: a process that was paused before a `--forget` can
+still write such records.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar, cast
 
 from pyspark_kafka.errors import CommitTopicError
@@ -37,6 +42,7 @@ BATCH_JOB: Final = "batch"
 _CHECKSUMS: Final = 2**64
 _DECISION: Final = "decision"
 _FINISHED: Final = "finished"
+_REGISTERED: Final = "registered"
 _HEADER_BYTES_MAX: Final = 80
 """The maximum size of a chunk's header. Its numbers have at most 19 digits."""
 
@@ -101,21 +107,33 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryState:
-    """The last decision of a query, and the number of its last finished decision.
+    """The last decision of a query. `keys` contains the keys of its records.
 
-    `chunk_count` is the number of records of the decision.
+    A finished decision has no entries, because all of its transactions are committed.
     """
 
     decision: Decision
-    finished_number: int = 0
-    chunk_count: int = 1
+    is_finished: bool = False
+    keys: tuple[bytes, ...] = ()
 
-    @property
-    def is_finished(self) -> bool:
-        return self.finished_number >= self.decision.number
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkState:
+    """The state of every query of a sink, by query id.
+
+    `forgotten_number` is None if the sink is not registered, which means that its records may be
+    incomplete. Otherwise it is the highest number that was used before the last `--forget`, or 0.
+    `obsolete` contains the keys of superseded records.
+    """
+
+    forgotten_number: int | None
+    queries: Mapping[str, QueryState]
+    obsolete: tuple[bytes, ...] = ()
 
 
 # --- writing ---
+
+Tombstone = tuple[bytes, None]
 
 
 def to_records(decision: Decision, *, chunk_bytes_max: int) -> list[tuple[bytes, bytes]]:
@@ -127,29 +145,56 @@ def to_records(decision: Decision, *, chunk_bytes_max: int) -> list[tuple[bytes,
     assert part_bytes > 0, chunk_bytes_max
     data = _json(_document(decision))
     parts = [data[start : start + part_bytes] for start in range(0, len(data), part_bytes)]
-    header = _json({"format": FORMAT, "number": decision.number, "chunks": len(parts)})
-    assert len(header) < _HEADER_BYTES_MAX, header
-    return [
-        (_json([decision.sink_id, decision.query_id, _DECISION, chunk]), header + b"\n" + part)
-        for chunk, part in enumerate(parts)
-    ]
+    header = _header(decision, chunk_count=len(parts))
+    key = [decision.sink_id, decision.query_id, _DECISION, decision.number]
+    return [(_json([*key, chunk]), header + part) for chunk, part in enumerate(parts)]
 
 
-def finished_record(decision: Decision) -> tuple[bytes, bytes]:
-    """Return the record that marks a decision as finished (all its transactions are committed)."""
-    value = {"format": FORMAT, "number": decision.number, "run": decision.run}
-    return _finished_key(decision.sink_id, decision.query_id), _json(value)
+def finishing_records(state: QueryState) -> list[tuple[bytes, bytes] | Tombstone]:
+    """Return the finished record of a decision, and tombstones for the records that it replaces.
+
+    If only some of them are written, in this order, the topic still contains the state.
+    """
+    decision = state.decision
+    assert not state.is_finished, decision
+    value = _header(decision, chunk_count=1) + _json(_document(replace(decision, entries=())))
+    previous = _finished_key(decision, decision.number - 1)
+    return [(_finished_key(decision, decision.number), value), *tombstones((*state.keys, previous))]
 
 
-def tombstones(state: QueryState) -> list[tuple[bytes, None]]:
-    """Return tombstones for all records of a query, which must be written in one producer batch."""
-    sink_id, query_id = state.decision.sink_id, state.decision.query_id
-    chunks = [_json([sink_id, query_id, _DECISION, chunk]) for chunk in range(state.chunk_count)]
-    return [(key, None) for key in (*chunks, _finished_key(sink_id, query_id))]
+def registration(sink_id: str, *, forgotten_number: int = 0) -> tuple[bytes, bytes]:
+    """Return the record that registers a sink.
+
+    It must be written before the transaction coordinator creates the sink's transactional id.
+    """
+    return _registered_key(sink_id), _json({"format": FORMAT, "forgotten_number": forgotten_number})
 
 
-def _finished_key(sink_id: str, query_id: str) -> bytes:
-    return _json([sink_id, query_id, _FINISHED])
+def tombstones(keys: Iterable[bytes]) -> list[Tombstone]:
+    return [(key, None) for key in keys]
+
+
+def last_number_in(keys: Iterable[bytes]) -> int:
+    """Return the highest number in the keys of a sink's records, or 0. Damaged keys are ignored."""
+    numbers = [0]
+    for key in keys:
+        with suppress(_RecordError):
+            numbers.append(_parse_key(key).number)
+    return max(numbers)
+
+
+def _header(decision: Decision, *, chunk_count: int) -> bytes:
+    header = _json({"format": FORMAT, "number": decision.number, "chunks": chunk_count}) + b"\n"
+    assert len(header) <= _HEADER_BYTES_MAX, header
+    return header
+
+
+def _finished_key(decision: Decision, number: int) -> bytes:
+    return _json([decision.sink_id, decision.query_id, _FINISHED, number])
+
+
+def _registered_key(sink_id: str) -> bytes:
+    return _json([sink_id, _REGISTERED])
 
 
 def key_prefix(sink_id: str) -> bytes:
@@ -206,39 +251,33 @@ class _RecordError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Record:
-    """The value of a record. `position` is its index among all records that were read."""
+    """A record. `position` is its index among all records that were read."""
 
     position: int
+    key: bytes
     value: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Chunk:
-    """A record of a decision that has `count` chunks.
+class _Key:
+    """The key of a chunk of a decision, or of a finished record, whose `chunk` is 0."""
 
-    `part` is this chunk's part of the document.
-    """
-
-    position: int
+    query_id: str
     number: int
-    count: int
-    part: bytes
+    is_finished: bool
+    chunk: int
 
 
-@dataclass(slots=True)
-class _QueryRecords:
-    """The latest record of each chunk of one query, and all finished marks of the query."""
-
-    chunks: dict[int, _Record] = field(default_factory=dict)
-    marks: list[_Record] = field(default_factory=list)
+_Chunks = dict[int, _Record]
+"""The records of a decision or its finished record, by chunk."""
 
 
-def query_states(
+def sink_state(
     sink_id: str,
     records: Iterable[tuple[bytes | None, bytes | None]],
     *,
     location: Callable[[int], str] = "number {}".format,
-) -> dict[str, QueryState]:
+) -> SinkState:
     """Return the state of every query of the sink, from the committed records in log order.
 
     Records of other sinks are skipped, and a null value removes the record with the same key.
@@ -246,25 +285,20 @@ def query_states(
     format. For its message, `location` returns the location of the n-th record.
     """
     prefix = key_prefix(sink_id)
-    kept: dict[bytes, list[_Record]] = {}
+    kept: dict[bytes, _Record] = {}
     for position, (key, value) in enumerate(records):
         if key is None or not key.startswith(prefix):
             continue
         if value is None:
             kept.pop(key, None)
         else:
-            kept.setdefault(key, []).append(_Record(position=position, value=value))
-    reader = _StateReader(sink_id, location)
-    return {
-        query_id: reader.state(query_id, query)
-        for query_id, query in reader.queries(kept).items()
-        if query.chunks
-    }
+            kept[key] = _Record(position=position, key=key, value=value)
+    return _StateReader(sink_id, location).read(kept)
 
 
 @dataclass(frozen=True, slots=True)
 class _StateReader:
-    """Builds query states from the records of a sink.
+    """Builds the state from the records of a sink.
 
     Raises errors that name the damaged record.
     """
@@ -272,78 +306,70 @@ class _StateReader:
     sink_id: str
     location: Callable[[int], str]
 
-    def queries(self, kept: Mapping[bytes, list[_Record]]) -> dict[str, _QueryRecords]:
-        found: dict[str, _QueryRecords] = {}
-        for key, records in kept.items():
-            try:
-                query_id, chunk = _parse_key(key)
-            except _RecordError as wrong:
-                raise self._damaged(key, records[-1].position, wrong) from None
-            query = found.setdefault(query_id, _QueryRecords())
-            if chunk is None:
-                query.marks = records
-            else:
-                query.chunks[chunk] = records[-1]
-        return found
-
-    def state(self, query_id: str, query: _QueryRecords) -> QueryState:
-        chunks = self._chunks(query_id, query)
-        try:
-            document = _object(_parsed(b"".join(chunk.part for chunk in chunks)))
-            decision = _parse_decision(self.sink_id, query_id, chunks[0].number, document)
-        except _RecordError as wrong:
-            raise self._damaged(self._key(query_id, 0), chunks[0].position, wrong) from None
-        finished = [
-            self._mark(query_id, mark, decision)
-            for mark in query.marks
-            if mark.position > chunks[0].position
-        ]
-        return QueryState(
-            decision=decision,
-            finished_number=max(finished, default=0),
-            chunk_count=max(query.chunks) + 1,
+    def read(self, kept: dict[bytes, _Record]) -> SinkState:
+        forgotten_number = self._forgotten_number(kept.pop(_registered_key(self.sink_id), None))
+        queries = {}
+        obsolete: list[bytes] = []
+        for query_id, found in self._by_query(kept.values()).items():
+            current = max(found)
+            number, is_finished = current
+            if number > (forgotten_number or 0):
+                chunks = found.pop(current)
+                queries[query_id] = QueryState(
+                    decision=self._decision(query_id, number, chunks),
+                    is_finished=is_finished,
+                    keys=tuple(record.key for record in chunks.values()),
+                )
+            obsolete += [each.key for chunks in found.values() for each in chunks.values()]
+        return SinkState(
+            forgotten_number=forgotten_number, queries=queries, obsolete=tuple(sorted(obsolete))
         )
 
-    def _chunks(self, query_id: str, query: _QueryRecords) -> list[_Chunk]:
-        first = self._chunk(query_id, query, 0)
-        chunks = [first, *(self._chunk(query_id, query, n) for n in range(1, first.count))]
-        for index, chunk in enumerate(chunks):
-            if chunk.number != first.number:
-                wrong = _RecordError(
-                    f"is missing: the topic contains this chunk of decision {chunk.number} instead "
-                    f"of decision {first.number}"
-                )
-                raise self._damaged(self._key(query_id, index), chunk.position, wrong)
-        return chunks
-
-    def _chunk(self, query_id: str, query: _QueryRecords, index: int) -> _Chunk:
-        record, key = query.chunks.get(index), self._key(query_id, index)
+    def _forgotten_number(self, record: _Record | None) -> int | None:
         if record is None:
-            raise self._damaged(key, None, _RecordError("is missing"))
+            return None
+        try:
+            return _number(_of_this_format(record.value), "forgotten_number")
+        except _RecordError as wrong:
+            raise self._damaged(record.key, record.position, wrong) from None
+
+    def _by_query(self, records: Iterable[_Record]) -> dict[str, dict[tuple[int, bool], _Chunks]]:
+        """Return the records by query id, and by number and whether the decision is finished."""
+        found: dict[str, dict[tuple[int, bool], _Chunks]] = {}
+        for record in records:
+            try:
+                key = _parse_key(record.key)
+            except _RecordError as wrong:
+                raise self._damaged(record.key, record.position, wrong) from None
+            of_query = found.setdefault(key.query_id, {})
+            of_query.setdefault((key.number, key.is_finished), {})[key.chunk] = record
+        return found
+
+    def _decision(self, query_id: str, number: int, chunks: _Chunks) -> Decision:
+        some = next(iter(chunks.values()))
+        count, _ = self._chunk(some, number)
+        parts = []
+        for index in range(count):
+            record = chunks.get(index)
+            if record is None:
+                key = _json([self.sink_id, query_id, _DECISION, number, index])
+                raise self._damaged(key, None, _RecordError("is missing"))
+            parts.append(self._chunk(record, number)[1])
+        try:
+            document = _object(_parsed(b"".join(parts)))
+            return _parse_decision(self.sink_id, query_id, number, document)
+        except _RecordError as wrong:
+            raise self._damaged(chunks[0].key, chunks[0].position, wrong) from None
+
+    def _chunk(self, record: _Record, number: int) -> tuple[int, bytes]:
+        """Return the number of chunks of the decision, and this chunk's part of the document."""
         header, _, part = record.value.partition(b"\n")
         try:
             fields = _of_this_format(header)
-            return _Chunk(
-                position=record.position,
-                number=_number(fields, "number", least=1),
-                count=_number(fields, "chunks", least=1),
-                part=part,
-            )
+            _check_field(fields, "number", number)
+            return _number(fields, "chunks", least=1), part
         except _RecordError as wrong:
-            raise self._damaged(key, record.position, wrong) from None
-
-    def _mark(self, query_id: str, record: _Record, decision: Decision) -> int:
-        """Return the number of a finished mark, or 0 if its run differs from the decision's run."""
-        try:
-            fields = _of_this_format(record.value)
-            number, run = _number(fields, "number", least=1), _field(fields, "run", str)
-        except _RecordError as wrong:
-            key = _finished_key(self.sink_id, query_id)
-            raise self._damaged(key, record.position, wrong) from None
-        return 0 if (number == decision.number and run != decision.run) else number
-
-    def _key(self, query_id: str, chunk: int) -> bytes:
-        return _json([self.sink_id, query_id, _DECISION, chunk])
+            raise self._damaged(record.key, record.position, wrong) from None
 
     def _damaged(self, key: bytes, position: int | None, wrong: _RecordError) -> CommitTopicError:
         at = "" if position is None else f" ({self.location(position)})"
@@ -357,13 +383,12 @@ class _StateReader:
         )
 
 
-def _parse_key(key: bytes) -> tuple[str, int | None]:
-    """Return the query id and the chunk index. The index is None for a finished mark."""
+def _parse_key(key: bytes) -> _Key:
     match _parsed(key):
-        case [str(), str(query_id), "decision", int(chunk)] if chunk >= 0:
-            return query_id, chunk
-        case [str(), str(query_id), "finished"]:
-            return query_id, None
+        case [str(), str(query_id), "decision", int(number), int(chunk)] if chunk >= 0:
+            return _Key(query_id=query_id, number=number, is_finished=False, chunk=chunk)
+        case [str(), str(query_id), "finished", int(number)]:
+            return _Key(query_id=query_id, number=number, is_finished=True, chunk=0)
     raise _RecordError("has a key that this version of pyspark-kafka does not support")
 
 
@@ -396,6 +421,11 @@ def _number(fields: Mapping[str, object], name: str, *, least: int = 0) -> int:
     return value
 
 
+def _check_field(fields: Mapping[str, object], name: str, expected: object) -> None:
+    if fields.get(name) != expected:
+        raise _RecordError(f"is damaged: '{name}' is {fields.get(name)!r} instead of {expected!r}")
+
+
 def _of_this_format(data: bytes) -> Mapping[str, object]:
     fields = _object(_parsed(data))
     record_format = _number(fields, "format", least=1)
@@ -410,15 +440,9 @@ def _of_this_format(data: bytes) -> Mapping[str, object]:
 def _parse_decision(
     sink_id: str, query_id: str, number: int, fields: Mapping[str, object]
 ) -> Decision:
-    for name, expected in (
-        ("transactional_id", sink_id),
-        ("query_id", query_id),
-        ("number", number),
-    ):
-        if fields.get(name) != expected:
-            raise _RecordError(
-                f"is damaged: '{name}' is {fields.get(name)!r} instead of {expected!r}"
-            )
+    _check_field(fields, "transactional_id", sink_id)
+    _check_field(fields, "query_id", query_id)
+    _check_field(fields, "number", number)
     entries = tuple(_parse_entry(sink_id, each) for each in _field(fields, "entries", list))
     if len({entry.partition for entry in entries}) < len(entries):
         raise _RecordError("is damaged: two of its entries have the same partition")

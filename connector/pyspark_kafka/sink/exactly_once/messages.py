@@ -52,14 +52,16 @@ class TaskMessage(WriterCommitMessage):
     """The base class of task results, with the fields that all of them have.
 
     `owner` is the sink's producer id and epoch from planning, and `version` is the version of the
-    sink's transactions. `generation` is part of the transactional ids of its tasks. `last_number`
-    is the number of the query's last decision at the time of planning, or 0.
+    sink's transactions. `generation` is part of the transactional ids of its tasks.
+    `commit_partition` is the partition of the commit topic. `last_number` is the number of the
+    query's last decision at the time of planning, or 0.
     """
 
     task: Task
     owner: ProducerIdAndEpoch
     version: TransactionVersion
     generation: int
+    commit_partition: int
     last_number: int
     rows_by_topic: Mapping[str, int]
 
@@ -100,6 +102,7 @@ class TaskResults:
     owner: ProducerIdAndEpoch
     version: TransactionVersion
     generation: int
+    commit_partition: int
     last_number: int
     replayed_number: int | None
     task_count: int
@@ -144,6 +147,7 @@ class TaskResults:
             owner=first.owner,
             version=first.version,
             generation=first.generation,
+            commit_partition=first.commit_partition,
             last_number=first.last_number,
             replayed_number=_replayed_number(sink_id, results),
             task_count=len(results),
@@ -173,6 +177,7 @@ def _check_agreement(sink_id: str, first: TaskMessage, other: TaskMessage) -> No
         ("owner", first.owner, other.owner),
         ("transaction version", first.version, other.version),
         ("generation", first.generation, other.generation),
+        ("commit partition", first.commit_partition, other.commit_partition),
         ("last decision", first.last_number, other.last_number),
     ):
         if expected != found:

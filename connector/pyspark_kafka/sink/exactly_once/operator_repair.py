@@ -57,39 +57,18 @@ class RepairRequest:
 # --- checks before a repair ---
 
 
-def check(report: Report, request: RepairRequest, *, names_topic: bool) -> None:
+def check(report: Report, request: RepairRequest) -> None:
     """Raise `ExactlyOnceError` if a repair could abort decided transactions.
 
-    This is the case if the decisions are unknown. `names_topic` is true if the operator specified
-    the commit topic.
+    This is the case if the decisions are unknown.
     """
-    sink_id, topic = report.sink_id, report.commit_topic
     if report.damage is not None and not (request.forget and request.accept_loss):
         raise ExactlyOnceError(
             f"{report.damage.what} Transactions that appear undecided may belong to a decided "
             "batch, so the command changed nothing.",
             advice=report.damage.advice,
-            topic=topic,
-            transactional_id=sink_id,
-        )
-    if not report.has_commit_topic and not request.accept_loss:
-        raise ExactlyOnceError(
-            f"The commit topic '{topic}' does not exist, so the decisions of transactionalId "
-            f"'{sink_id}' are unknown. Nothing was changed.",
-            advice="If the sink sets 'commitTopic', pass that topic with --commit-topic. If the "
-            "topic was deleted, add --accept-loss to abort every open transaction of this id.",
-            topic=topic,
-            transactional_id=sink_id,
-        )
-    if report.has_commit_topic and not (report.damage or report.decisions or names_topic):
-        raise ExactlyOnceError(
-            f"The commit topic '{topic}' contains no decision for transactionalId '{sink_id}'. If "
-            "the sink's option 'commitTopic' specifies another topic, a repair would abort "
-            "transactions that are decided in that topic. Nothing was changed.",
-            advice=f"If this is the correct topic, add --commit-topic {topic}. Otherwise pass the "
-            "correct topic with --commit-topic.",
-            topic=topic,
-            transactional_id=sink_id,
+            topic=report.commit_topic,
+            transactional_id=report.sink_id,
         )
 
 
@@ -167,7 +146,7 @@ def _planned_actions(report: Report, request: RepairRequest) -> Iterator[str]:
             f"keep the records of '{report.sink_id}' in topic '{report.commit_topic}', because "
             "decisions remain unfinished"
         )
-    elif report.has_commit_topic:
+    else:
         yield f"remove every record of '{report.sink_id}' from topic '{report.commit_topic}'"
 
 
@@ -201,9 +180,8 @@ def repair(
     sink_id = report.sink_id
     owner = client.init_producer_id(sink_id, timeout_ms=_timeout_ms(client))
     on_action(f"fenced '{sink_id}' ({owner})")
-    topic = CommitTopic(client, report.commit_topic)
-    is_readable = report.has_commit_topic and report.damage is None
-    unfinished = _finish(client, topic, sink_id, request, on_action) if is_readable else {}
+    topic = CommitTopic(client, report.commit_topic, sink_id)
+    unfinished = _finish(client, topic, request, on_action) if report.damage is None else {}
     aborted = sweep(
         client,
         sink_id,
@@ -217,7 +195,7 @@ def repair(
     )
     for transactional_id in aborted:
         on_action(f"aborted '{transactional_id}'")
-    if not request.forget or not report.has_commit_topic:
+    if not request.forget:
         return
     if unfinished:
         on_action(f"kept the decisions of '{sink_id}', because {len(unfinished)} are not finished")
@@ -235,17 +213,16 @@ def _timeout_ms(client: TransactionalClient) -> int:
 def _finish(
     client: TransactionalClient,
     topic: CommitTopic,
-    sink_id: str,
     request: RepairRequest,
     on_action: OnAction,
 ) -> dict[str, QueryState]:
     """Roll forward decisions and mark them as finished. Return the others by query id."""
     unfinished = {}
-    for query_id, state in sorted(topic.read(sink_id).items()):
+    for query_id, state in sorted(topic.read().queries.items()):
         if state.is_finished:
             continue
         if _is_settled(client, state, request, on_action):
-            topic.mark_finished(state.decision)
+            topic.mark_finished(state)
             on_action(f"marked {decision_text(state.decision)} as finished")
         else:
             unfinished[query_id] = state
@@ -287,13 +264,11 @@ def _forget(
     client: TransactionalClient, topic: CommitTopic, sink_id: str, owner: ProducerIdAndEpoch
 ) -> None:
     """Remove all records in one transaction, because a partly removed decision would be damaged."""
-    keys = topic.keys(sink_id)
-    if not keys:
-        return
+    topic.ensure()
     version = client.transaction_version()
     producer = client.transactional_producer(sink_id, owner, version)
     try:
-        producer.send(topic.rows([(key, None) for key in keys]))
+        producer.send(topic.rows(topic.removal()))
         producer.flush()
     except ProducerFencedError as error:
         producer.abort()

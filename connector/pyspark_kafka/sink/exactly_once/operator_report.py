@@ -22,8 +22,8 @@ from pyspark_kafka.kafka.transactions import (
     TransactionDescription,
     TransactionState,
 )
-from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
-from pyspark_kafka.sink.exactly_once.decisions import Decision, Entry, QueryState
+from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic, SinkNotRegisteredError
+from pyspark_kafka.sink.exactly_once.decisions import Decision, Entry, QueryState, SinkState
 from pyspark_kafka.sink.exactly_once.names import is_task_id_of, prefix, unused_task_id
 from pyspark_kafka.sink.exactly_once.roll_forward import ENDING, Outcome, look_up_outcomes
 
@@ -133,12 +133,12 @@ class Report:
 
     sink_id: str
     commit_topic: str
-    has_commit_topic: bool
     taken_ms: int
     owner: TransactionDescription | None
+    is_registered: bool
     decisions: tuple[DecisionReport, ...]
     damage: CommitTopicError | None
-    """The reason why the decisions cannot be read, or None."""
+    """The reason why the decisions are unknown, or None."""
     open_transactions: tuple[OpenTransaction, ...]
     held: tuple[HeldPartition, ...]
     held_is_unknown: str | None
@@ -148,7 +148,7 @@ class Report:
     @property
     def is_unknown(self) -> bool:
         """Whether the cluster contains nothing that belongs to the sink."""
-        return not (self.owner or self.decisions or self.known_ids or self.damage)
+        return not (self.owner or self.known_ids or self.is_registered)
 
     @property
     def unfinished(self) -> tuple[DecisionReport, ...]:
@@ -200,8 +200,8 @@ def examine(
         for one in client.list_transactions(prefix(sink_id))
         if is_task_id_of(one.transactional_id, sink_id)
     ]
-    has_topic = bool(client.describe_topics([commit_topic]))
-    states, damage = _read(client, sink_id, commit_topic) if has_topic else ({}, None)
+    found, damage = _read(client, sink_id, commit_topic)
+    states = {} if found is None else found.queries
     decided = {
         entry.transactional_id: entry
         for state in states.values()
@@ -215,9 +215,9 @@ def examine(
     return Report(
         sink_id=sink_id,
         commit_topic=commit_topic,
-        has_commit_topic=has_topic,
         taken_ms=now_ms,
         owner=owner,
+        is_registered=not isinstance(damage, SinkNotRegisteredError),
         decisions=tuple(_decision(client, state) for _, state in sorted(states.items())),
         damage=damage,
         open_transactions=tuple(
@@ -251,11 +251,11 @@ def _owner(client: TransactionalClient, sink_id: str) -> TransactionDescription 
 
 def _read(
     client: TransactionalClient, sink_id: str, commit_topic: str
-) -> tuple[Mapping[str, QueryState], CommitTopicError | None]:
+) -> tuple[SinkState | None, CommitTopicError | None]:
     try:
-        return CommitTopic(client, commit_topic).read(sink_id), None
+        return CommitTopic(client, commit_topic, sink_id).read(), None
     except CommitTopicError as error:
-        return {}, error
+        return None, error
     except AuthorizationError as error:
         raise AuthorizationError(
             f"The principal is not allowed to read the decisions of transactionalId '{sink_id}'. "

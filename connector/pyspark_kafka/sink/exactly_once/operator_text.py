@@ -39,8 +39,6 @@ def lines(report: Report) -> Iterator[str]:
         yield from _decision(decision)
     if report.damage is not None:
         yield f"decision UNREADABLE {report.damage}"
-    elif not report.has_commit_topic:
-        yield f"decision none: topic '{report.commit_topic}' does not exist"
     elif not report.decisions:
         yield f"decision none found in topic '{report.commit_topic}'"
     for transaction in report.open_transactions:
@@ -63,7 +61,6 @@ def as_json(report: Report) -> dict[str, Any]:
     return {
         "transactional_id": report.sink_id,
         "commit_topic": report.commit_topic,
-        "commit_topic_exists": report.has_commit_topic,
         "taken_ms": report.taken_ms,
         "owner": None if report.owner is None else _described(report.owner),
         "damage": None if report.damage is None else str(report.damage),
@@ -103,7 +100,7 @@ def _decision(report: DecisionReport) -> Iterator[str]:
     query = f"{decision.query_id} (jobs with batchId)" if _is_job(report) else decision.query_id
     yield (
         f"decision query={query} batch={batch} number={decision.number} state={state} "
-        f"rows={decision.totals.row_count} transactions={len(decision.entries)} "
+        f"rows={decision.totals.row_count} tasks={decision.task_count} "
         f"run={decision.run} decided={time_text(decision.decided_ms)}"
     )
     for entry in report.entries:
@@ -197,7 +194,7 @@ def _decision_json(report: DecisionReport) -> dict[str, Any]:
         "run": decision.run,
         "decided_ms": decision.decided_ms,
         "row_count": decision.totals.row_count,
-        "transaction_count": len(decision.entries),
+        "task_count": decision.task_count,
         "transactions": [_entry_json(entry) for entry in report.entries],
     }
 

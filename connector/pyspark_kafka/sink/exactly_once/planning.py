@@ -1,9 +1,9 @@
 """Planning: the steps that the driver runs before the tasks of each batch.
 
-Runs steps 1 to 4 of the protocol: fence, read, roll forward, mark, sweep. Invariant: when a `Plan`
-exists, no older driver can decide a batch, and every undecided transaction of the sink is aborted,
-or is being aborted. For every earlier decision that is not finished, the plan contains its lost
-rows, or the reason why its outcome is unknown.
+Runs steps 1 to 4 of the protocol: register, fence, read, roll forward, mark, sweep. Invariant: when
+a `Plan` exists, no older driver can decide a batch, and every undecided transaction of the sink is
+aborted, or is being aborted. For every earlier decision that is not finished, the plan contains its
+lost rows, or the reason why its outcome is unknown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pyspark_kafka.sink.exactly_once.decisions import (
     Entry,
     QueryState,
     RowTotals,
-    finished_record,
+    finishing_records,
     tombstones,
 )
 from pyspark_kafka.sink.exactly_once.names import next_generation
@@ -84,13 +84,21 @@ class LastDecision:
 class Plan:
     """The result of planning, which is sent to the tasks.
 
-    `owner` is the sink's producer id and epoch. `last` is the last decision of each query.
+    `owner` is the sink's producer id and epoch. `commit_partition` is the partition of the commit
+    topic that contains the sink's records. `last` is the last decision of each query.
     """
 
     owner: ProducerIdAndEpoch
     version: TransactionVersion
     generation: int
+    commit_partition: int
+    forgotten_number: int
     last: Mapping[str, LastDecision]
+
+    def last_number(self, query_id: str) -> int:
+        """Return the number after which the next decision of this query is numbered."""
+        last = self.last.get(query_id)
+        return self.forgotten_number if last is None else last.number
 
 
 def plan(client: TransactionalClient, options: ExactlyOnce, *, is_single_job: bool = False) -> Plan:
@@ -101,13 +109,13 @@ def plan(client: TransactionalClient, options: ExactlyOnce, *, is_single_job: bo
     `EarlierJobCommittedError` once, or `RowsLostError` or `OutcomeUnknownError` until an operator
     has accepted the loss.
 
-    Raises `CommitTopicError` for a topic with unsafe settings or damaged records,
+    Raises `CommitTopicError` for a topic with unsafe settings, or damaged or missing records,
     `OutcomeUnknownError` if it is not known yet whether transactions of a decision are committed,
     `SinkFencedError` if another run has taken over, `OptionError` for a timeout that the brokers do
     not allow, and subclasses of `KafkaError`. Planning can safely be repeated.
     """
     sink_id = options.transactional_id
-    topic = CommitTopic(client, options.commit_topic)
+    topic = CommitTopic(client, options.commit_topic, sink_id)
     with step(Step.PLAN_CHECK):
         version = client.transaction_version()
         is_unknown = topic.ensure()
@@ -115,10 +123,13 @@ def plan(client: TransactionalClient, options: ExactlyOnce, *, is_single_job: bo
         if is_unknown or checked not in _CHECKED:
             _check_brokers(client.broker_config(), options)
             _CHECKED.add(checked)
+    with step(Step.PLAN_REGISTER):
+        topic.register()
     with step(Step.PLAN_FENCE):
         owner = client.init_producer_id(sink_id, timeout_ms=decision_timeout_ms(options))
     with step(Step.PLAN_READ):
-        states = topic.read(sink_id)
+        state_of_sink = topic.read()
+    states = state_of_sink.queries
     unfinished = [state for state in states.values() if not state.is_finished]
     with step(Step.PLAN_ROLL_FORWARD):
         lost, unknown = _rolled_forward(client, unfinished, topic.topic_id)
@@ -128,7 +139,8 @@ def plan(client: TransactionalClient, options: ExactlyOnce, *, is_single_job: bo
         log.error("%s", refusal)
     with step(Step.PLAN_MARK):
         reports_jobs = isinstance(refusal, EarlierJobCommittedError)
-        topic.write_plain(_settled(states.values(), lost, unknown, reports_jobs=reports_jobs))
+        settled = _settled(states.values(), lost, unknown, reports_jobs=reports_jobs)
+        topic.write_plain([*settled, *tombstones(state_of_sink.obsolete)])
     with step(Step.PLAN_SWEEP):
         decided = frozenset(
             entry.transactional_id for state in unfinished for entry in state.decision.entries
@@ -147,7 +159,14 @@ def plan(client: TransactionalClient, options: ExactlyOnce, *, is_single_job: bo
         _listing(last) or "none",
     )
     generation = next_generation(owner, decided)
-    return Plan(owner=owner, version=version, generation=generation, last=last)
+    return Plan(
+        owner=owner,
+        version=version,
+        generation=generation,
+        commit_partition=topic.partition.partition,
+        forgotten_number=state_of_sink.forgotten_number or 0,
+        last=last,
+    )
 
 
 def decision_timeout_ms(options: ExactlyOnce) -> int:
@@ -229,7 +248,7 @@ def _settled(
     *,
     reports_jobs: bool,
 ) -> list[tuple[bytes, bytes | None]]:
-    """Return finished marks for completed decisions, and tombstones for completed batch jobs.
+    """Return the finished records of completed decisions, and tombstones for reported batch jobs.
 
     A batch job without `batchId` deletes its decision when it is complete. A decision that still
     exists is kept until the next such job has reported it.
@@ -240,9 +259,9 @@ def _settled(
         if lost.get(decision.query_id) or decision.query_id in unknown:
             continue
         if decision.batch_id is None and reports_jobs:
-            records += tombstones(state)
+            records += tombstones(state.keys)
         elif not state.is_finished:
-            records.append(finished_record(decision))
+            records += finishing_records(state)
     return records
 
 

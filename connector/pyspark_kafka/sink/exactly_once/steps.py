@@ -26,6 +26,7 @@ class Step(Enum):
     """Steps as `(number, name)`. docs/exactly-once-protocol.md uses the same numbers."""
 
     PLAN_CHECK = (1, "plan.check")
+    PLAN_REGISTER = (1, "plan.register")
     PLAN_FENCE = (1, "plan.fence")
     PLAN_READ = (2, "plan.read")
     PLAN_ROLL_FORWARD = (9, "plan.roll_forward")

@@ -125,7 +125,8 @@ class _Attempt:
             owner=self.plan.owner,
             version=self.plan.version,
             generation=self.plan.generation,
-            last_number=self._last_number(),
+            commit_partition=self.plan.commit_partition,
+            last_number=self.plan.last_number(self.task.query_id),
             rows_by_topic=dict(self.preparation.rows_by_topic),
             decision_number=decided.number,
             totals=self.totals,
@@ -176,7 +177,8 @@ class _Attempt:
             owner=self.plan.owner,
             version=self.plan.version,
             generation=self.plan.generation,
-            last_number=self._last_number(),
+            commit_partition=self.plan.commit_partition,
+            last_number=self.plan.last_number(self.task.query_id),
             rows_by_topic=dict(self.preparation.rows_by_topic),
             decision_number=None if decided is None else decided.number,
             entry=Entry(
@@ -212,13 +214,10 @@ class _Attempt:
             owner=self.plan.owner,
             version=self.plan.version,
             generation=self.plan.generation,
-            last_number=self._last_number(),
+            commit_partition=self.plan.commit_partition,
+            last_number=self.plan.last_number(self.task.query_id),
             rows_by_topic={},
         )
-
-    def _last_number(self) -> int:
-        last = self.plan.last.get(self.task.query_id)
-        return 0 if last is None else last.number
 
     def _own_id(self) -> str:
         task = self.task

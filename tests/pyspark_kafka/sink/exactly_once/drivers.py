@@ -18,7 +18,13 @@ from pyspark_kafka.kafka.transactions import EndTransaction, ProducerIdAndEpoch,
 from pyspark_kafka.options.values import ExactlyOnce
 from pyspark_kafka.sink.exactly_once.abort import abort
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
-from pyspark_kafka.sink.exactly_once.decisions import Decision, Entry, RowTotals, to_records
+from pyspark_kafka.sink.exactly_once.decisions import (
+    Decision,
+    Entry,
+    QueryState,
+    RowTotals,
+    to_records,
+)
 from pyspark_kafka.sink.exactly_once.messages import Empty, Prepared, Task, TaskMessage
 from pyspark_kafka.sink.exactly_once.names import task_id
 from pyspark_kafka.sink.exactly_once.planning import Plan, plan
@@ -69,7 +75,7 @@ class Driver:
 
     @property
     def topic(self) -> CommitTopic:
-        return CommitTopic(self.client, self.commit_topic)
+        return CommitTopic(self.client, self.commit_topic, self.sink_id)
 
     @property
     def owner(self) -> ProducerIdAndEpoch:
@@ -187,6 +193,7 @@ class Driver:
                 owner=self.owner,
                 version=self.version,
                 generation=self.generation,
+                commit_partition=self.plans[-1].commit_partition,
                 last_number=0,
                 rows_by_topic={},
             )
@@ -195,10 +202,17 @@ class Driver:
             owner=self.owner,
             version=self.version,
             generation=self.generation,
+            commit_partition=self.plans[-1].commit_partition,
             last_number=0,
             rows_by_topic={},
             entry=entry,
         )
+
+    def mark_finished(self, decision: Decision) -> None:
+        topic = self.topic
+        records = to_records(decision, chunk_bytes_max=topic.chunk_bytes_max)
+        keys = tuple(key for key, _ in records)
+        topic.mark_finished(QueryState(decision=decision, keys=keys))
 
     def abort(self, *entries: Entry) -> None:
         """Abort as Spark does, with the results of these tasks and of a failed task."""

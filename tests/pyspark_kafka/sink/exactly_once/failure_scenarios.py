@@ -21,6 +21,7 @@ from pyspark_kafka.errors import (
 )
 from pyspark_kafka.kafka.transactions import EndTransaction
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
+from pyspark_kafka.sink.exactly_once.decisions import Decision
 from pyspark_kafka.sink.exactly_once.messages import AlreadyCommitted, Prepared
 from tests.pyspark_kafka.sink.exactly_once.fake_client import FakeClient
 from tests.pyspark_kafka.sink.exactly_once.query import SHORT, Query, flat
@@ -366,13 +367,18 @@ def a_supplement_keeps_the_surviving_rows(world: FakeWorld) -> None:
     third = query.restarted().begin(0)
     kinds = [type(third.task(n, rows)) for n, rows in enumerate(query.input[0])]
     assert kinds == [Prepared, AlreadyCommitted, AlreadyCommitted]
-    third.commit()
+    decisions: list[Decision] = []
+
+    def look() -> None:
+        with query.first.process("reader") as client:
+            topic = CommitTopic(client, query.first.options.commit_topic, query.first.sink_id)
+            decisions.append(topic.read().queries[query.first.query_id].decision)
+
+    with at("commit.mark.before", look):
+        third.commit()
     query.check()
-    with query.first.process("reader") as client:
-        topic = CommitTopic(client, query.first.options.commit_topic)
-        decision = topic.read(query.first.sink_id)[query.first.query_id].decision
-    assert sorted(entry.partition for entry in decision.entries) == [0, 1, 2]
-    assert decision.totals.row_count == 3
+    assert sorted(entry.partition for entry in decisions[0].entries) == [0, 1, 2]
+    assert decisions[0].totals.row_count == 3
     fourth = query.restarted().begin(0)
     kinds = [type(fourth.task(n, rows)) for n, rows in enumerate(query.input[0])]
     assert kinds == [AlreadyCommitted] * 3

@@ -107,7 +107,8 @@ class Schedule:
             self._world.cluster.holds_markers = not self._world.cluster.holds_markers
             self._world.cluster.write_markers()
         if self.random.random() < self._compactions and COMMIT_TOPIC in self._world.cluster.topics:
-            self._world.cluster.topic(COMMIT_TOPIC).logs[0].compact()
+            for log in self._world.cluster.topic(COMMIT_TOPIC).logs:
+                log.compact()
         if self.random.random() < self._kills:
             self.history.append("  killed")
             lane.is_killed = True
@@ -158,7 +159,7 @@ def _queries(random: Random, world: FakeWorld) -> list[Query]:
     """Return one query, or two that wrongly share an id, perhaps at the id's last epochs."""
     first = Query.of(world, MIDDLE, group_id="first")
     if random.random() < 0.2:
-        world.client("earlier").init_producer_id(first.first.sink_id, timeout_ms=30_000)
+        first.first.begin(0)
         world.cluster.exhaust(first.first.sink_id)
     if random.random() < 0.7:
         return [first]

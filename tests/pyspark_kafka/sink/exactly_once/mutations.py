@@ -32,7 +32,7 @@ from pyspark_kafka.sink.exactly_once import (
     task,
 )
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
-from pyspark_kafka.sink.exactly_once.decisions import Decision, QueryState
+from pyspark_kafka.sink.exactly_once.decisions import Decision, QueryState, SinkState, _StateReader
 from pyspark_kafka.sink.exactly_once.failpoint_client import FailpointClient
 from pyspark_kafka.sink.exactly_once.messages import Prepared, TaskMessage
 from pyspark_kafka.sink.exactly_once.planning import LastDecision
@@ -110,10 +110,10 @@ def reuse_ids_at_once(patch: Patch) -> None:
 def trust_a_stale_decision(patch: Patch) -> None:
     """Decisions are read once and then cached forever."""
     original = CommitTopic.read
-    known: dict[str, Mapping[str, QueryState]] = {}
+    known: dict[str, SinkState] = {}
 
-    def read(self: CommitTopic, sink_id: str) -> Mapping[str, QueryState]:
-        return known.setdefault(sink_id, original(self, sink_id))
+    def read(self: CommitTopic) -> SinkState:
+        return known.setdefault(self._sink_id, original(self))
 
     patch.setattr(CommitTopic, "read", read)
 
@@ -152,8 +152,8 @@ def abort_what_was_decided(patch: Patch) -> None:
     """abort() treats every failed batch as undecided."""
 
     class Nothing(CommitTopic):
-        def read(self, sink_id: str) -> Mapping[str, QueryState]:
-            return {}
+        def read(self) -> SinkState:
+            return SinkState(forgotten_number=0, queries={})
 
     patch.setattr(abort, "_is_owner", lambda *_: True)
     patch.setattr(abort, "_take_over", lambda _, __, owner: owner)
@@ -166,8 +166,17 @@ def sweep_without_looking_who_owns_x(patch: Patch) -> None:
 
 
 def let_a_late_mark_hide_a_newer_decision(patch: Patch) -> None:
-    """Any finished mark of a query counts for its last decision."""
-    patch.setattr(QueryState, "is_finished", property(lambda self: self.finished_number > 0))
+    """A finished record counts even if a newer decision exists."""
+    original = _StateReader._by_query
+
+    def by_query(self: Any, records: Any) -> Any:
+        found = original(self, records)
+        return {
+            query_id: {key: of_query[key] for key in of_query if key[1]} or of_query
+            for query_id, of_query in found.items()
+        }
+
+    patch.setattr(_StateReader, "_by_query", by_query)
 
 
 def read_the_commit_topic_only_to_its_lso(patch: Patch) -> None:
@@ -266,9 +275,9 @@ def sweep_nothing_after_committing(patch: Patch) -> None:
 def mark_before_rolling_forward(patch: Patch) -> None:
     original = commit._Batch.finish
 
-    def finish(self: Any, decision: Decision) -> None:
-        self._mark(decision)
-        original(self, decision)
+    def finish(self: Any, state: QueryState) -> None:
+        self._mark(state)
+        original(self, state)
 
     patch.setattr(commit._Batch, "finish", finish)
 
@@ -277,10 +286,10 @@ def fence_again_to_decide(patch: Patch) -> None:
     """Commit bumps the epoch itself, so that any caller becomes the owner."""
     original = commit._Batch.decide
 
-    def decide(self: Any, decision: Decision, *, before_ms: float) -> None:
+    def decide(self: Any, decision: Decision, *, before_ms: float) -> QueryState:
         owner = self.client.init_producer_id(self.options.transactional_id, timeout_ms=30_000)
         results = replace(self.results, owner=owner)
-        original(replace(self, results=results), decision, before_ms=before_ms)
+        return original(replace(self, results=results), decision, before_ms=before_ms)
 
     patch.setattr(commit._Batch, "decide", decide)
 

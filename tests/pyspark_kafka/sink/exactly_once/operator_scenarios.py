@@ -33,7 +33,7 @@ def report_of(world: World, sink_id: str) -> Report:
 
 def run_repair(world: World, sink_id: str, request: RepairRequest) -> list[str]:
     report, done = report_of(world, sink_id), list[str]()
-    check(report, request, names_topic=False)
+    check(report, request)
     with world.client("operator") as client:
         repair(client, report, request, done.append)
     return done
@@ -68,6 +68,7 @@ def damaged(world: FakeWorld) -> Run:
     run.write(0, [b"a"])
     run.begin(1).task(0, [b"b"])
     with world.client("somebody") as client:
-        topic = CommitTopic(client, COMMIT_TOPIC)
-        topic.write_plain([(key, b"?") for key in topic.keys(run.sink_id)[:1]])
+        topic = CommitTopic(client, COMMIT_TOPIC, run.sink_id)
+        (state,) = topic.read().queries.values()
+        topic.write_plain([(key, b"?") for key in state.keys])
     return run

@@ -28,9 +28,11 @@ import pyarrow as pa
 from pyspark_kafka.client.transactional_port import TransactionalClient
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.options.values import ClientOptions, ExactlyOnce, SinkOptions
+from pyspark_kafka.records.partitioning import partition_of_key
 from pyspark_kafka.sink.exactly_once import commit_log
 from pyspark_kafka.sink.exactly_once.abort import abort
 from pyspark_kafka.sink.exactly_once.commit import commit
+from pyspark_kafka.sink.exactly_once.commit_topic import PARTITIONS
 from pyspark_kafka.sink.exactly_once.failpoint_client import FailpointClient
 from pyspark_kafka.sink.exactly_once.messages import Task, TaskMessage
 from pyspark_kafka.sink.exactly_once.planning import Plan, plan
@@ -39,6 +41,14 @@ from pyspark_kafka.sink.exactly_once.steps import VARIABLE
 from pyspark_kafka.sink.exactly_once.task import write_task
 
 COMMIT_TOPIC = "__spark_commits"
+
+
+def neighbour_of(sink_id: str) -> str:
+    """Return another sink id whose records are in the same partition of the commit topic."""
+    same = partition_of_key(sink_id.encode(), PARTITIONS)
+    others = (f"{sink_id}-{n}" for n in count())
+    return next(one for one in others if partition_of_key(one.encode(), PARTITIONS) == same)
+
 
 Rows = Sequence[bytes]
 

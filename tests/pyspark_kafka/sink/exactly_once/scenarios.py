@@ -23,11 +23,20 @@ from pyspark_kafka.errors import (
 )
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
-from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB
+from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB, SinkState
 from pyspark_kafka.sink.exactly_once.messages import AlreadyCommitted, Empty
 from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets
 from tests.pyspark_kafka.sink.exactly_once.query import INPUT, MIDDLE, SHORT, Input, Query, flat
-from tests.pyspark_kafka.sink.exactly_once.runs import Batch, Killed, Rows, Run, World, at, kill
+from tests.pyspark_kafka.sink.exactly_once.runs import (
+    Batch,
+    Killed,
+    Rows,
+    Run,
+    World,
+    at,
+    kill,
+    neighbour_of,
+)
 
 # --- no failures ---
 
@@ -238,10 +247,12 @@ def a_late_task_of_an_old_run(world: World) -> None:
 def a_late_mark_of_an_old_decision(world: World) -> None:
     """An old driver marks its decision as finished long after a newer decision."""
     query = Query.of(world, MIDDLE)
-    query.first.write(0, *query.input[0])
     with query.first.process("late") as client:
-        topic = CommitTopic(client, query.first.options.commit_topic)
-        old = topic.read(query.first.sink_id)[query.first.query_id].decision
+        topic = CommitTopic(client, query.first.options.commit_topic, query.first.sink_id)
+        found: list[SinkState] = []
+        with at("commit.mark.before", lambda: found.append(topic.read())):
+            query.first.write(0, *query.input[0])
+        old = found[0].queries[query.first.query_id]
         with at("commit.roll_forward.before", kill), suppress(Killed):
             query.restarted().write(1, *query.input[1])
         topic.mark_finished(old)
@@ -438,8 +449,8 @@ def a_checkpoint_is_copied_and_run_twice(world: World) -> None:
 
 def another_query_holds_the_commit_topic(world: World) -> None:
     """The open transaction of another query in the commit topic does not hide later decisions."""
-    other = Run(world=world, topic=world.topic(), sink_id=world.name())
     query = Query.of(world, SHORT)
+    other = Run(world=world, topic=world.topic(), sink_id=neighbour_of(query.first.sink_id))
     stalled = other.begin(0)
     stalled.task(0, [b"other"])
 

@@ -53,21 +53,21 @@ def test_command_shows_the_state(fake_world: FakeWorld, capsys: pytest.CaptureFi
     assert call(run.sink_id) == 0
     out = capsys.readouterr().out.splitlines()
     assert [line.partition(": ")[0] for line in out] == [
-        f"owner id={run.sink_id} producer_id=1000 epoch=1 state=CompleteCommit",
+        f"owner id={run.sink_id} producer_id=1001 epoch=1 state=CompleteCommit",
         (
-            "decision query=query batch=0 number=1 state=unfinished rows=3 transactions=2 "
+            "decision query=query batch=0 number=1 state=unfinished rows=3 tasks=2 "
             "run=run-1 decided=1970-01-01T00:16:40Z"
         ),
         f"  prepared id={run.sink_id}/0/0/0-0 partition=0 rows=2",
         f"  prepared id={run.sink_id}/0/1/0-1 partition=1 rows=1",
         (
-            f"transaction id={run.sink_id}/0/0/0-0 state=Ongoing decided producer_id=1001 "
+            f"transaction id={run.sink_id}/0/0/0-0 state=Ongoing decided producer_id=1002 "
             "epoch=0 "
             "open_since=1970-01-01T00:16:40Z open_for=1m05s times_out_in=8m55s "
             f"partitions={run.topic}-0"
         ),
         (
-            f"transaction id={run.sink_id}/0/1/0-1 state=Ongoing decided producer_id=1002 "
+            f"transaction id={run.sink_id}/0/1/0-1 state=Ongoing decided producer_id=1003 "
             "epoch=0 "
             "open_since=1970-01-01T00:16:40Z open_for=1m05s times_out_in=8m55s "
             f"partitions={run.topic}-0"

@@ -62,13 +62,18 @@ def entry_of(batch: Batch, partition: int = 0) -> Prepared:
 def state_of(query: Query) -> QueryState:
     run = query.first
     with run.process("reader") as client:
-        return CommitTopic(client, run.options.commit_topic).read(run.sink_id)[run.query_id]
+        return (
+            CommitTopic(client, run.options.commit_topic, run.sink_id).read().queries[run.query_id]
+        )
 
 
 def is_decided(query: Query) -> bool:
     run = query.first
     with run.process("reader") as client:
-        return run.query_id in CommitTopic(client, run.options.commit_topic).read(run.sink_id)
+        return (
+            run.query_id
+            in CommitTopic(client, run.options.commit_topic, run.sink_id).read().queries
+        )
 
 
 # --- the decision ---
@@ -76,10 +81,12 @@ def is_decided(query: Query) -> bool:
 
 def test_decision_contains_the_batch(query: Query, world: FakeWorld) -> None:
     batch = prepared(query.first)
-    batch.commit(offsets=SourceOffsets(hash="h", offsets={}))
-    state = state_of(query)
-    decision = state.decision
-    assert state.is_finished
+    states: list[QueryState] = []
+    with at("commit.mark.before", lambda: states.append(state_of(query))):
+        batch.commit(offsets=SourceOffsets(hash="h", offsets={}))
+    decision = states[0].decision
+    finished = state_of(query)
+    assert (finished.is_finished, finished.decision) == (True, replace(decision, entries=()))
     assert decision.sink_id == query.first.sink_id
     assert (decision.number, decision.batch_id, decision.run) == (1, 0, "run-1")
     assert decision.offsets_hash == "h"

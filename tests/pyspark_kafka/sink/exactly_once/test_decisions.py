@@ -17,14 +17,17 @@ from pyspark_kafka.sink.exactly_once.decisions import (
     Entry,
     QueryState,
     RowTotals,
-    finished_record,
+    SinkState,
+    finishing_records,
     key_prefix,
-    query_states,
+    last_number_in,
+    registration,
+    sink_state,
     to_records,
     tombstones,
 )
 
-Records = list[tuple[bytes, bytes]]
+Records = list[tuple[bytes, bytes] | tuple[bytes, None]]
 
 LARGE = 100_000
 
@@ -58,9 +61,9 @@ def decision(number: int = 1, *, entries: int = 2, **changes: Any) -> Decision:
     return replace(one, **changes)
 
 
-def only(states: dict[str, QueryState]) -> QueryState:
-    (state,) = states.values()
-    return state
+def only(state: SinkState) -> QueryState:
+    (of_query,) = state.queries.values()
+    return of_query
 
 
 @pytest.mark.parametrize(
@@ -81,11 +84,18 @@ def test_decision_survives_serialisation(one: Decision, chunk_bytes_max: int) ->
     records = to_records(one, chunk_bytes_max=chunk_bytes_max)
     assert all(len(value) <= chunk_bytes_max for _, value in records)
     assert len({key for key, _ in records}) == len(records)
-    state = only(query_states("X", records))
-    assert state.decision == one
-    assert list(query_states("X", records)) == [one.query_id]
-    assert state.chunk_count == len(records)
-    assert not state.is_finished
+    state = sink_state("X", records)
+    keys = tuple(key for key, _ in records)
+    assert state.queries == {one.query_id: QueryState(decision=one, keys=keys)}
+    assert state.forgotten_number is None
+    finishing = finishing_records(only(state))
+    finished = sink_state("X", [*records, *finishing])
+    assert finished.queries == {
+        one.query_id: QueryState(
+            decision=replace(one, entries=()), is_finished=True, keys=(finishing[0][0],)
+        )
+    }
+    assert finished.obsolete == ()
 
 
 def test_serialisation_is_deterministic() -> None:
@@ -100,25 +110,6 @@ def test_serialisation_is_deterministic() -> None:
     assert to_records(one, chunk_bytes_max=300) == to_records(turned, chunk_bytes_max=300)
 
 
-def test_small_decision_after_a_large_one() -> None:
-    """Records of the large decision that the small one does not replace stay in the log."""
-    large, small = decision(1, entries=20), decision(2, entries=0)
-    before, after = to_records(large, chunk_bytes_max=500), to_records(small, chunk_bytes_max=500)
-    assert len(before) > len(after)
-    compacted = [*before[len(after) :], *after]
-    for records in ([*before, *after], compacted):
-        state = only(query_states("X", records))
-        assert state.decision == small
-        assert state.chunk_count == len(before)
-        assert query_states("X", [*records, *tombstones(state)]) == {}
-
-
-def test_large_decision_after_a_small_one() -> None:
-    small, large = decision(1, entries=0), decision(2, entries=20)
-    records = [each for one in (small, large) for each in to_records(one, chunk_bytes_max=500)]
-    assert only(query_states("X", records)).decision == large
-
-
 def test_queries_and_sinks_are_kept_apart() -> None:
     others = [
         decision(5, sink_id="X2", entries=0),
@@ -126,26 +117,24 @@ def test_queries_and_sinks_are_kept_apart() -> None:
         decision(7, sink_id="AX", entries=0),
     ]
     first, second = decision(1), decision(9, query_id="another")
-    records = [
+    records: Records = [
         record
         for one in (others[0], first, others[1], second, others[2])
         for record in to_records(one, chunk_bytes_max=400)
     ]
-    records.insert(3, finished_record(decision(1, sink_id="X2")))
-    records.insert(4, finished_record(second))
-    states = query_states("X", [*records, finished_record(decision(4, query_id="a third"))])
-    assert {query: state.decision for query, state in states.items()} == {
+    records += finished(1, sink_id="X2") + finished(8, query_id="another")
+    state = sink_state("X", records)
+    assert {query: each.decision for query, each in state.queries.items()} == {
         first.query_id: first,
         "another": second,
     }
-    assert not states[first.query_id].is_finished
-    assert not states["another"].is_finished  # the mark is before its decision
+    assert not any(each.is_finished for each in state.queries.values())
 
 
 @pytest.mark.parametrize("sink_id", ["X", "X2", "a.b"])
 def test_keys_begin_with_their_sink_id(sink_id: str) -> None:
     keys = [key for key, _ in to_records(decision(sink_id=sink_id, entries=0), chunk_bytes_max=200)]
-    keys.append(finished_record(decision(sink_id=sink_id))[0])
+    keys += [finished(1, sink_id=sink_id)[0][0], registration(sink_id)[0]]
     for key in keys:
         found = [
             other for other in ("X", "X2", "X.", "a", "a.b") if key.startswith(key_prefix(other))
@@ -162,77 +151,67 @@ def test_records_of_other_sinks_are_skipped() -> None:
         *to_records(decision(), chunk_bytes_max=LARGE),
         (b'["X"]', b"?"),
     ]
-    assert only(query_states("X", records)).decision == decision()
+    assert only(sink_state("X", records)).decision == decision()
 
 
-# --- finished marks ---
+# --- finished records and obsolete records ---
 
 
-def records_of(*numbers: int) -> Records:
-    return [
-        each for n in numbers for each in to_records(decision(n, entries=1), chunk_bytes_max=300)
-    ]
+def records_of(number: int, **changes: Any) -> list[tuple[bytes, bytes]]:
+    return to_records(decision(number, **{"entries": 1} | changes), chunk_bytes_max=300)
 
 
-def mark(number: int, **changes: Any) -> tuple[bytes, bytes]:
-    return finished_record(decision(number, **changes))
+def finished(number: int, **changes: Any) -> Records:
+    """Return the records that finish a decision."""
+    keys = tuple(key for key, _ in records_of(number, **changes))
+    one = decision(number, **{"entries": 1} | changes)
+    return finishing_records(QueryState(decision=one, keys=keys))
 
 
 @pytest.mark.parametrize(
-    ("records", "is_finished"),
+    ("records", "number", "is_finished"),
     [
-        (records_of(3), False),
-        ([*records_of(3), mark(3)], True),
-        ([*records_of(3), mark(2)], False),
-        ([*records_of(3), mark(3), mark(2)], True),
-        ([*records_of(3), mark(3), mark(3)], True),
-        ([*records_of(3), mark(3), *records_of(4)], False),
-        ([*records_of(3), mark(3), *records_of(4), mark(3)], False),
-        ([*records_of(3), mark(3), *records_of(4), mark(4)], True),
-        # After compaction the replaced records are gone.
-        ([mark(3), *records_of(4)], False),
-        # The mark is written before the state is removed, and lies before or after the removal in
-        # the log.
-        ([mark(9), *records_of(1)], False),
-        ([*records_of(1), mark(1, run="forgotten")], False),
-        ([*records_of(1), mark(1, run="forgotten"), mark(1)], True),
+        (records_of(3), 3, False),
+        ([*records_of(3), *finished(3)], 3, True),
+        ([*records_of(3), *finished(3), *finished(3)], 3, True),
+        ([*records_of(3), *finished(3), *records_of(4)], 4, False),
+        ([*records_of(3), *finished(3), *records_of(4), *finished(4)], 4, True),
+        # A process that was paused finishes its decision after a newer one.
+        ([*records_of(3), *records_of(4), *finished(3)], 4, False),
+        ([*records_of(3), *records_of(4), *finished(4), *finished(3)], 4, True),
+        # Only a part of the finishing records was written, or compaction removed superseded ones.
+        ([*records_of(3), finished(3)[0]], 3, True),
+        ([finished(3)[0], *records_of(4)], 4, False),
+        ([*records_of(3)[1:], finished(3)[0]], 3, True),
+        ([*records_of(3)[1:], *records_of(4)], 4, False),
     ],
 )
-def test_finished_mark_counts_for_the_decision_before_it(
-    records: Records, is_finished: bool
-) -> None:
-    assert only(query_states("X", records)).is_finished is is_finished
+def test_highest_number_is_the_state(records: Records, number: int, is_finished: bool) -> None:
+    state = sink_state("X", records)
+    assert only(state).decision.number == number
+    assert only(state).is_finished is is_finished
+    # Without the obsolete records the topic has the same state, in as few records as possible.
+    cleaned = sink_state("X", [*records, *tombstones(state.obsolete)])
+    assert cleaned == replace(state, obsolete=())
+    left = {
+        key for key, value in {**dict(records), **dict.fromkeys(state.obsolete)}.items() if value
+    }
+    assert left == set(only(state).keys)
 
 
-def test_finished_mark_between_chunks_counts() -> None:
-    """The order in the log counts, and a mark is written after all chunks of its decision."""
-    chunks = records_of(3)
-    assert len(chunks) > 1
-    assert only(query_states("X", [*chunks, mark(3)])).finished_number == 3
-
-
-def test_removed_finished_marks_do_not_count() -> None:
-    state = only(query_states("X", [*records_of(3), mark(3), (mark(3)[0], None)]))
-    assert not state.is_finished
-
-
-# --- removed state ---
-
-
-def test_tombstones_remove_all_records_of_a_query() -> None:
-    other = to_records(decision(query_id="other"), chunk_bytes_max=300)
-    mine = [*records_of(2), mark(2)]
-    state = query_states("X", [*mine, *other])[decision().query_id]
-    left = query_states("X", [*mine, *other, *tombstones(state)])
-    assert list(left) == ["other"]
-    again = query_states("X", [*mine, *other, *tombstones(state), *records_of(1)])
-    assert again[decision().query_id].decision.number == 1
-    assert not again[decision().query_id].is_finished
-
-
-def test_late_finished_mark_does_not_restore_a_removed_query() -> None:
-    state = only(query_states("X", records_of(2)))
-    assert query_states("X", [*records_of(2), *tombstones(state), mark(2)]) == {}
+def test_numbers_from_before_a_removal_are_ignored() -> None:
+    """A process that was paused before --forget writes its records after it."""
+    before: Records = [registration("X"), *records_of(7)]
+    keys = [key for key, _ in before]
+    assert last_number_in([*keys, b'["X",', b'["X","registered"]']) == 7
+    removal: Records = [*tombstones(keys[1:]), registration("X", forgotten_number=7)]
+    assert sink_state("X", [*before, *removal]) == SinkState(forgotten_number=7, queries={})
+    late = sink_state("X", [*before, *removal, *records_of(8), finished(7)[0]])
+    assert only(late).decision.number == 8
+    assert not only(late).is_finished
+    assert late.obsolete == (finished(7)[0][0],)
+    alone = sink_state("X", [*before, *removal, finished(7)[0]])
+    assert (alone.queries, alone.obsolete) == ({}, (finished(7)[0][0],))
 
 
 # --- damaged records ---
@@ -240,7 +219,7 @@ def test_late_finished_mark_does_not_restore_a_removed_query() -> None:
 
 def damaged(records: list[tuple[bytes | None, bytes | None]]) -> str:
     with pytest.raises(CommitTopicError) as caught:
-        query_states("X", records)
+        sink_state("X", records)
     assert caught.value.transactional_id == "X"
     assert "python -m pyspark_kafka transactions --id=X" in caught.value.advice
     return caught.value.what
@@ -264,10 +243,8 @@ def test_missing_chunk(lost: int) -> None:
 
 
 def test_chunk_of_another_decision() -> None:
-    before, after = records_of(1), records_of(2)
-    assert len(after) > 1
-    text = damaged([*before, *after[:-1]])
-    assert before[-1][0].decode() in text
+    (key, _), (_, value) = records_of(1)[0], records_of(2)[0]
+    assert key.decode() in damaged([(key, value), *records_of(1)[1:]])
 
 
 @pytest.mark.parametrize(
@@ -279,14 +256,18 @@ def test_damaged_chunk(value: bytes) -> None:
     assert key.decode() in text
 
 
-@pytest.mark.parametrize("kind", ["decision", "finished"])
+@pytest.mark.parametrize("kind", ["decision", "finished", "registered"])
 def test_newer_format(kind: str) -> None:
-    ((key, value),) = sound = to_records(decision(), chunk_bytes_max=LARGE)
-    if kind == "finished":
-        key, value = mark(1)
+    kinds = {
+        "decision": to_records(decision(), chunk_bytes_max=LARGE)[0],
+        "finished": finished(1)[0],
+        "registered": registration("X"),
+    }
+    key, value = kinds[kind]
+    assert value is not None
     newer = value.replace(b'"format":1', b'"format":2')
     assert newer != value
-    text = damaged([*sound, (key, newer)])
+    text = damaged([(key, newer)])
     assert "format 2" in text
     assert key.decode() in text
 
@@ -296,8 +277,10 @@ def test_newer_format(kind: str) -> None:
     [
         b'["X","query","verdict"]',
         b'["X","query","decision"]',
-        b'["X","query","decision",-1]',
-        b'["X",7,"finished"]',
+        b'["X","query","decision",1]',
+        b'["X","query","decision",1,-1]',
+        b'["X","query","finished"]',
+        b'["X",7,"finished",1]',
         b'["X","query"',
         b'["X",\xff]',
     ],

@@ -209,7 +209,7 @@ def check_forgetting(world: World) -> None:
     assert report_of(world, run.sink_id).decisions == ()
     run.successor().write(0, [b"new"])
     [decision] = report_of(world, run.sink_id).decisions
-    assert (decision.decision.number, decision.is_finished) == (1, True)
+    assert (decision.decision.number, decision.is_finished) == (2, True)
 
 
 def test_forgetting_commits_before_it_removes(world: FakeWorld) -> None:
@@ -288,27 +288,26 @@ def test_unconfirmed_removal_is_reported(world: FakeWorld) -> None:
 # --- refused repairs ---
 
 
-def test_repair_without_decisions_needs_the_commit_topic(world: FakeWorld) -> None:
-    """The decisions may be in another topic, which the operator has to name."""
-    run = run_of(world)
-    run.begin(0).task(0, [b"a"])
-    report = report_of(world, run.sink_id)
-    with pytest.raises(ExactlyOnceError, match="--commit-topic __spark_commits"):
-        check(report, RECOVER, names_topic=False)
-    check(report, RECOVER, names_topic=True)
-
-
-def test_repair_without_the_commit_topic_is_refused(world: FakeWorld) -> None:
+@pytest.mark.parametrize("is_recreated", [False, True])
+def test_repair_without_the_decisions_is_refused(world: FakeWorld, is_recreated: bool) -> None:
+    """The decisions may be in another topic, or the topic was deleted."""
     run = run_of(world)
     run.begin(0).task(0, [b"a"])
     del world.cluster.topics[COMMIT_TOPIC]
-    report = report_of(world, run.sink_id)
-    assert not report.has_commit_topic
-    with pytest.raises(ExactlyOnceError) as caught:
-        check(report, RECOVER, names_topic=True)
-    assert (caught.value.topic, caught.value.transactional_id) == (COMMIT_TOPIC, run.sink_id)
-    run_repair(world, run.sink_id, RepairRequest(accept_loss=True))
+    if is_recreated:
+        run_of(world).write(0, [b"b"])
+    for request in (RECOVER, FORGET, RepairRequest(accept_loss=True)):
+        with pytest.raises(ExactlyOnceError) as caught:
+            check(report_of(world, run.sink_id), request)
+        assert (caught.value.topic, caught.value.transactional_id) == (COMMIT_TOPIC, run.sink_id)
+        assert f"--commit-topic {COMMIT_TOPIC} --forget --accept-loss" in caught.value.advice
+    if is_recreated:
+        with pytest.raises(CommitTopicError):
+            run.successor().begin(0)
+    run_repair(world, run.sink_id, RepairRequest(forget=True, accept_loss=True))
     assert report_of(world, run.sink_id).open_transactions == ()
+    run.successor().write(0, [b"c"])
+    assert world.committed(run.topic) == [b"c"]
 
 
 def test_repair_with_damaged_decisions_is_refused(world: FakeWorld) -> None:
@@ -318,7 +317,7 @@ def test_repair_with_damaged_decisions_is_refused(world: FakeWorld) -> None:
     assert "decision UNREADABLE " in "\n".join(lines(report))
     for request in (RECOVER, FORGET, RepairRequest(accept_loss=True)):
         with pytest.raises(ExactlyOnceError, match=re.escape(report.damage.what)):
-            check(report, request, names_topic=True)
+            check(report, request)
 
 
 def test_damaged_decisions_can_be_removed(world: FakeWorld) -> None:
@@ -410,7 +409,7 @@ def test_growing_transaction_is_a_sign_of_life(world: FakeWorld) -> None:
             producer = client.transactional_producer(
                 task.entry.transactional_id, task.entry.producer, task.entry.version
             )
-            producer.send(CommitTopic(client, run.topic).rows([(b"k", b"v")]))
+            producer.send(CommitTopic(client, run.topic, "X", partition=0).rows([(b"k", b"v")]))
 
     assert signs(world, run, meanwhile=grows)
 

@@ -28,8 +28,8 @@ OUT = "out"
 OUT_0 = TopicPartition(OUT, 0)
 
 
-def roll(driver: Driver, *entries: Entry, finished: int = 0) -> list[int]:
-    state = QueryState(decision=driver.decision(5, *entries), finished_number=finished)
+def roll(driver: Driver, *entries: Entry, is_finished: bool = False) -> list[int]:
+    state = QueryState(decision=driver.decision(5, *entries), is_finished=is_finished)
     return [entry.partition for entry in roll_forward(driver.client, state, pause=lambda _: None)]
 
 
@@ -149,7 +149,7 @@ def test_empty_decision_sends_no_request(client: FakeClient) -> None:
 def test_finished_decision_sends_no_request(driver: Driver, client: FakeClient) -> None:
     entry = driver.prepare(0, OUT, "a")
     before = len(client.asked())
-    assert roll(driver, entry, finished=1) == []
+    assert roll(driver, entry, is_finished=True) == []
     assert len(client.asked()) == before
 
 

@@ -92,7 +92,14 @@ class Attempt:
         version = self.cluster.transaction_version
         return write_task(
             self.batches,
-            plan=Plan(owner=self.owner, version=version, generation=9, last=self.last),
+            plan=Plan(
+                owner=self.owner,
+                version=version,
+                generation=9,
+                commit_partition=0,
+                forgotten_number=0,
+                last=self.last,
+            ),
             task=self.task,
             options=SinkOptions(
                 client=options("none:1"), topic=self.topic, exactly_once=self.options

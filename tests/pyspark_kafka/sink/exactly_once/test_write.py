@@ -65,6 +65,7 @@ def message(**changes: Any) -> TaskMessage:
         owner=OWNER,
         version=2,
         generation=3,
+        commit_partition=0,
         last_number=0,
         rows_by_topic={},
     )
@@ -108,7 +109,9 @@ class Steps:
         self.single_jobs.append(is_single_job)
         self.planned.append(options)
         self._fail()
-        return Plan(owner=OWNER, version=2, generation=3, last={})
+        return Plan(
+            owner=OWNER, version=2, generation=3, commit_partition=0, forgotten_number=0, last={}
+        )
 
     def write_task(
         self, batches: Any, *, plan: Plan, task: Task, options: SinkOptions, client: Any
@@ -242,7 +245,10 @@ def test_streaming_task_reads_sparks_properties(protocol: Steps, in_task: InTask
     )
     assert answer.rows_by_topic == {"t": 3}
     ((found, plan, _client),) = protocol.tasks
-    assert (found, plan) == (expected, Plan(owner=OWNER, version=2, generation=3, last={}))
+    assert (found, plan) == (
+        expected,
+        Plan(owner=OWNER, version=2, generation=3, commit_partition=0, forgotten_number=0, last={}),
+    )
 
 
 @pytest.mark.parametrize(
@@ -390,7 +396,14 @@ def test_counted_rows_are_not_new_rows() -> None:
     counted = AlreadyCommitted(
         **{
             name: getattr(message(), name)
-            for name in ("task", "owner", "version", "generation", "last_number")
+            for name in (
+                "task",
+                "owner",
+                "version",
+                "generation",
+                "commit_partition",
+                "last_number",
+            )
         },
         rows_by_topic={"t": 5},
         decision_number=1,
