@@ -42,7 +42,7 @@ export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup python java demo test test-all test-kafka test-pysparks bench bench-quick sim \
+.PHONY: help setup python java demo test test-all test-kafka test-pysparks bench bench-quick sim sim-sink \
         failpoints chaos docs check lint format lock clean
 
 help: ## show this list
@@ -119,6 +119,9 @@ SEEDS := 0:2000
 
 sim: $(VENV)/.ready ## a simulated cluster under faults: SEED=n replays one, SEEDS=0:2000 runs many
 	@$(BIN)/python -m integration.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+sim-sink: $(VENV)/.ready ## the exactly-once sink on a simulated cluster under faults: SEED=n, SEEDS=0:2000
+	@$(BIN)/python -m integration.simulation --sink $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 BACKEND := reference-processes
 

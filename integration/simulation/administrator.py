@@ -38,6 +38,19 @@ class Administrator:
                 self.made[name] = None
             yield Pause(ms=50)
 
+    def upgrade(self, feature: str, level: int, *, at_ms: int) -> None:
+        """Set the level of a feature at a virtual time. Retry until the request succeeds."""
+        self._client.spawn(self._upgrade(feature, level), after_ms=at_ms - self._client.now_ms)
+
+    def _upgrade(self, feature: str, level: int) -> Script:
+        update = {"feature": feature, "max_version_level": level, "upgrade_type": 1}
+        wanted = request("update_features", feature_updates=[update], timeout=1_000)
+        while True:
+            response = yield Call(broker_id=self._client.any_broker(), request=wanted)
+            if response is not None and response.error_code is ErrorCode.none:
+                return
+            yield Pause(ms=50)
+
     def move_leader(
         self,
         partition: TopicPartition,

@@ -36,6 +36,7 @@ _VERSIONS: Final[Mapping[str, int]] = MappingProxyType(
         "produce": 9,
         "sync_group": 4,
         "txn_offset_commit": 3,
+        "update_features": 1,
     }
 )
 _VERSIONS_V2: Final[Mapping[str, int]] = MappingProxyType(

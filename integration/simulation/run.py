@@ -140,7 +140,7 @@ class _Run:
     def outcome(self) -> Outcome:
         """Run to the end or to the first violation, and return the outcome."""
         violation = None
-        with _quiet_logs():
+        with quiet_logs():
             try:
                 self._go()
             except (InvariantViolationError, EndlessLoopError, UnexplainedFailureError) as found:
@@ -324,9 +324,9 @@ class _Run:
 
 
 @contextmanager
-def _quiet_logs() -> Iterator[None]:
-    """Suppress the logs of nodes, because injected faults cause many errors."""
-    logger = logging.getLogger("broker_ref")
+def quiet_logs(name: str = "broker_ref") -> Iterator[None]:
+    """Suppress the logs of nodes or clients, because injected faults cause many errors."""
+    logger = logging.getLogger(name)
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
     try:

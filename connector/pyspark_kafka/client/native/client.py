@@ -177,9 +177,11 @@ class NativeClient(NativeReadClient):
     producers: ProducerPool
 
     @classmethod
-    def with_producers(cls, settings: NativeSettings, producing: ProducerSettings) -> Self:
+    def with_producers(
+        cls, settings: NativeSettings, producing: ProducerSettings, clock: Clock | None = None
+    ) -> Self:
         """Create a client. It connects when it sends the first request."""
-        reads = NativeReadClient.of(settings)
+        reads = NativeReadClient.of(settings, clock)
         return cls(
             router=reads.router,
             queries=reads.queries,

@@ -1,0 +1,163 @@
+"""Simulated processes, which run blocking code in virtual time.
+
+Each process is a thread, but only one thread runs at a time: the event queue resumes a process and
+waits until the process blocks again. A process blocks only in `sleep` and `wait_for`. Invariant: a
+run depends only on its event queue, because no two threads ever run at the same time.
+
+A killed process runs no further code of its own: every blocking call raises `KilledError`, and
+`is_killed` stops the transports. A stalled process stays where it is, as after SIGSTOP.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from integration.simulation.event_queue import EventQueue
+
+_ENDED: Final = 30.0
+"""The limit in real seconds for a thread to end. Only a bug exceeds it."""
+
+
+class KilledError(BaseException):
+    """The process was killed."""
+
+
+class SimulatedProcess:
+    """A process that runs `main`, and then calls `on_end` in the event queue.
+
+    `owner` identifies the long-lived Python process whose caches this process uses. `result` is the
+    value that `main` returned, and `error` is the exception that it raised.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        main: Callable[[], object],
+        *,
+        owner: str,
+        event_queue: EventQueue,
+        skew_ms: int = 0,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name = name
+        self.owner = owner
+        self.skew_ms = skew_ms
+        self.is_killed = False
+        self.is_ended = False
+        self.result: object = None
+        self.error: BaseException | None = None
+        self._main = main
+        self._event_queue = event_queue
+        self._on_end = on_end
+        self._stalled_until_ms = 0
+        self._turn = threading.Semaphore(0)
+        self._has_blocked = threading.Semaphore(0)
+        self._wakes = 0
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+        event_queue.after(0, self._resumption())
+
+    # --- called by the process itself ---
+
+    def sleep(self, seconds: float) -> None:
+        """Block for a virtual time."""
+        self._check()
+        self._event_queue.after(_milliseconds(seconds), self._resumption())
+        self._block()
+
+    def wait_for(self, is_ready: Callable[[], bool], timeout_s: float) -> bool:
+        """Block until `is_ready()`, which is checked after each `wake`, or until the timeout."""
+        self._check()
+        until_ms = self._event_queue.now_ms + _milliseconds(timeout_s)
+        while not is_ready():
+            if self._event_queue.now_ms >= until_ms:
+                return False
+            self._event_queue.at(until_ms, self._resumption())
+            self._block()
+        return True
+
+    def pause(self, ms: int) -> None:
+        """Stall at this point."""
+        self.stall(ms)
+        self.sleep(0)
+
+    # --- called by the event queue or by other processes ---
+
+    def wake(self) -> None:
+        """Let `wait_for` check its condition again."""
+        self._event_queue.after(0, self._resumption())
+
+    def kill(self) -> None:
+        """Kill the process at the point where it blocks."""
+        if not self.is_ended and not self.is_killed:
+            self.is_killed = True
+            self._stalled_until_ms = 0
+            self.wake()
+
+    def stall(self, ms: int) -> None:
+        """Stop the process for a time. It keeps its connections."""
+        self._stalled_until_ms = max(self._stalled_until_ms, self._event_queue.now_ms + ms)
+
+    def _resumption(self) -> Callable[[], None]:
+        """Return an event that resumes the process, unless it was resumed before."""
+        wakes = self._wakes
+        return lambda: self._resume() if wakes == self._wakes else None
+
+    def _resume(self) -> None:
+        if self.is_ended:
+            return
+        if self._event_queue.now_ms < self._stalled_until_ms:
+            self._event_queue.at(self._stalled_until_ms, self._resumption())
+            return
+        self._wakes += 1
+        _set_current(self)
+        self._turn.release()
+        assert self._has_blocked.acquire(timeout=_ENDED), f"{self.name} does not block"
+        _set_current(None)
+        if self._has_returned():
+            self._thread.join(_ENDED)
+            self._on_end()
+
+    def _has_returned(self) -> bool:
+        """Return whether `main` has returned or raised an exception."""
+        return self.is_ended
+
+    def _block(self) -> None:
+        self._has_blocked.release()
+        self._turn.acquire()
+        self._check()
+
+    def _check(self) -> None:
+        if self.is_killed:
+            raise KilledError
+
+    def _run(self) -> None:
+        self._turn.acquire()
+        try:
+            self._check()
+            self.result = self._main()
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.is_ended = True
+            self._has_blocked.release()
+
+
+def _milliseconds(seconds: float) -> int:
+    """Round up, because a wait that takes no time would never reach its deadline."""
+    return max(0, math.ceil(seconds * 1_000))
+
+
+_current: list[SimulatedProcess | None] = [None]
+
+
+def _set_current(process: SimulatedProcess | None) -> None:
+    _current[0] = process
+
+
+def current() -> SimulatedProcess | None:
+    """Return the process that is running, or None in the event queue and outside simulations."""
+    return _current[0]
