@@ -115,6 +115,11 @@ class ReplicaManager:
                 self._add(partition, now_ms)
         self._schedule_periodic_tasks()
 
+    @property
+    def has_offline_partitions(self) -> bool:
+        """Whether logs of this broker could not be created or used since it was started."""
+        return bool(self._offline)
+
     def partition(self, topic: str, partition: int) -> Partition:
         """Return the replica of a partition.
 

@@ -54,6 +54,7 @@ COMPLETE_LIMIT_MS: Final = 120_000
 _KILLS_END_MS: Final = 25_000
 _STARTS_MAX: Final = 10
 """The number of drivers that may fail after all faults are repaired. Usually none does."""
+_BROKER_START_MS: Final = 2_000
 _FOCUSED_CHANCE: Final = 0.25
 _INTERVAL_MS: Final = 250
 _CLIENT_SETTINGS: Final = {
@@ -107,6 +108,7 @@ class _SinkRun:
         self.trace: list[str] = []
         self.failpoints = self.kills = 0
         self._is_calm = self._is_over = False
+        self._violations: list[str] = []
         self._processes: list[SimulatedProcess] = []
         self._random = Random(f"processes {plan.seed}")
         self._event_queue = EventQueue()
@@ -188,6 +190,7 @@ class _SinkRun:
         self._query.start()
         self._event_queue.run_until(START_MS + FAULTS_END_MS)
         self._faults.repair()
+        self._restart_brokers_with_offline_partitions()
         while self._event_queue.elapsed_ms < _KILLS_END_MS and not self._query.is_complete:
             self._event_queue.run_until(self._event_queue.now_ms + _INTERVAL_MS)
             self._faults.restart_failed()
@@ -203,6 +206,19 @@ class _SinkRun:
             "the last driver hangs",
         )
         self._check()
+
+    def _restart_brokers_with_offline_partitions(self) -> None:
+        """Restart brokers that could not create a log while their disk was full, one by one."""
+        for broker_id in BROKERS:
+            node = self.cluster.broker(broker_id)
+            if (
+                node is not None
+                and node.broker is not None
+                and node.broker.replicas.has_offline_partitions
+            ):
+                self.cluster.kill(host_of(broker_id))
+                self._faults.restart_failed()
+                self._event_queue.run_until(self._event_queue.now_ms + _BROKER_START_MS)
 
     def _await(self, is_reached: Callable[[], bool], otherwise: str) -> None:
         limit_ms = self._event_queue.now_ms + COMPLETE_LIMIT_MS
@@ -269,6 +285,14 @@ class _SinkRun:
 
     def later(self, delay_ms: int, act: Callable[[], None]) -> None:
         self._event_queue.after(delay_ms, lambda: None if self._is_over else act())
+
+    def violate(self, what: str) -> None:
+        if not self._violations:
+            self._event_queue.after(0, self._raise_violation)
+        self._violations.append(what)
+
+    def _raise_violation(self) -> None:
+        raise InvariantViolationError(self._violations[0])
 
     def note(self, line: str) -> None:
         self.trace.append(f"{self._event_queue.elapsed_ms:6d} ms  {line}")

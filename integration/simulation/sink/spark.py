@@ -68,6 +68,9 @@ class Machines(Protocol):
     def later(self, delay_ms: int, act: Callable[[], None]) -> None:
         """Run an action of the operator after a delay."""
 
+    def violate(self, what: str) -> None:
+        """Report the violation of an invariant."""
+
     def note(self, line: str) -> None:
         """Add a line to the trace."""
 
@@ -166,7 +169,7 @@ class Driver:
 
     def _run(self, batch_id: int) -> None:
         options = self._query.options
-        planned = self._in_worker("plan", lambda client: plan(client, options))
+        planned = self._in_worker("plan", self._plan)
         task_count = len(self._query.workload.batches[batch_id])
         job = _Job(self, self._query, planned, batch_id)
         try:
@@ -187,6 +190,18 @@ class Driver:
             messages = [job.messages.get(partition) for partition in range(task_count)]
             self._in_worker("abort", lambda client: abort(client, options, messages))
             raise
+
+    def _plan(self, client: TransactionalClient) -> Plan:
+        """Plan a micro-batch. The group's offset must be the offset of a decision."""
+        offset = None
+        if self._query.workload.commits_offsets:
+            offset = client.committed_offsets(GROUP_ID, [SOURCE])[SOURCE]
+        planned = plan(client, self._query.options)
+        last = planned.last.get(QUERY_ID)
+        decided = 0 if last is None or last.batch_id is None else last.batch_id + 1
+        if (offset or 0) > decided:
+            self._machines.violate(f"group offset {offset}, but {decided} batches are decided")
+        return planned
 
     def _in_worker(self, what: str, act: Callable[[TransactionalClient], Any]) -> Any:
         """Run a function of the sink in a Python worker, and wait for its result."""

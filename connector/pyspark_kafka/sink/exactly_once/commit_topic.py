@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import accumulate
 from typing import ClassVar, Final
@@ -315,7 +316,10 @@ class CommitTopic:
         """
         found = read_commit_log(self._client, self.partition, key_prefix(self._sink_id))
         keys = {key for batch in found.decided for key, _ in batch.records if key is not None}
-        new = registration(self._sink_id, forgotten_number=last_number_in(keys))
+        last_number = last_number_in(keys)
+        with suppress(CommitTopicError):
+            last_number = max(last_number, self._state().forgotten_number or 0)
+        new = registration(self._sink_id, forgotten_number=last_number)
         return [*tombstones(sorted(keys - {new[0]})), new]
 
     # --- write ---

@@ -181,7 +181,7 @@ def test_damaged_records_can_be_removed(fake: FakeCluster, client: FakeClient) -
         topic.read()
     topic.write_plain(topic.removal())
     assert topic.read() == SinkState(forgotten_number=4, queries={})
-    assert topic.removal() == [registration("X", forgotten_number=0)]
+    assert topic.removal() == [registration("X", forgotten_number=4)]
 
 
 def test_chunk_fits_into_the_smallest_allowed_message(
