@@ -12,6 +12,8 @@ PIP    := $(BIN)/pip $(QUIETLY)
 OTHER_PYSPARKS := 4.0.5 4.1.4 4.2.1
 IMPLEMENTATION_WITH_4.1.4 := PYSPARK_KAFKA_RECORDS=pure
 ENGINE_WITH_4.2.1 := --engine=librdkafka
+# Transactions have version 1 in 3.9. `KAFKA_VERSION` selects the version for any test.
+OTHER_KAFKAS := 3.9.1 4.0.0
 # Brokers fail, or a driver is killed and starts again: `make test-all` runs these on Apache Kafka.
 ONLY_ON_KAFKA := spark/test_cluster_faults.py spark/test_driver_kill.py
 # Options and checkpoints do not depend on the cluster. Kafka's own tools work on Kafka: run these
@@ -42,7 +44,8 @@ export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup python java demo test test-all test-kafka test-pysparks bench bench-quick sim sim-sink \
+.PHONY: help setup python java demo test test-all test-kafka test-kafkas test-pysparks bench bench-quick \
+  sim sim-sink \
         failpoints chaos docs check lint format lock clean
 
 help: ## show this list
@@ -93,12 +96,20 @@ test: java $(VENV)/.ready ## the tests on the reference broker (about 9 minutes 
 test-all: java lint docs ## every test: also kills at random, Apache Kafka, every PySpark (less than an hour)
 	$(call fast_spark)
 	$(BIN)/pytest $(AT_ONCE) -n 3 -m "not by_hand" $(ONLY_ON_KAFKA:%=--ignore=tests/%)
-	$(MAKE) --no-print-directory test-kafka test-pysparks
+	$(MAKE) --no-print-directory test-kafka test-kafkas test-pysparks
 
 test-kafka: java $(VENV)/.ready ## what tests state about Kafka, on Apache Kafka itself
 	$(call fast_spark)
 	$(BIN)/pytest $(AT_ONCE) -m "not full or kafka_only" --cluster=kafka $(NOT_ON_KAFKA:%=--ignore=tests/%) \
 	  tests/conformance tests/failpoints/test_matrix.py tests/integration tests/pyspark_kafka tests/spark
+
+test-kafkas: $(OTHER_KAFKAS:%=test-kafka-%) ## the exactly-once sink on other versions of Apache Kafka
+
+test-kafka-%: java $(VENV)/.ready
+	@echo "== Apache Kafka $* =="
+	@KAFKA_VERSION=$* $(BIN)/pytest $(AT_ONCE) -n 2 -m "not full" --cluster=kafka \
+	  tests/pyspark_kafka/sink/exactly_once \
+	  tests/failpoints/test_matrix.py::test_a_sample_of_kills_and_stalls_passes
 
 test-pysparks: $(OTHER_PYSPARKS:%=test-pyspark-%) ## the Spark tests on the other PySpark versions
 

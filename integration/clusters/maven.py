@@ -23,7 +23,8 @@ from xml.sax.saxutils import escape
 from integration.clusters.base import ClusterUnavailableError
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache"
-KAFKA_VERSION = "4.3.0"
+KAFKA_VERSION = os.environ.get("KAFKA_VERSION", "4.3.0")
+"""The version of Apache Kafka that tests and benchmarks run. The variable selects another one."""
 RESOLVE_TIMEOUT_S = 600
 
 

@@ -597,7 +597,12 @@ def test_planning_while_coordinators_and_leaders_move(
     sink_id, commit_topic = unique_name(), unique_name()
     for number, gone in enumerate(cluster.broker_ids, start=1):
         with world.client("old") as client:
-            old = Driver(client=client, sink_id=sink_id, commit_topic=commit_topic)
+            old = Driver(
+                client=client,
+                sink_id=sink_id,
+                commit_topic=commit_topic,
+                version=client.transaction_version(),
+            )
             old.plan()
             entries = [
                 old.prepare(n, name, f"{number}-{n}", slot=number, to=(n,)) for n in range(3)
