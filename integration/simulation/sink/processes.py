@@ -113,10 +113,8 @@ class SimulatedProcess:
             self._event_queue.at(self._stalled_until_ms, self._resumption())
             return
         self._wakes += 1
-        _set_current(self)
         self._turn.release()
         assert self._has_blocked.acquire(timeout=_ENDED), f"{self.name} does not block"
-        _set_current(None)
         if self._has_returned():
             self._thread.join(_ENDED)
             self._on_end()
@@ -135,6 +133,7 @@ class SimulatedProcess:
             raise KilledError
 
     def _run(self) -> None:
+        _of_thread.process = self
         self._turn.acquire()
         try:
             self._check()
@@ -151,13 +150,9 @@ def _milliseconds(seconds: float) -> int:
     return max(0, math.ceil(seconds * 1_000))
 
 
-_current: list[SimulatedProcess | None] = [None]
-
-
-def _set_current(process: SimulatedProcess | None) -> None:
-    _current[0] = process
+_of_thread = threading.local()
 
 
 def current() -> SimulatedProcess | None:
-    """Return the process that is running, or None in the event queue and outside simulations."""
-    return _current[0]
+    """Return the process of this thread, or None in the event queue and outside simulations."""
+    return getattr(_of_thread, "process", None)

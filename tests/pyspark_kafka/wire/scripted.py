@@ -12,7 +12,7 @@ import io
 import socket
 import struct
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -41,6 +41,15 @@ ALL_VERSIONS: Mapping[int, tuple[int, int]] = {
     65: (0, 0),
     66: (0, 2),
 }
+
+
+@contextlib.contextmanager
+def refusing_address() -> Iterator[str]:
+    """Yield an address that refuses connections. Its port is held, so that nobody else gets it."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        host, port = bound.getsockname()
+        yield f"{host}:{port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,13 @@ from pyspark_kafka.wire.metadata import Broker
 from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.router import ApiError, Router
 from pyspark_kafka.wire.transport import Address, TransportError, connect
-from tests.pyspark_kafka.wire.scripted import ALL_VERSIONS, Peer, ScriptedBroker, ScriptedResponses
+from tests.pyspark_kafka.wire.scripted import (
+    ALL_VERSIONS,
+    Peer,
+    ScriptedBroker,
+    ScriptedResponses,
+    refusing_address,
+)
 
 T0 = TopicPartition("t", 0)
 LONG_S = 20.0
@@ -54,9 +60,9 @@ def cluster(
 
 
 @pytest.fixture
-def dead() -> str:
-    with ScriptedBroker(Peer.hang) as broker:
-        return broker.address
+def dead() -> Iterator[str]:
+    with refusing_address() as address:
+        yield address
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -65,6 +65,7 @@ from tests.pyspark_kafka.wire.scripted import (
     ScriptedBroker,
     ScriptedResponses,
     frame,
+    refusing_address,
 )
 from tests.pyspark_kafka.wire.test_router import router, soon
 
@@ -555,6 +556,6 @@ def test_coordinators_are_looked_up_again_after_errors_of_offsets() -> None:
 
 
 @pytest.fixture
-def dead() -> str:
-    with ScriptedBroker(Peer.hang) as broker:
-        return broker.address
+def dead() -> Iterator[str]:
+    with refusing_address() as address:
+        yield address
