@@ -220,12 +220,22 @@ class Found:
 _DUPLICATES = "duplicate rows"
 _LOST = "lost rows"
 _STUCK = "stuck readers"
-_ENDLESS = "the query does not complete"
+_OFFSET = "group offset"
 
 FOUND: tuple[Found, ...] = (
-    Found(mutation=mutations.decide_twice, seed=12, violation=_DUPLICATES),
+    Found(mutation=mutations.decide_twice, seed=3, violation=_DUPLICATES),
     Found(mutation=mutations.commit_before_prepare, seed=0, violation=_DUPLICATES),
     Found(mutation=mutations.forget_roll_forward, seed=17, violation=_LOST),
+    Found(mutation=mutations.mark_before_rolling_forward, seed=5, violation=_LOST),
+    Found(mutation=mutations.trust_a_stale_decision, seed=1, violation=_OFFSET),
+    Found(mutation=mutations.offsets_outside_the_transaction, seed=7, violation=_OFFSET),
+    Found(mutation=mutations.sweep_nothing_when_planning, seed=11, violation=_STUCK),
+    Found(mutation=never_read_the_commit_log_again, seed=1, violation=_OFFSET),
+    Found(mutation=number_every_decision_alike, seed=12, violation=_OFFSET),
+    Found(mutation=prefer_the_lowest_number, seed=12, violation=_OFFSET),
+    Found(mutation=delete_the_current_records, seed=3, violation=_OFFSET),
+    Found(mutation=write_what_was_decided_after_a_restart, seed=1, violation=_OFFSET),
+    Found(mutation=prepare_a_part_of_the_rows, seed=0, violation=_LOST),
 )
 
 CANDIDATES: tuple[Callable[[Patch], None], ...] = (
