@@ -45,6 +45,8 @@ AT_LEAST_ONCE: Final = "ours, at least once"
 PLAINTEXT: Final = "ours, without security"
 
 GROWTH_LIMIT_MIB: Final = 256
+MANY_TASKS: Final = 200
+"""Spark's default for `spark.sql.shuffle.partitions`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,6 +303,18 @@ _WRITES: Final = (
         records=3_000_000,
         quick_records=1_000_000,
     ),
+    Case(
+        name="write-200-tasks",
+        title="Batch write exactly once, 200 tasks, 100-byte values",
+        ours=BatchWrite(connector=OWN, value_bytes=100, exactly_once=True, tasks=MANY_TASKS),
+        peers={AT_LEAST_ONCE: BatchWrite(connector=OWN, value_bytes=100, tasks=MANY_TASKS)},
+        comparisons=(
+            Comparison(peer=AT_LEAST_ONCE, target=0.9),
+            _cpu(AT_LEAST_ONCE, None),
+        ),
+        records=3_000_000,
+        rounds=5,
+    ),
 )
 
 _STREAMS: Final = (
@@ -341,6 +355,18 @@ _STREAMS: Final = (
         ),
         records=300,
         quick_records=60,
+        rounds=5,
+        takes_records=False,
+    ),
+    Case(
+        name="micro-batch-200-tasks",
+        title="A micro-batch of 200 tasks with one row each, Kafka to Kafka, exactly once",
+        ours=MicroBatches(connector=OWN, exactly_once=True, rows=MANY_TASKS, tasks=MANY_TASKS),
+        peers={AT_LEAST_ONCE: MicroBatches(connector=OWN, rows=MANY_TASKS, tasks=MANY_TASKS)},
+        comparisons=(
+            Comparison(peer=AT_LEAST_ONCE, target=1.3, quantity=BATCH_SECONDS, at_most=True),
+        ),
+        records=1_000,
         rounds=5,
         takes_records=False,
     ),

@@ -50,9 +50,9 @@ ROUNDS_OF_LARGE: Final = 3
 LARGE: Final = 10_000
 COMMIT_TOPIC: Final = "commits"
 
-_WARM_UP: Final = 2
-_TASKS_OF_WARM_UP: Final = 32
-"""The minimum number of tasks of a micro-batch that opens the connections to all brokers."""
+_WARM_UP: Final = 3
+_TASKS_OF_WARM_UP: Final = 100
+"""The number of tasks of a micro-batch that opens the connections to all brokers."""
 _PARTITIONS: Final = 3
 _TRANSACTION_TIMEOUT_MS: Final = 900_000
 _ROW: Final = pa.record_batch({"value": pa.array([b"x" * 100], pa.binary())})
@@ -106,17 +106,16 @@ class _MicroBatch:
     planning: _Phase
     tasks: _Phase
     commit: _Phase
+    decision_bytes: int
 
 
 def measure(cluster: Cluster, tasks: int, *, rounds: int) -> Costs:
     """Run micro-batches of `tasks` tasks under a new sink id and return their costs."""
     with _sent_requests() as sent, _Sink(cluster, f"costs-{tasks}", sent) as sink:
         for _ in range(_WARM_UP):
-            sink.micro_batch(max(tasks, _TASKS_OF_WARM_UP))
-        end_offset = sink.end_offset()
+            sink.micro_batch(_TASKS_OF_WARM_UP)
         found = [sink.micro_batch(tasks) for _ in range(rounds)]
-        records = sink.records(end_offset)
-        kept = sink.records(0, is_transactional=None)
+        kept_bytes = sink.kept_bytes()
         empty = sink.micro_batch(tasks, is_empty=True)
     return Costs(
         tasks=tasks,
@@ -126,8 +125,8 @@ def measure(cluster: Cluster, tasks: int, *, rounds: int) -> Costs:
         empty_task_requests=empty.tasks.requests,
         commit_requests=_medians([one.commit.requests for one in found]),
         commit_ms=statistics.median(one.commit.taken_ms for one in found),
-        decision_bytes=sum(map(_size, records)) // rounds,
-        kept_bytes=sum(map(_size, _compacted(kept))),
+        decision_bytes=statistics.median_low(one.decision_bytes for one in found),
+        kept_bytes=kept_bytes,
     )
 
 
@@ -212,15 +211,27 @@ class _Sink:
         results, writing = self._measure(lambda: [*self._threads.map(work, range(WORKERS))])
         messages = [message for found in results for message in found]
         messages.sort(key=lambda message: message.task.partition)
+        start_offset = self._end_offset()
         _, committing = self._measure(
             lambda: commit(self._committer, self._exactly_once, messages, offsets=None)
         )
+        # Only decisions are written in transactions.
+        decision = self._records(start_offset, lambda batch: batch.is_transactional)
         self._next_batch += 1
         self._next_attempt += tasks
-        return _MicroBatch(planning=planning, tasks=writing, commit=committing)
+        return _MicroBatch(
+            planning=planning,
+            tasks=writing,
+            commit=committing,
+            decision_bytes=_size_of(decision),
+        )
 
-    def end_offset(self) -> int:
-        """Return the end offset of the partition that contains the records of the sink."""
+    def kept_bytes(self) -> int:
+        """Return the size of the last record of each key of the sink, without tombstones."""
+        kept = dict(self._records(0, lambda _: True))
+        return _size_of((key, value) for key, value in kept.items() if value is not None)
+
+    def _end_offset(self) -> int:
         found = self._reader.list_offsets(
             {self._commit_partition: LATEST}, IsolationLevel.READ_UNCOMMITTED
         )
@@ -228,18 +239,16 @@ class _Sink:
         assert end_offset is not None
         return end_offset
 
-    def records(
-        self, start_offset: int, *, is_transactional: bool | None = True
+    def _records(
+        self, start_offset: int, is_wanted: Callable[[LogBatch], bool]
     ) -> list[tuple[bytes, bytes | None]]:
-        """Return the sink's records in the commit topic. Only decisions are in transactions."""
+        """Return the records of the sink in the commit topic."""
         prefix = key_prefix(self._exactly_once.transactional_id)
-        batches: Iterable[LogBatch] = self._reader.read_log(
-            self._commit_partition, start_offset, self.end_offset()
-        )
+        batches = self._reader.read_log(self._commit_partition, start_offset, self._end_offset())
         return [
             (key, value)
             for batch in batches
-            if is_transactional in (None, batch.is_transactional)
+            if is_wanted(batch)
             for key, value in batch.records
             if key is not None and key.startswith(prefix)
         ]
@@ -292,14 +301,8 @@ def _medians(found: Sequence[Requests]) -> Requests:
     return {api: count for api, count in medians.items() if count}
 
 
-def _compacted(records: Iterable[tuple[bytes, bytes | None]]) -> list[tuple[bytes, bytes | None]]:
-    """Return the last record of each key, without the keys whose last record is a tombstone."""
-    return [(key, value) for key, value in dict(records).items() if value is not None]
-
-
-def _size(record: tuple[bytes, bytes | None]) -> int:
-    key, value = record
-    return len(key) + len(value or b"")
+def _size_of(records: Iterable[tuple[bytes, bytes | None]]) -> int:
+    return sum(len(key) + len(value or b"") for key, value in records)
 
 
 def _sum(requests: Requests) -> int:

@@ -64,22 +64,24 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatches:
-    """A side that runs successive micro-batches of `BATCH_ROWS` rows with one connector.
+    """A side that runs successive micro-batches of `rows` rows in `tasks` tasks with one connector.
 
     If `connector` is None, the trivial Python source and sink are used. `records` is the total
     number of rows and determines the number of micro-batches. `exactly_once` sets the
-    `transactionalId` option.
+    `transactionalId` option. Each partition of the input topic is read by one task.
     """
 
     connector: Connector | None
     exactly_once: bool = False
+    rows: int = BATCH_ROWS
+    tasks: int = _PARTITIONS
 
     def run(self, resources: Resources, records: int) -> Sample:
-        batches = max(records // BATCH_ROWS, 1) + _BATCHES_OF_WARM_UP
+        batches = max(records // self.rows, 1) + _BATCHES_OF_WARM_UP
         with ExitStack() as opened:
             if self.connector is None:
                 reader = resources.spark.readStream.format(TRIVIAL).options(
-                    rows=str(BATCH_ROWS), partitions=str(_PARTITIONS)
+                    rows=str(self.rows), partitions=str(self.tasks)
                 )
                 writer = reader.load().writeStream.format(TRIVIAL)
             else:
@@ -90,20 +92,19 @@ class MicroBatches:
                     writer = writer.option("transactionalId", output)
             query = writer.option("checkpointLocation", str(resources.new_directory())).start()
             opened.callback(query.stop)
-            return {BATCH_SECONDS: _median_seconds(query, batches)}
+            return {BATCH_SECONDS: _median_seconds(query, batches, self.rows)}
 
-    @staticmethod
-    def _reader(resources: Resources, connector: Connector, batches: int) -> DataStreamReader:
+    def _reader(self, resources: Resources, connector: Connector, batches: int) -> DataStreamReader:
         # The topic has more rows than needed, because the query must have work until it is stopped.
-        contents = Contents(value_bytes=100, partitions=_PARTITIONS)
+        contents = Contents(value_bytes=100, partitions=self.tasks)
         # All partitions have equal size, because Spark divides a limit among partitions in
         # proportion to the remaining rows and rounds down.
-        blocks = 1 + 2 * batches * BATCH_ROWS // (_PARTITIONS * BATCH_RECORDS)
-        topic = resources.topic(contents, blocks * _PARTITIONS * BATCH_RECORDS)
+        blocks = 1 + 2 * batches * self.rows // (self.tasks * BATCH_RECORDS)
+        topic = resources.topic(contents, blocks * self.tasks * BATCH_RECORDS)
         options = resources.options_of(connector)
         reader = resources.spark.readStream.format(connector.format).options(**options)
         return reader.options(
-            subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=str(BATCH_ROWS)
+            subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=str(self.rows)
         )
 
     @staticmethod
@@ -115,7 +116,7 @@ class MicroBatches:
         return writer.options(**options).option("topic", topic)
 
 
-def _median_seconds(query: StreamingQuery, batches: int) -> float:
+def _median_seconds(query: StreamingQuery, batches: int, rows: int) -> float:
     """Wait for `batches` micro-batches and return their median duration without the warm-up."""
     deadline_s = time.monotonic() + WORK_TIMEOUT_S
     while True:
@@ -133,9 +134,9 @@ def _median_seconds(query: StreamingQuery, batches: int) -> float:
         for progress in query.recentProgress
         if _BATCHES_OF_WARM_UP <= progress.batchId < batches
     ]
-    rows = [p.numInputRows for p in query.recentProgress if p.batchId < batches]
-    if set(rows) != {BATCH_ROWS}:
+    found = {p.numInputRows for p in query.recentProgress if p.batchId < batches}
+    if found != {rows}:
         raise ValueError(
-            f"each micro-batch must have {BATCH_ROWS} rows, but the sizes were {sorted(set(rows))}"
+            f"each micro-batch must have {rows} rows, but the sizes were {sorted(found)}"
         )
     return statistics.median(taken_ms) / 1000

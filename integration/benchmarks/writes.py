@@ -19,25 +19,23 @@ from integration.benchmarks.resources import Resources
 from integration.benchmarks.topics import record_count
 
 PARTITIONS: Final = 4
-"""The number of partitions of the DataFrame and of the topic."""
+"""The number of partitions of the topic, and of the DataFrame unless a side specifies `tasks`."""
 
 
-def generated_rows(resources: Resources, value_bytes: int, records: int) -> DataFrame:
+def generated_rows(
+    resources: Resources, value_bytes: int, records: int, tasks: int = PARTITIONS
+) -> DataFrame:
     """Return a DataFrame of `records` values in the `value` column, with minimal work per row."""
-    ids = resources.spark.range(0, records, 1, PARTITIONS)
+    ids = resources.spark.range(0, records, 1, tasks)
     lines = b"\n".join(values(value_bytes)).decode()
     # Spark folds this expression into a constant.
     pool = F.split(F.lit(lines), "\n").cast("array<binary>")
     return ids.select(pool[(F.col("id") % DISTINCT).cast("int")].alias("value"))
 
 
-MARKERS_MAX: Final = PARTITIONS * PARTITIONS
-"""The maximum number of control records of a job's transactions, one per task and partition."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchWrite:
-    """A side that writes the rows to a new topic with a connector, compressed with `codec`.
+    """A side that writes the rows in `tasks` tasks to a new topic, compressed with `codec`.
 
     `exactly_once` sets the `transactionalId` option, which only our connector supports.
     """
@@ -46,9 +44,10 @@ class BatchWrite:
     value_bytes: int
     codec: str = "none"
     exactly_once: bool = False
+    tasks: int = PARTITIONS
 
     def run(self, resources: Resources, records: int) -> Sample:
-        rows = generated_rows(resources, self.value_bytes, records)
+        rows = generated_rows(resources, self.value_bytes, records, self.tasks)
         servers = resources.cluster.bootstrap_servers
         options = resources.options_of(self.connector)
         if self.codec != "none":
@@ -65,7 +64,8 @@ class BatchWrite:
 
             sample = resources.measure(work)
             found = record_count(servers, topic, PARTITIONS)
-            markers = range(1, MARKERS_MAX + 1) if self.exactly_once else range(1)
+            # Each transaction has a control record in each partition that its task wrote to.
+            markers = range(1, self.tasks * PARTITIONS + 1) if self.exactly_once else range(1)
             if found - records not in markers:
                 raise ValueError(f"{found} records were written, expected {records}")
             return sample
