@@ -388,8 +388,12 @@ def test_few_rows_are_sent_after_a_second() -> None:
     clock = SkippingClock(tick_s=0.01)
     brokers = Brokers(OK)
     # The clock passes many seconds while a busy machine runs the broker's thread.
-    waits = {"request_timeout_ms": "600000", "delivery_timeout_ms": "600000"}
-    with writing_to(brokers, clock=Clock(now=clock.now), **waits) as client:
+    with writing_to(
+        brokers,
+        clock=Clock(now=clock.now),
+        request_timeout_ms="600000",
+        delivery_timeout_ms="600000",
+    ) as client:
         producer = client.producer()
         for _ in range(100):
             producer.send(rows("t", [b"few"]))
