@@ -1,7 +1,7 @@
 """A trial: runs one scenario to its end with successive driver runs, and then calls the oracle.
 
 Invariant: a trial passes only if every fault was injected, no driver run failed without a fault,
-and a consumer reads each row once.
+a consumer reads each row once, and the model allows the steps and requests of every process.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from integration.failpoints.oracle import DeliveryError
 from integration.failpoints.processes import ForkServer
 from integration.failpoints.scenarios import BATCH, BATCHES, Loss, Scenario
 from integration.failpoints.sink_calls import Sink
+from integration.sink_model.trace_validation import first_invalid
 from pyspark_kafka.sink.exactly_once.names import parse_task_id
 
 _FENCED: Final = 0
@@ -48,6 +49,10 @@ _BEFORE_WAKING: Final = BATCH + 1
 
 class NotReachedError(AssertionError):
     """A case did not reach its failpoint, or did not lose rows as its scenario requires."""
+
+
+class InvalidTraceError(AssertionError):
+    """A process took a step or sent a request that `integration.sink_model` does not allow."""
 
 
 @dataclass(kw_only=True)
@@ -86,7 +91,7 @@ class Trial:
     def run(self) -> None:
         """Run the driver until all batches are done.
 
-        Raises `DeliveryError`, `NotSettledError` or `NotReachedError`.
+        Raises `DeliveryError`, `NotSettledError`, `NotReachedError` or `InvalidTraceError`.
         """
         with self._prepared() as (workload, checkpoint, starts):
             self._run_to_the_end(workload, checkpoint)
@@ -271,6 +276,10 @@ class Trial:
                 raise NotReachedError(
                     f"{injection.process_key} did not reach {injection.fault.failpoint}"
                 )
+        for process_key, failpoints in self.reached.items():
+            invalid = first_invalid(failpoints)
+            if invalid is not None:
+                raise InvalidTraceError(f"{process_key}: the model does not allow {invalid}")
         has_lost = bool(self._lost_transactional_ids)
         if has_lost and not self._expects_loss:
             raise DeliveryError("decided rows were lost, but the scenario should not lose any")

@@ -11,5 +11,6 @@ cluster            the effects of requests; coordinator models the transaction c
 state              the values that form a state; labels are the values of the program counter
 canonicalization   symmetry reduction; pruning removes unobservable parts of a state
 liveness           checks that a fresh driver completes from every state
+trace_validation   replays the steps and requests of the code as actions of the model
 mutations          deliberate errors in the protocol
 """

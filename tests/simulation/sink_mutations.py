@@ -221,6 +221,7 @@ _DUPLICATES = "duplicate rows"
 _LOST = "lost rows"
 _STUCK = "stuck readers"
 _OFFSET = "group offset"
+_MODEL = "the model does not allow"
 
 FOUND: tuple[Found, ...] = (
     Found(mutation=mutations.decide_twice, seed=3, violation=_DUPLICATES),
@@ -236,6 +237,15 @@ FOUND: tuple[Found, ...] = (
     Found(mutation=delete_the_current_records, seed=3, violation=_OFFSET),
     Found(mutation=write_what_was_decided_after_a_restart, seed=1, violation=_OFFSET),
     Found(mutation=prepare_a_part_of_the_rows, seed=0, violation=_LOST),
+    Found(mutation=mutations.let_a_late_mark_hide_a_newer_decision, seed=12, violation=_OFFSET),
+    Found(mutation=mutations.decide_nothing_of_an_empty_batch, seed=1, violation=_OFFSET),
+    Found(mutation=mutations.begin_without_looking_who_owns_x, seed=0, violation=_MODEL),
+    Found(mutation=mutations.sweep_nothing_after_committing, seed=0, violation=_MODEL),
+    Found(mutation=mutations.fence_again_to_decide, seed=0, violation=_MODEL),
+    Found(mutation=mutations.abort_without_fencing, seed=9, violation=_MODEL),
+    Found(mutation=mutations.abort_what_was_decided, seed=3, violation=_MODEL),
+    Found(mutation=read_before_the_fence, seed=0, violation=_MODEL),
+    Found(mutation=sweep_without_the_owner_check_in_abort, seed=3, violation=_MODEL),
 )
 
 CANDIDATES: tuple[Callable[[Patch], None], ...] = (

@@ -79,7 +79,7 @@ def test_the_command_shows_the_trace(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("found", FOUND, ids=lambda found: found.mutation.__name__)
 def test_a_mutation_is_detected(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong row, a blocked reader or a query that never completes, but not an exception."""
+    """A wrong row or offset, a blocked reader, or an invalid trace, but not an exception."""
     found.mutation(monkeypatch)
     violation = run_sink(sink_plan_of(found.seed)).violation
     assert violation is not None

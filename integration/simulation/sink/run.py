@@ -2,8 +2,9 @@
 
 Processes of the query are killed, stalled and duplicated at failpoints, at first while faults are
 injected into the cluster, and then without. Then the query must complete. Invariants: every row is
-committed exactly once, no transaction is open after another planning, and the group's offset is the
-end of the input. The outcome depends only on the plan.
+committed exactly once, no transaction is open after another planning, the group's offset is the
+end of the input, and the model allows the steps and requests of every process. The outcome depends
+only on the plan.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from integration.simulation.sink import transport
 from integration.simulation.sink.processes import KilledError, SimulatedProcess, current
 from integration.simulation.sink.spark import GROUP_ID, OUTPUT, SOURCE, Query
 from integration.simulation.sink.workload import SinkPlan, Workload
+from integration.sink_model.trace_validation import first_invalid
 from pyspark_kafka.client.native import client as native_client
 from pyspark_kafka.client.native.producer import NativeProducer
 from pyspark_kafka.client.native.producer_settings import ProducerSettings
@@ -110,6 +112,7 @@ class _SinkRun:
         self._is_calm = self._is_over = False
         self._violations: list[str] = []
         self._processes: list[SimulatedProcess] = []
+        self._reached: dict[SimulatedProcess, list[str]] = {}
         self._random = Random(f"processes {plan.seed}")
         self._event_queue = EventQueue()
         settings = replace(
@@ -300,7 +303,10 @@ class _SinkRun:
     def reached(self, failpoint: str) -> None:
         """Kill or stall the current process, perhaps."""
         process = current()
-        if process is None or self._is_calm:
+        if process is None:
+            return
+        self._reached.setdefault(process, []).append(failpoint)
+        if self._is_calm:
             return
         self.failpoints += 1
         self.note(f"{process.name} {failpoint}")
@@ -378,6 +384,15 @@ class _SinkRun:
         end = len(self.plan.workload.batches) if self.plan.workload.commits_offsets else None
         if result["offset"] != end:
             raise InvariantViolationError(f"group offset {result['offset']} instead of {end}")
+        self._validate_traces()
+
+    def _validate_traces(self) -> None:
+        """Replay the steps and requests of every process through the model."""
+        for process, failpoints in self._reached.items():
+            is_complete = process.is_ended and process.error is None and not process.is_killed
+            invalid = first_invalid(failpoints, is_complete=is_complete)
+            if invalid is not None:
+                raise InvariantViolationError(f"the model does not allow {invalid}: {process.name}")
 
 
 def _committed(
