@@ -82,7 +82,7 @@ def _actions() -> dict[Request, frozenset[int]]:
             found.setdefault((step.title, request), set()).update(actions)
 
     add(Step.PLAN_FENCE, ["init_producer_id"], labels.PLAN_FENCE)
-    add(Step.PLAN_READ, _READ, labels.PLAN_READ)
+    add(Step.PLAN_READ, [*_WRITE, *_READ], labels.PLAN_READ)
     add(Step.PLAN_ROLL_FORWARD, _ROLL_FORWARD, labels.PLAN_ROLL_FORWARD)
     add(Step.PLAN_MARK, _WRITE, labels.PLAN_MARK)
     add(Step.TASK_INIT, ["init_producer_id"], _TASK_INIT)
@@ -90,7 +90,7 @@ def _actions() -> dict[Request, frozenset[int]]:
     add(Step.TASK_PRODUCE, [*_WRITE, "describe_topics"], _TASK_PRODUCE)
     add(Step.TASK_GIVE_UP, ["end_transactions"], _TASK_GIVE_UP)
     add(Step.COMMIT_VERIFY, ["describe_transactions"], labels.TASKS)
-    add(Step.COMMIT_COMPARE, _READ, labels.COMMIT_COMPARE)
+    add(Step.COMMIT_COMPARE, [*_WRITE, *_READ], labels.COMMIT_COMPARE)
     add(Step.COMMIT_COMPARE, _ROLL_FORWARD, labels.COMMIT_COMPARE_ROLL)
     add(Step.COMMIT_DECIDE, [*_WRITE, "send_offsets"], labels.COMMIT_DECIDE)
     add(Step.COMMIT_DECIDE, ["end_transactions"], labels.COMMIT_DECIDE_END)
@@ -99,7 +99,7 @@ def _actions() -> dict[Request, frozenset[int]]:
     add(Step.ABORT_LOOK, ["describe_transactions"], labels.ABORT_LOOK)
     add(Step.ABORT_LOOK, ["end_transactions"], labels.ABORT_LOOK_END)
     add(Step.ABORT_FENCE, ["init_producer_id"], labels.ABORT_FENCE)
-    add(Step.ABORT_READ, _READ, labels.ABORT_READ)
+    add(Step.ABORT_READ, [*_WRITE, *_READ], labels.ABORT_READ)
     for step, at in (
         (Step.PLAN_SWEEP, labels.PLAN_SWEEP),
         (Step.COMMIT_SWEEP, labels.COMMIT_SWEEP),

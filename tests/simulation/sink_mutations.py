@@ -80,18 +80,23 @@ def delete_the_current_records(patch: Patch) -> None:
 
 def read_before_the_fence(patch: Patch) -> None:
     """Planning reads the decisions before it fences the sink's id."""
-    original_register, original_read = CommitTopic.register, CommitTopic.read
+    original_register, original_read = CommitTopic.register, CommitTopic.read_latest
     states: dict[int, SinkState] = {}
 
     def register(self: CommitTopic) -> None:
         original_register(self)
         states[id(self)] = original_read(self)
 
-    def read(self: CommitTopic) -> SinkState:
+    def read_latest(self: CommitTopic) -> SinkState:
         return states.pop(id(self), None) or original_read(self)
 
     patch.setattr(CommitTopic, "register", register)
-    patch.setattr(CommitTopic, "read", read)
+    patch.setattr(CommitTopic, "read_latest", read_latest)
+
+
+def read_from_a_replaced_leader(patch: Patch) -> None:
+    """An isolated broker returns its old end of the commit topic."""
+    patch.setattr(CommitTopic, "read_latest", CommitTopic.read)
 
 
 def mark_lost_rows_as_finished(patch: Patch) -> None:
@@ -226,8 +231,8 @@ _MODEL = "the model does not allow"
 FOUND: tuple[Found, ...] = (
     Found(mutation=mutations.decide_twice, seed=3, violation=_DUPLICATES),
     Found(mutation=mutations.commit_before_prepare, seed=0, violation=_DUPLICATES),
-    Found(mutation=mutations.forget_roll_forward, seed=17, violation=_LOST),
-    Found(mutation=mutations.mark_before_rolling_forward, seed=5, violation=_LOST),
+    Found(mutation=mutations.forget_roll_forward, seed=28, violation=_LOST),
+    Found(mutation=mutations.mark_before_rolling_forward, seed=13, violation=_LOST),
     Found(mutation=mutations.trust_a_stale_decision, seed=1, violation=_OFFSET),
     Found(mutation=mutations.offsets_outside_the_transaction, seed=7, violation=_OFFSET),
     Found(mutation=mutations.sweep_nothing_when_planning, seed=11, violation=_STUCK),
@@ -243,9 +248,10 @@ FOUND: tuple[Found, ...] = (
     Found(mutation=mutations.sweep_nothing_after_committing, seed=0, violation=_MODEL),
     Found(mutation=mutations.fence_again_to_decide, seed=0, violation=_MODEL),
     Found(mutation=mutations.abort_without_fencing, seed=9, violation=_MODEL),
-    Found(mutation=mutations.abort_what_was_decided, seed=3, violation=_MODEL),
+    Found(mutation=mutations.abort_what_was_decided, seed=5, violation=_MODEL),
+    Found(mutation=read_from_a_replaced_leader, seed=1350, violation=_OFFSET),
     Found(mutation=read_before_the_fence, seed=0, violation=_MODEL),
-    Found(mutation=sweep_without_the_owner_check_in_abort, seed=3, violation=_MODEL),
+    Found(mutation=sweep_without_the_owner_check_in_abort, seed=5, violation=_MODEL),
 )
 
 CANDIDATES: tuple[Callable[[Patch], None], ...] = (
@@ -257,6 +263,7 @@ CANDIDATES: tuple[Callable[[Patch], None], ...] = (
     prefer_the_lowest_number,
     delete_the_current_records,
     read_before_the_fence,
+    read_from_a_replaced_leader,
     mark_lost_rows_as_finished,
     take_a_fenced_transaction_for_lost,
     take_a_fenced_transaction_for_committed,

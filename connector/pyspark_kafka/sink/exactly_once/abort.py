@@ -77,7 +77,7 @@ def _abort(
         return
     with step(Step.ABORT_READ):
         topic = CommitTopic(client, options.commit_topic, sink_id, partition=first.commit_partition)
-        states = topic.read().queries
+        states = topic.read_latest().queries
         decided = {
             (entry.transactional_id, entry.producer)
             for state in states.values()

@@ -214,7 +214,7 @@ class _Batch:
         )
 
     def _decided_before(self) -> QueryState:
-        state = self._topic.read().queries.get(self.results.task.query_id)
+        state = self._topic.read_latest().queries.get(self.results.task.query_id)
         number = self.results.replayed_number
         if state is None or state.decision.number != number:
             current = "none" if state is None else f"decision {state.decision.number}"

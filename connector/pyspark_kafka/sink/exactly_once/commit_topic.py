@@ -74,6 +74,9 @@ _CHECKED: Final[set[str | None]] = set()
 _REGISTERED: Final[set[tuple[str, str]]] = set()
 """Pairs of a topic id and the id of a sink that this process knows to be registered."""
 
+_LEADER_CHECK_KEY: Final = b'["leader"]'
+"""A key without a value in each partition. It is not the key of any sink's records."""
+
 _SCHEMA: Final = pa.schema(
     [PRODUCE_SCHEMA.field(name) for name in ("key", "value", "topic", "partition")]
 )
@@ -248,7 +251,7 @@ class CommitTopic:
         if self._state().forgotten_number is None:
             if self._client.describe_transactions([self._sink_id]):
                 # Another process may have registered the sink and initialized its id meanwhile.
-                self.read()
+                self.read_latest()
             else:
                 self.write_plain([registration(self._sink_id)])
         if self._topic_id is not None:
@@ -279,6 +282,16 @@ class CommitTopic:
                 transactional_id=self._sink_id,
             )
         return state
+
+    def read_latest(self) -> SinkState:
+        """Return the state like `read`, but never from a leader that has been replaced.
+
+        A broker that is isolated from the controller continues to serve its old end of the log.
+        Therefore a tombstone is written first: only the current leader can acknowledge it, and
+        after that the client ignores metadata with an older leader epoch.
+        """
+        self.write_plain([(_LEADER_CHECK_KEY, None)])
+        return self.read()
 
     @property
     def _advice_to_register(self) -> str:

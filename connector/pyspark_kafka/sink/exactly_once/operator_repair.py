@@ -218,7 +218,7 @@ def _finish(
 ) -> dict[str, QueryState]:
     """Roll forward decisions and mark them as finished. Return the others by query id."""
     unfinished = {}
-    for query_id, state in sorted(topic.read().queries.items()):
+    for query_id, state in sorted(topic.read_latest().queries.items()):
         if state.is_finished:
             continue
         if _is_settled(client, state, request, on_action):

@@ -128,7 +128,7 @@ def plan(client: TransactionalClient, options: ExactlyOnce, *, is_single_job: bo
     with step(Step.PLAN_FENCE):
         owner = client.init_producer_id(sink_id, timeout_ms=decision_timeout_ms(options))
     with step(Step.PLAN_READ):
-        state_of_sink = topic.read()
+        state_of_sink = topic.read_latest()
     states = state_of_sink.queries
     unfinished = [state for state in states.values() if not state.is_finished]
     with step(Step.PLAN_ROLL_FORWARD):

@@ -101,7 +101,7 @@ def test_planning_continues_the_last_read() -> None:
         driver.decide(number, number=number)
     client.batch_count = 0
     assert driver.plan().last["query"].number == 29
-    assert client.batch_count == 4  # last batch, mark, new decision and its marker
+    assert client.batch_count == 5  # last batch, new decision, its marker, mark, leader check
 
 
 def test_every_sink_has_its_own_read_position(reader: Reader) -> None:
