@@ -23,6 +23,7 @@ from integration import clusters, spark_jvm
 from integration.clusters import Cluster
 from integration.raw import RawConnection
 from pyspark_kafka import records
+from tests.kafka_python import close_dropped_sockets
 from tests.spark import engines
 
 BROKERS_OF_CONFORMANCE = 3
@@ -41,6 +42,8 @@ hypothesis.settings.register_profile(
     "busy machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("busy machine")
+
+close_dropped_sockets()
 
 TopicFactory = Callable[..., str]
 ClusterFactory = Callable[..., Cluster]
