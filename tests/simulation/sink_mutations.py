@@ -1,4 +1,4 @@
-"""Mutations of the sink, and a seed of the simulation that detects each of them.
+"""Mutations of the sink, and the seed of the simulation that detects each of them.
 
 `python -m tests.simulation.sink_mutations 0:200` searches for the first seeds again.
 """
@@ -29,6 +29,7 @@ from pyspark_kafka.sink.exactly_once.commit_log import CommitLog
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.decisions import SinkState
 from pyspark_kafka.sink.exactly_once.failpoint_client import FailpointClient
+from pyspark_kafka.sink.exactly_once.names import next_generation
 from pyspark_kafka.sink.exactly_once.planning import Plan
 from pyspark_kafka.sink.exactly_once.roll_forward import Outcome
 from tests.pyspark_kafka.sink.exactly_once import mutations
@@ -213,6 +214,156 @@ def hold_the_sink_forever(patch: Patch) -> None:
     patch.setattr(sweep, "is_held", lambda *_: True)
 
 
+def end_only_the_first_transaction(patch: Patch) -> None:
+    """Roll-forward takes all transactions for committed after it has ended one."""
+    original = roll_forward._Committer.commit
+
+    def commit_first(self: Any, entries: Any) -> None:
+        original(self, entries[:1])
+        self.outcomes |= dict.fromkeys((e.transactional_id for e in entries[1:]), Outcome.DONE)
+
+    patch.setattr(roll_forward._Committer, "commit", commit_first)
+
+
+def abort_the_decided_transactions(patch: Patch) -> None:
+    original = roll_forward._commit
+    patch.setattr(roll_forward, "_commit", lambda entry: replace(original(entry), is_commit=False))
+
+
+def leave_the_decision_open(patch: Patch) -> None:
+    """The transaction of the decision is not committed."""
+    patch.setattr(
+        commit._Batch, "decide", lambda self, decision, **_: self._write_decision(decision)
+    )
+
+
+def abort_the_decision(patch: Patch) -> None:
+    """The transaction of the decision is aborted, and the batch continues."""
+    patch.setattr(
+        commit, "EndTransaction", lambda **fields: EndTransaction(**fields | {"is_commit": False})
+    )
+
+
+def sweep_decided_transactions(patch: Patch) -> None:
+    """Planning aborts transactions although a decision contains them."""
+    original = sweep.sweep
+
+    def sweep_all(*rest: Any, spare: Any, **options: Any) -> Any:
+        del spare
+        return original(*rest, **options)
+
+    patch.setattr(planning, "sweep", sweep_all)
+
+
+def sweep_only_one_generation(patch: Patch) -> None:
+    """Planning sweeps only the ids of the generation that its own tasks will use."""
+    original = sweep.sweep
+
+    def sweep_one(client: Any, sink_id: str, owner: Any, version: Any, **options: Any) -> Any:
+        generation = next_generation(owner, ())
+        return original(client, sink_id, owner, version, generation=generation, **options)
+
+    patch.setattr(planning, "sweep", sweep_one)
+
+
+def fence_only_the_first_attempt(patch: Patch) -> None:
+    """A sweep looks once and ends one transaction."""
+    original = sweep._fence
+
+    def fence(client: Any, found: Any, version: Any) -> None:
+        original(client, dict(list(found.items())[:1]), version)
+
+    patch.setattr(sweep, "_fence", fence)
+    patch.setattr(sweep, "_ROUNDS_MAX", 1)
+
+
+def commit_no_offsets(patch: Patch) -> None:
+    patch.setattr(commit._Batch, "_send_offsets", lambda *_: None)
+
+
+def delete_finished_decisions(patch: Patch) -> None:
+    """A finished decision is deleted instead of marked, as for a job without batchId."""
+    original = CommitTopic.mark_finished
+
+    def mark(self: CommitTopic, state: Any) -> None:
+        original(self, state)
+        finished = [record[0] for record in decisions.finishing_records(state)]
+        self.write_plain(decisions.tombstones(finished))
+
+    patch.setattr(CommitTopic, "mark_finished", mark)
+
+
+def decide_with_a_part_of_the_results(patch: Patch) -> None:
+    """The decision omits the transaction of the last task."""
+    original = commit._Batch.decision
+
+    def decision(self: Any) -> Any:
+        found = original(self)
+        return None if found is None else replace(found, entries=found.entries[:-1])
+
+    patch.setattr(commit._Batch, "decision", decision)
+
+
+def write_each_row_twice(patch: Patch) -> None:
+    """A task sends its first rows again, as after an error without idempotence."""
+    original = task._Attempt._send
+
+    def send(self: Any, producer: Any, first: Any, others: Iterator[Any]) -> None:
+        original(self, producer, first, iter((first, *others)))
+
+    patch.setattr(task._Attempt, "_send", send)
+
+
+def forget_what_was_just_decided(patch: Patch) -> None:
+    """commit() ends only the transaction of the decision and marks the batch as finished."""
+    patch.setattr(commit, "roll_forward", lambda *_, **__: ())
+
+
+def commit_while_sweeping(patch: Patch) -> None:
+    """A sweep commits the transactions that it finds, and renews the ids with version 1."""
+    original = sweep._fence
+
+    def fence(client: Any, found: Any, version: Any) -> None:
+        ends = [
+            EndTransaction(
+                transactional_id=name, producer=one.producer, is_commit=True, version=version
+            )
+            for name, one in found.items()
+        ]
+        client.end_transactions(ends)
+        if version == 1:
+            original(client, found, version)
+
+    patch.setattr(sweep, "_fence", fence)
+
+
+def take_a_new_batch_for_the_decided_one(patch: Patch) -> None:
+    patch.setattr(task._Attempt, "decided", lambda self: self.plan.last.get(self.task.query_id))
+    patch.setattr(commit._Batch, "_compare", lambda *_: None)
+
+
+def write_nothing_in_a_second_attempt(patch: Patch) -> None:
+    original = task._Attempt.write
+
+    def write(self: Any, rows: Any, decided: Any) -> Any:
+        return self._empty() if self.task.attempt else original(self, rows, decided)
+
+    patch.setattr(task._Attempt, "write", write)
+
+
+def commit_the_offset_of_the_last_row(patch: Patch) -> None:
+    """The committed offset is the offset of the last row instead of the one after it."""
+    original = commit._Batch._send_offsets
+
+    def send(self: Any, producer: Any) -> None:
+        if self.offsets is not None:
+            offsets = {partition: n - 1 for partition, n in self.offsets.offsets.items()}
+            self = replace(self, offsets=replace(self.offsets, offsets=offsets))
+        original(self, producer)
+
+    patch.setattr(commit._Batch, "_send_offsets", send)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """A mutation, a seed that detects it, and a regular expression for the violation."""
@@ -252,35 +403,48 @@ FOUND: tuple[Found, ...] = (
     Found(mutation=read_from_a_replaced_leader, seed=1350, violation=_OFFSET),
     Found(mutation=read_before_the_fence, seed=0, violation=_MODEL),
     Found(mutation=sweep_without_the_owner_check_in_abort, seed=5, violation=_MODEL),
+    Found(mutation=end_only_the_first_transaction, seed=0, violation=_LOST),
+    Found(mutation=abort_the_decided_transactions, seed=0, violation=_LOST),
+    Found(mutation=abort_the_decision, seed=1, violation=_OFFSET),
+    Found(mutation=sweep_only_one_generation, seed=11, violation=_STUCK),
+    Found(mutation=fence_only_the_first_attempt, seed=11, violation=_STUCK),
+    Found(mutation=commit_no_offsets, seed=1, violation=_OFFSET),
+    Found(mutation=decide_with_a_part_of_the_results, seed=0, violation=_LOST),
+    Found(mutation=write_each_row_twice, seed=0, violation=_DUPLICATES),
+    Found(mutation=leave_the_decision_open, seed=0, violation=_MODEL),
+    Found(mutation=delete_finished_decisions, seed=1, violation=_OFFSET),
+    Found(mutation=forget_what_was_just_decided, seed=0, violation=_LOST),
+    Found(mutation=commit_while_sweeping, seed=0, violation=_DUPLICATES),
+    Found(mutation=take_a_new_batch_for_the_decided_one, seed=0, violation=_LOST),
+    Found(mutation=write_nothing_in_a_second_attempt, seed=0, violation=_LOST),
+    Found(mutation=commit_the_offset_of_the_last_row, seed=1, violation=_OFFSET),
+    Found(mutation=mutations.swallow_a_lost_task, seed=66, violation=_LOST),
+    Found(mutation=mutations.take_an_ambiguous_answer_for_success, seed=66, violation=_LOST),
+    Found(mutation=mark_lost_rows_as_finished, seed=66, violation=_LOST),
+    Found(mutation=take_a_fenced_transaction_for_committed, seed=66, violation=_LOST),
 )
 
-CANDIDATES: tuple[Callable[[Patch], None], ...] = (
-    *dict.fromkeys(one.breaks for one in mutations.MUTATIONS),
+NOT_FOUND: tuple[Callable[[Patch], None], ...] = (
+    *dict.fromkeys(
+        one.breaks
+        for one in mutations.MUTATIONS
+        if one.breaks not in {found.mutation for found in FOUND}
+    ),
     count_open_decisions,
     count_aborted_decisions,
-    never_read_the_commit_log_again,
-    number_every_decision_alike,
-    prefer_the_lowest_number,
-    delete_the_current_records,
-    read_before_the_fence,
-    read_from_a_replaced_leader,
-    mark_lost_rows_as_finished,
     take_a_fenced_transaction_for_lost,
-    take_a_fenced_transaction_for_committed,
     take_an_aborted_transaction_for_committed,
     take_the_first_marker_for_the_outcome,
     end_in_the_other_version,
     decide_although_the_time_is_up,
-    prepare_a_part_of_the_rows,
-    write_what_was_decided_after_a_restart,
-    sweep_without_the_owner_check_in_abort,
     hold_the_sink_forever,
+    sweep_decided_transactions,
 )
 
 
 def search(seeds: range, names: list[str]) -> None:
     """Print the first seed that detects each mutation."""
-    for mutation in CANDIDATES:
+    for mutation in (*(found.mutation for found in FOUND), *NOT_FOUND):
         if names and mutation.__name__ not in names:
             continue
         found = "not found"
