@@ -284,14 +284,17 @@ class CommitTopic:
         return state
 
     def read_latest(self) -> SinkState:
-        """Return the state like `read`, but never from a leader that has been replaced.
+        """Return the state like `read`, but never from a leader that has been replaced."""
+        self._find_current_leader()
+        return self.read()
+
+    def _find_current_leader(self) -> None:
+        """Write a tombstone, which only the current leader of the partition can acknowledge.
 
         A broker that is isolated from the controller continues to serve its old end of the log.
-        Therefore a tombstone is written first: only the current leader can acknowledge it, and
-        after that the client ignores metadata with an older leader epoch.
+        After this method, the client ignores metadata with an older leader epoch.
         """
         self.write_plain([(_LEADER_CHECK_KEY, None)])
-        return self.read()
 
     @property
     def _advice_to_register(self) -> str:
@@ -327,6 +330,7 @@ class CommitTopic:
 
         They must be written in one transaction. The state may be damaged.
         """
+        self._find_current_leader()
         found = read_commit_log(self._client, self.partition, key_prefix(self._sink_id))
         keys = {key for batch in found.decided for key, _ in batch.records if key is not None}
         last_number = last_number_in(keys)

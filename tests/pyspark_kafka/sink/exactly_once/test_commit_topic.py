@@ -337,6 +337,20 @@ def test_finished_mark_may_precede_the_markers_of_its_decision(
     assert (state.decision.number, state.is_finished) == (2, True)
 
 
+@pytest.mark.parametrize("read", [CommitTopic.read_latest, CommitTopic.removal])
+def test_current_leader_acknowledges_a_record_before_the_read(
+    client: FakeClient, read: Callable[[CommitTopic], object]
+) -> None:
+    """Otherwise a leader that has been replaced could return its old end of the log."""
+    topic = CommitTopic(client, NAME, "X")
+    topic.ensure()
+    topic.register()
+    earlier = len(client.asked())
+    read(topic)
+    asked = client.asked()[earlier:]
+    assert asked.index("produce") < asked.index("list_offsets")
+
+
 # --- writes and removals ---
 
 
