@@ -60,6 +60,8 @@ _HEAD: Final = (
     "tasks",
     "planning: requests",
     "ms",
+    "after a crash: requests",
+    "ms",
     "a task: requests",
     "without rows",
     "commit: requests",
@@ -79,7 +81,9 @@ class Costs:
     """The costs of a micro-batch, which are medians of the measured micro-batches.
 
     `task_requests` and `empty_task_requests` are the requests of all tasks of a micro-batch with
-    rows, and without rows. `decision_bytes` is the size of the keys and values of the decision.
+    rows, and without rows. `restart_requests` and `restart_ms` are the costs of the planning that
+    ends the open transactions of all tasks, after the driver stopped before its decision.
+    `decision_bytes` is the size of the keys and values of the decision.
     `kept_bytes` is the size of the records of the sink that log compaction keeps in the commit
     topic after a micro-batch.
     """
@@ -87,6 +91,8 @@ class Costs:
     tasks: int
     planning_requests: Requests
     planning_ms: float
+    restart_requests: Requests
+    restart_ms: float
     task_requests: Requests
     empty_task_requests: Requests
     commit_requests: Requests
@@ -117,10 +123,13 @@ def measure(cluster: Cluster, tasks: int, *, rounds: int) -> Costs:
         found = [sink.micro_batch(tasks) for _ in range(rounds)]
         kept_bytes = sink.kept_bytes()
         empty = sink.micro_batch(tasks, is_empty=True)
+        restarts = [sink.restart(tasks) for _ in range(rounds)]
     return Costs(
         tasks=tasks,
         planning_requests=_medians([one.planning.requests for one in found]),
         planning_ms=statistics.median(one.planning.taken_ms for one in found),
+        restart_requests=_medians([one.requests for one in restarts]),
+        restart_ms=statistics.median(one.taken_ms for one in restarts),
         task_requests=_medians([one.tasks.requests for one in found]),
         empty_task_requests=empty.tasks.requests,
         commit_requests=_medians([one.commit.requests for one in found]),
@@ -140,6 +149,8 @@ def table(costs: Iterable[Costs]) -> Iterator[str]:
             f"{one.tasks:,}",
             f"{_sum(one.planning_requests):,}",
             f"{one.planning_ms:,.0f}",
+            f"{_sum(one.restart_requests):,}",
+            f"{one.restart_ms:,.0f}",
             f"{_sum(one.task_requests) / one.tasks:.2f}",
             f"{_sum(one.empty_task_requests) / one.tasks:.2f}",
             f"{_sum(one.commit_requests):,}",
@@ -153,6 +164,7 @@ def table(costs: Iterable[Costs]) -> Iterator[str]:
         yield f"Requests with {one.tasks:,} tasks:"
         yield ""
         yield f"- planning: {_listing(one.planning_requests)}"
+        yield f"- planning after a crash: {_listing(one.restart_requests)}"
         yield f"- all tasks: {_listing(one.task_requests)}"
         yield f"- commit: {_listing(one.commit_requests)}"
 
@@ -202,15 +214,7 @@ class _Sink:
         """Plan, write and commit the next micro-batch, with one row or no row for each task."""
         planned, planning = self._measure(lambda: plan(self._planner, self._exactly_once))
         self._commit_partition = TopicPartition(COMMIT_TOPIC, planned.commit_partition)
-        rows = () if is_empty else (_ROW,)
-
-        def work(worker: int) -> list[TaskMessage]:
-            client, partitions = self._workers[worker], range(worker, tasks, WORKERS)
-            return [self._write(client, planned, rows, partition) for partition in partitions]
-
-        results, writing = self._measure(lambda: [*self._threads.map(work, range(WORKERS))])
-        messages = [message for found in results for message in found]
-        messages.sort(key=lambda message: message.task.partition)
+        messages, writing = self._measure(lambda: self._work(planned, tasks, is_empty=is_empty))
         start_offset = self._end_offset()
         _, committing = self._measure(
             lambda: commit(self._committer, self._exactly_once, messages, offsets=None)
@@ -225,6 +229,27 @@ class _Sink:
             commit=committing,
             decision_bytes=_size_of(decision),
         )
+
+    def restart(self, tasks: int) -> _Phase:
+        """Write the rows of a micro-batch without committing them, and plan it again."""
+        planned = plan(self._planner, self._exactly_once)
+        self._work(planned, tasks)
+        self._next_attempt += tasks
+        _, planning = self._measure(lambda: plan(self._planner, self._exactly_once))
+        return planning
+
+    def _work(self, planned: Plan, tasks: int, *, is_empty: bool = False) -> list[TaskMessage]:
+        """Run the tasks of a micro-batch and return their results by partition."""
+        rows = () if is_empty else (_ROW,)
+
+        def work(worker: int) -> list[TaskMessage]:
+            client, partitions = self._workers[worker], range(worker, tasks, WORKERS)
+            return [self._write(client, planned, rows, partition) for partition in partitions]
+
+        found = [
+            message for messages in self._threads.map(work, range(WORKERS)) for message in messages
+        ]
+        return sorted(found, key=lambda message: message.task.partition)
 
     def kept_bytes(self) -> int:
         """Return the size of the last record of each key of the sink, without tombstones."""
