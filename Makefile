@@ -7,28 +7,29 @@ DOCS   := .cache/docs
 QUIETLY := --disable-pip-version-check --quiet
 PIP    := $(BIN)/pip $(QUIETLY)
 # The Spark tests also run on these PySpark versions, in addition to the version in constraints.txt.
-# One of these runs uses the pure Python implementation, and one uses the librdkafka engine. All other
-# runs use the defaults: the compiled kernel and the `native` engine.
+# One of these runs uses the pure Python implementation, and one uses the librdkafka engine. All
+# other runs use the defaults: the compiled kernel and the `native` engine.
 OTHER_PYSPARKS := 4.0.5 4.1.4 4.2.1
 IMPLEMENTATION_WITH_4.1.4 := PYSPARK_KAFKA_RECORDS=pure
 ENGINE_WITH_4.2.1 := --engine=librdkafka
-# Transactions have version 1 in 3.9. `KAFKA_VERSION` selects the version for any test.
+# Kafka 3.9 uses transaction version 1. `KAFKA_VERSION` selects the Kafka version for any test.
 OTHER_KAFKAS := 3.9.1 4.0.0
-# Brokers fail, or a driver is killed and starts again: `make test-all` runs these on Apache Kafka.
+# Tests in which brokers fail, or a driver is killed and restarted. They run only on Apache Kafka.
 ONLY_ON_KAFKA := spark/test_cluster_faults.py spark/test_driver_kill.py
-# Options and checkpoints do not depend on the cluster. Kafka's own tools work on Kafka: run these
-# with `--cluster=kafka` after a change of their expectations.
+# Options and checkpoints do not depend on the cluster. Kafka's own tools are known to work on Kafka:
+# run their tests with `--cluster=kafka` only after you change the output that they expect.
 NOT_ON_KAFKA := conformance/tools spark/test_checkpoint_interchange.py spark/test_options_errors.py
 
 # Tests mostly wait, so several run in parallel. The tests of a file run in the same process.
 AT_ONCE := -n 4 --dist loadfile --no-loadscope-reorder --durations=20
 
-# These take a third of the time: kills at random, other programs, and packages.
+# These tests take a third of the time: they kill processes at random, run other programs, or build
+# packages.
 ONLY_IN_TEST_ALL := broker_ref/scenarios/test_kill_9.py broker_ref/test_kill.py chaos conformance/tools \
   failpoints/test_spark.py packaging spark/test_checkpoint_interchange.py
 
 # Make Spark's drivers and Python processes start in half the time; tests start many of them.
-# $(1) is an assignment that selects another PySpark.
+# $(1) is an environment variable assignment that selects another PySpark version.
 define fast_spark
 	@$(1) $(BIN)/python -m integration.pyspark_bytecode
 	@$(1) $(BIN)/python -m integration.spark_jvm
@@ -37,7 +38,8 @@ endef
 # PySpark before 4.3 does not close the sockets of its workers.
 LEAKS := -W "ignore:unclosed:ResourceWarning"
 
-# Without the bytecode of an earlier run, each process of a test compiles our modules, and pytest its tests.
+# Without bytecode from an earlier run, every test process would compile our modules, and pytest
+# would compile the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
@@ -51,19 +53,19 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-setup: $(VENV)/.ready ## make .venv with the project (editable) and its development tools
+setup: $(VENV)/.ready ## create .venv with the project (editable) and its development tools
 
 KERNEL := hatch_build.py $(wildcard connector/pyspark_kafka/records/_kernel*.p?? connector/pyspark_kafka/records/*.h)
 
-# Create a virtual environment in the directory of the target. $(1) are pip's arguments: the packages
-# to install.
+# Create a virtual environment in the directory of the target. $(1) contains pip's arguments: the
+# packages to install.
 define venv
 	@echo "Setting up $(@D) (a minute or two) ..." >&2
 	@$(PYTHON) -m venv $(@D)
 	@{ $(@D)/bin/pip $(QUIETLY) install --constraint constraints.txt pip && \
 	   $(@D)/bin/pip $(QUIETLY) install --constraint constraints.txt --build-constraint constraints.txt $(1); } \
 	  >$(@D)/setup.log 2>&1 || \
-	  { echo "The packages of constraints.txt could not be installed into $(@D) (see $(@D)/setup.log): check the network, or point pip at a package index you can reach, and run make again" >&2; exit 1; }
+	  { echo "The packages in constraints.txt could not be installed into $(@D) (see $(@D)/setup.log). Check the network, or configure pip to use a package index that you can reach. Then run make again." >&2; exit 1; }
 	@touch $@
 endef
 
@@ -79,31 +81,31 @@ $(DOCS)/.ready: pyproject.toml constraints.txt | python
 	$(call venv,--group docs)
 
 python:
-	@command -v $(PYTHON) >/dev/null || { echo "pyspark-kafka needs Python 3.11 to 3.13 and there is no '$(PYTHON)': install one of them and run 'make PYTHON=python3.11 ...'" >&2; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "pyspark-kafka requires Python 3.11 to 3.13, but '$(PYTHON)' was not found. Install a supported version and run 'make PYTHON=python3.11 ...'." >&2; exit 1; }
 	@$(PYTHON) integration/preflight.py python
 
 java: python
 	@$(PYTHON) integration/preflight.py java
 
-demo: java $(VENV)/.ready ## real logs through Spark and the reference broker, with a kill half-way
+demo: java $(VENV)/.ready ## process real logs with Spark and the reference broker, and kill the query halfway
 	@$(BIN)/python examples/demo.py
 
-test: java $(VENV)/.ready ## the tests on the reference broker (about 9 minutes on two cores)
+test: java $(VENV)/.ready ## run the tests on the reference broker (about 9 minutes on two cores)
 	$(call fast_spark)
 	$(BIN)/pytest $(AT_ONCE) -m "not full" $(ONLY_IN_TEST_ALL:%=--ignore=tests/%) $(ONLY_ON_KAFKA:%=--ignore=tests/%)
 
-# Three at a time: it also kills the processes of whole clusters, which need the cores to recover.
-test-all: java lint docs ## every test: also kills at random, Apache Kafka, every PySpark (less than an hour)
+# Three tests at a time: some kill the processes of whole clusters, which need the cores to recover.
+test-all: java lint docs ## run every test, also on Apache Kafka and every PySpark version (less than an hour)
 	$(call fast_spark)
 	$(BIN)/pytest $(AT_ONCE) -n 3 -m "not by_hand" $(ONLY_ON_KAFKA:%=--ignore=tests/%)
 	$(MAKE) --no-print-directory test-kafka test-kafkas test-pysparks
 
-test-kafka: java $(VENV)/.ready ## what tests state about Kafka, on Apache Kafka itself
+test-kafka: java $(VENV)/.ready ## run the tests that depend on the cluster, using Apache Kafka
 	$(call fast_spark)
 	$(BIN)/pytest $(AT_ONCE) -m "not full or kafka_only" --cluster=kafka $(NOT_ON_KAFKA:%=--ignore=tests/%) \
 	  tests/conformance tests/failpoints/test_matrix.py tests/integration tests/pyspark_kafka tests/spark
 
-test-kafkas: $(OTHER_KAFKAS:%=test-kafka-%) ## the exactly-once sink on other versions of Apache Kafka
+test-kafkas: $(OTHER_KAFKAS:%=test-kafka-%) ## test the exactly-once sink on other versions of Apache Kafka
 
 test-kafka-%: java $(VENV)/.ready
 	@echo "== Apache Kafka $* =="
@@ -111,7 +113,7 @@ test-kafka-%: java $(VENV)/.ready
 	  tests/pyspark_kafka/sink/exactly_once \
 	  tests/failpoints/test_matrix.py::test_a_sample_of_kills_and_stalls_passes
 
-test-pysparks: $(OTHER_PYSPARKS:%=test-pyspark-%) ## the Spark tests on the other PySpark versions
+test-pysparks: $(OTHER_PYSPARKS:%=test-pyspark-%) ## run the Spark tests on the other PySpark versions
 
 .PRECIOUS: .cache/pyspark-%
 test-pyspark-%: java .cache/pyspark-%
@@ -120,57 +122,57 @@ test-pyspark-%: java .cache/pyspark-%
 	@$(IMPLEMENTATION_WITH_$*) PYTHONPATH=$(CURDIR)/.cache/pyspark-$* $(BIN)/pytest $(AT_ONCE) \
 	  -m "not full and not slow" $(LEAKS) $(ENGINE_WITH_$*) tests/spark
 
-bench: java $(BENCH)/.ready ## ratios to Spark's connector and others, on a quiet machine (20 minutes); build/reports
+bench: java $(BENCH)/.ready ## compare the speed with other connectors, on a quiet machine (20 minutes); see build/reports
 	@$(BENCH)/bin/python -m integration.benchmarks
 
-bench-quick: java $(BENCH)/.ready ## the main cases of `bench` with fewer records (5 minutes)
+bench-quick: java $(BENCH)/.ready ## run the main cases of `bench` with fewer records (5 minutes)
 	@$(BENCH)/bin/python -m integration.benchmarks --quick
 
 SEEDS := 0:2000
 
-sim: $(VENV)/.ready ## a simulated cluster under faults: SEED=n replays one, SEEDS=0:2000 runs many
+sim: $(VENV)/.ready ## simulate a cluster with injected faults: SEED=n replays one seed, SEEDS=0:2000 runs many
 	@$(BIN)/python -m integration.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
-sim-sink: $(VENV)/.ready ## the exactly-once sink on a simulated cluster under faults: SEED=n, SEEDS=0:2000
+sim-sink: $(VENV)/.ready ## run the exactly-once sink on a simulated cluster with faults: SEED=n, SEEDS=0:2000
 	@$(BIN)/python -m integration.simulation --sink $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 BACKEND := reference-processes
 
-failpoints: $(VENV)/.ready ## kill the sink at every failpoint (10 minutes); BACKEND=kafka; build/reports
+failpoints: $(VENV)/.ready ## kill the sink at every failpoint (10 minutes): BACKEND=kafka; see build/reports
 	@$(BIN)/python -m integration.failpoints --all --backend $(BACKEND)
 	@$(BIN)/python -m integration.failpoints --backend $(BACKEND) --old-transactions
 
-chaos: java $(VENV)/.ready ## a query while everything around it fails: SEED=n, BACKEND=kafka, SECONDS=60
+chaos: java $(VENV)/.ready ## run a query while everything around it fails: SEED=n, BACKEND=kafka, SECONDS=60
 	$(call fast_spark)
 	@$(BIN)/python -m integration.chaos --seed $(or $(SEED),1) --backend $(BACKEND) --seconds $(or $(SECONDS),60)
 
 .cache/pyspark-%: | $(VENV)/.ready
 	@rm -rf $@.part && mkdir -p .cache
 	@$(PIP) install --no-compile --target $@.part pyspark==$* || \
-	  { echo "pyspark $* could not be installed: check the network, or point pip at a package index you can reach" >&2; exit 1; }
+	  { echo "pyspark $* could not be installed. Check the network, or configure pip to use a package index that you can reach." >&2; exit 1; }
 	@mv $@.part $@
 
-docs: $(VENV)/.ready $(DOCS)/.ready ## the documentation as a site, in build/site
+docs: $(VENV)/.ready $(DOCS)/.ready ## build the documentation site in build/site
 	@$(BIN)/python -m integration.docs_site
 	@$(DOCS)/bin/zensical build --strict --config-file build/zensical.toml
 
-check: lint ## format, lint, types, import contracts, fast tests (2 minutes): run before each commit
+check: lint ## check the code and run the fast tests (2 minutes); run this before each commit
 	$(BIN)/pytest $(AT_ONCE) -m "not spark and not slow and not full"
 
-lint: $(VENV)/.ready ## format, lint, types, import contracts
+lint: $(VENV)/.ready ## check format, lint, types and import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(VENV)/.ready ## format and fix what can be fixed
+format: $(VENV)/.ready ## format the code and fix lint errors where possible
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lock: $(VENV)/.ready ## write constraints.txt anew from pyproject.toml
+lock: $(VENV)/.ready ## regenerate constraints.txt from pyproject.toml
 	@$(PIP) install uv
 	@printf 'pip\nhatchling\neditables\n' | $(BIN)/uv pip compile --quiet pyproject.toml - --group dev --group bench --group docs \
 	  --extra spark --universal --python-version 3.11 --no-header --no-annotate --upgrade -o constraints.txt
 
-clean: ## remove what make made
+clean: ## remove everything that make created
 	rm -rf $(VENV) .cache build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

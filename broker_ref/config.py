@@ -55,7 +55,11 @@ RACK_AWARE_REPLICA_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareR
 
 BROKER_CONFIGS: Final = (
     _int("node.id", 1, "The node id of this broker."),
-    _bool("auto.create.topics.enable", True, "Create a topic when a client requests its metadata."),
+    _bool(
+        "auto.create.topics.enable",
+        True,
+        "Create a missing topic when a client requests its metadata.",
+    ),
     _bool("delete.topic.enable", True, "Allow clients to delete topics."),
     _int("num.partitions", 1, "Default number of partitions of a new topic.", minimum=1),
     _int(
@@ -80,7 +84,7 @@ BROKER_CONFIGS: Final = (
     _bool(
         "auto.leader.rebalance.enable",
         True,
-        "Move leadership back to preferred leaders periodically.",
+        "Periodically move leadership back to the preferred leaders.",
     ),
     _int(
         "leader.imbalance.check.interval.seconds",
@@ -119,7 +123,7 @@ BROKER_CONFIGS: Final = (
     _int(
         "log.retention.check.interval.ms",
         300000,
-        "Interval between checks for segments that exceed their retention.",
+        "Interval between checks for segments that are eligible for deletion.",
         minimum=1,
     ),
     _int(
@@ -131,8 +135,8 @@ BROKER_CONFIGS: Final = (
     _int(
         "producer.id.expiration.ms",
         86400000,
-        "Time since a producer's last write after which the broker removes the producer's state "
-        "from a log, unless the producer has an open transaction.",
+        "Time after a producer's last write until the broker removes the producer's state from a "
+        "log, unless the producer has an open transaction.",
         minimum=1,
     ),
     _int(
@@ -161,8 +165,8 @@ BROKER_CONFIGS: Final = (
     _int(
         "replica.fetch.max.bytes",
         1048576,
-        "Maximum size of the data of one partition in the response to a follower's fetch request, "
-        "in bytes.",
+        "Maximum size of one partition's data in the response to a follower's fetch request, in "
+        "bytes.",
     ),
     _int(
         "replica.fetch.response.max.bytes",
@@ -241,8 +245,8 @@ BROKER_CONFIGS: Final = (
     _int(
         "offsets.retention.minutes",
         10080,
-        "Retention time of committed offsets. It starts when the last member leaves the group or, "
-        "for consumers with manual assignment, with the last commit.",
+        "Retention period of committed offsets. The period starts when the last member leaves the "
+        "group or, for consumers with manual assignment, at the last commit.",
         minimum=1,
     ),
     _int(
@@ -378,8 +382,8 @@ _TOPIC_DEFAULTS: Final = MappingProxyType(
 )
 """The broker configs that set defaults of topic configs.
 
-Each value is the name of the topic config and the factor that converts the broker config's unit
-to the unit of the topic config.
+Each value is the name of the topic config and the factor that converts the broker config's unit to
+the topic config's unit.
 """
 
 
@@ -389,8 +393,7 @@ class BrokerConfig:
 
     If `cluster_id` is None, the broker uses the cluster id in its storage, or generates a cluster
     id when it starts for the first time. `topic_defaults` contains the server-wide defaults of
-    topic configs, keyed by topic config name. `security` contains the configs of
-    listeners.
+    topic configs, keyed by topic config name. `security` contains the configs of listeners.
     """
 
     node_id: int = 1

@@ -47,7 +47,7 @@ class ConnectionOpened:
 
     `peer` is the client's address in the form `host:port`. `local` is the address of this node to
     which the client has connected, and `listener` is the name of the listener. `certificate` is the
-    client's verified certificate in DER format, if it has one.
+    client's verified certificate in DER format, or None if the client has none.
     """
 
     connection_id: ConnectionId
@@ -66,7 +66,7 @@ class ConnectionClosed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimePassed:
-    """The time has reached the node's `next_deadline_ms()`: timers and periodic tasks are due."""
+    """The node's `next_deadline_ms()` has been reached: timers and periodic tasks are due."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ class CloseConnection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitFrames:
-    """Limit the size of the next requests of a connection. None removes the limit.
+    """Limit the size of subsequent requests on a connection. None removes the limit.
 
     This effect does not complete a request.
     """

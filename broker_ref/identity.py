@@ -28,12 +28,12 @@ class WrongDirectoryError(LogError):
 
 
 class DamagedIdentityError(LogError):
-    """The `meta.properties` file is damaged."""
+    """The `meta.properties` file is corrupt."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
             ErrorCode.kafka_storage_error,
-            f"{META_PROPERTIES_FILE} is damaged: {reason}. Restore it from a backup.",
+            f"{META_PROPERTIES_FILE} is corrupt: {reason}. Restore it from a backup.",
         )
 
 
@@ -41,7 +41,7 @@ def known_cluster_id(config: BrokerConfig, *, storage: Storage) -> str | None:
     """Return the cluster id of a data directory, or None if the directory is new.
 
     Raises: WrongDirectoryError if the directory belongs to another node or cluster, or
-    DamagedIdentityError if `meta.properties` is damaged.
+    DamagedIdentityError if `meta.properties` is corrupt.
     """
     if not storage.exists(META_PROPERTIES_FILE):
         return None
@@ -86,7 +86,7 @@ def _parse(data: bytes) -> dict[str, str]:
     try:
         lines = data.decode().splitlines()
     except UnicodeDecodeError as error:
-        raise DamagedIdentityError(f"it is not valid UTF-8 ({error})") from error
+        raise DamagedIdentityError(f"the file is not valid UTF-8 ({error})") from error
     pairs = (line.partition("=") for line in lines if not line.startswith("#"))
     found = {name.strip(): value.strip() for name, separator, value in pairs if separator}
     for name in ("cluster.id", "node.id"):

@@ -103,7 +103,7 @@ class Outbox:
         return effects
 
     def advance(self, now_ms: int) -> None:
-        """Set the current time and fail the requests whose timeout has expired."""
+        """Set the current time and fail the requests whose timeouts have expired."""
         self._now_ms = max(self._now_ms, now_ms)
         while self._deadlines and self._deadlines[0][0] <= self._now_ms:
             _, request_id = heapq.heappop(self._deadlines)

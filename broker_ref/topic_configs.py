@@ -155,7 +155,7 @@ _OTHER_KEYS: Final = (
         -1,
         9,
         "compression.gzip.level",
-        "Compression level of the gzip codec when the broker compresses batches.",
+        "Compression level that the gzip codec uses when the broker compresses batches.",
     ),
     _int(
         "compression.lz4.level",
@@ -163,7 +163,7 @@ _OTHER_KEYS: Final = (
         1,
         17,
         "compression.lz4.level",
-        "Compression level of the lz4 codec when the broker compresses batches.",
+        "Compression level that the lz4 codec uses when the broker compresses batches.",
     ),
     _int(
         "compression.zstd.level",
@@ -171,7 +171,7 @@ _OTHER_KEYS: Final = (
         -131072,
         22,
         "compression.zstd.level",
-        "Compression level of the zstd codec when the broker compresses batches.",
+        "Compression level that the zstd codec uses when the broker compresses batches.",
     ),
     _key(
         "leader.replication.throttled.replicas",

@@ -1,10 +1,11 @@
-"""A streaming job on real logs that is killed during a commit: `make demo`.
+"""A streaming job that processes real logs and is killed during a commit: `make demo`.
 
 The demo starts the reference broker, writes three log files to topics with a batch job, and runs a
 streaming query. The query counts failed SSH logins per address and writes alerts to another topic
-exactly once. During a commit the demo kills the query (SIGKILL, driver and JVM) and restarts it
-from its checkpoint. Finally it compares the alerts with the log file: the topic must contain every
-alert of every micro-batch once, including the micro-batch of the interrupted commit.
+exactly once. During a commit, the demo kills the query (SIGKILL to the driver and its JVM) and
+restarts it from its checkpoint. Finally, it compares the alerts with the log file: the topic must
+contain every alert of every micro-batch once, including the micro-batch whose commit was
+interrupted.
 """
 
 import json

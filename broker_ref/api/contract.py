@@ -34,7 +34,7 @@ NO_THROTTLE_MS: Final = 0
 """The throttle time of every response. There are no quotas."""
 
 OPERATIONS_NOT_REQUESTED: Final = -(2**31)
-"""The value of an authorized operations field if the client did not request it."""
+"""The value of an authorized operations field that the client did not request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ NO_OP_RESPONSE: Final = NoOpResponse()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """An operation that a client must be authorized to perform, or the whole request fails.
+    """An operation that a client must be authorized to perform. If not, the whole request fails.
 
     `name` returns the name of the resource in the request. If `alternative` is set, authorization
     for that operation is also sufficient.

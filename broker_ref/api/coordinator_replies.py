@@ -1,6 +1,6 @@
 """Delayed responses of handlers that call the group coordinator or the transaction coordinator.
 
-The coordinator sets all deadlines, so the `Wait` of a handler has no deadline of its own.
+The coordinator sets all deadlines, so a handler's `Wait` has no deadline of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NEVER_MS: Final = 2**62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedReply(Generic[Result]):
-    """The reply of a coordinator, and the function that converts its result to a response."""
+    """A coordinator's reply, and the function that converts its result to a response."""
 
     reply: Reply[Result]
     respond: Callable[[Result], object]

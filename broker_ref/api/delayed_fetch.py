@@ -11,7 +11,7 @@ A fetch completes in one of these cases:
 - At least `min_bytes` bytes are available between the fetch offsets and the end offsets. Each
   partition contributes at most `partition_max_bytes`.
 - A fetch offset is in an older segment than the end offset.
-- A fetch offset is beyond the end offset that the client may read, which can happen after a
+- A fetch offset is beyond the end of the data that the client may read, which can happen after a
   truncation.
 - A partition has an error.
 

@@ -37,7 +37,7 @@ class SessionlessFetchContext:
     """A full fetch without a session. All partition responses are sent."""
 
     is_incremental: ClassVar[bool] = False
-    """Whether the client has received responses in this session before."""
+    """Whether the client has already received responses in this session."""
 
     partitions: dict[PartitionPlace, CachedPartition]
 

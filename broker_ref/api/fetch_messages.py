@@ -127,7 +127,7 @@ class TopicResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResponse:
-    """A Fetch response. In a session it contains only partitions with changes."""
+    """A Fetch response. In a session, it contains only partitions with changes."""
 
     error_code: ErrorCode = ErrorCode.none
     responses: tuple[TopicResponse, ...] = ()

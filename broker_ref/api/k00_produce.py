@@ -139,7 +139,7 @@ class ProduceResponse:
 
 @dataclass(slots=True, kw_only=True)
 class ProducePartitionStatus:
-    """The response for a partition. `appended` is set while the append is not yet replicated."""
+    """The response for a partition. `appended` is set until the append has been replicated."""
 
     response: PartitionResponse
     appended: PendingReplication | None = None

@@ -1,18 +1,18 @@
 """OffsetCommit (8), versions 2 to 10: store committed offsets of a group.
 
-A client that is not a member of the group commits with generation -1, which requires that the group
-has no members. A member commits with its member id and generation. Invalid ids are rejected with
-UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION or FENCED_INSTANCE_ID. A member without an assignment gets
-REBALANCE_IN_PROGRESS. A commit with generation -1 creates the group if it does not exist. If a
+A client that is not a member of the group commits with generation -1, which is allowed only if the
+group has no members. A member commits with its member id and generation. Invalid ids are rejected
+with UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION or FENCED_INSTANCE_ID. A member without an assignment
+gets REBALANCE_IN_PROGRESS. A commit with generation -1 creates the group if it does not exist. If a
 member commits to a group that does not exist, the error is GROUP_ID_NOT_FOUND, or
 ILLEGAL_GENERATION before version 9.
 
 Partitions that do not exist get UNKNOWN_TOPIC_OR_PARTITION, or UNKNOWN_TOPIC_ID from version 10 on,
 because these requests contain topic ids. OFFSET_METADATA_TOO_LARGE is returned if the metadata is
 longer than `offset.metadata.max.bytes`. These errors do not affect the other offsets in the
-request. The broker responds when the offsets are replicated to all in-sync replicas of the offsets
-partition. The retention time in requests of versions 2 to 4 applies only to the offsets in the
-request. Source: `kafka.server.KafkaApis.handleOffsetCommitRequest`.
+request. The broker responds when the offsets have been replicated to all in-sync replicas of the
+offsets partition. The retention time in requests of versions 2 to 4 applies only to the offsets in
+the request. Source: `kafka.server.KafkaApis.handleOffsetCommitRequest`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from broker_ref.security.acls import AclOperation
 FIRST_VERSION_BY_TOPIC_ID: Final = 10
 FIRST_VERSION_OF_GROUP_ID_NOT_FOUND: Final = 9
 NO_RETENTION_TIME: Final = -1
-"""The retention time in a request if offsets expire after `offsets.retention.minutes`."""
+"""The retention time in a request whose offsets expire after `offsets.retention.minutes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

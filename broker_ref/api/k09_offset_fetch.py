@@ -3,11 +3,11 @@
 A request contains one group up to version 7, and several groups from version 8 on (KIP-709). If
 `topics` is null (from version 2 on), all offsets of the group are returned. A partition without a
 committed offset gets offset -1 and no error, even if the group does not exist. Only offsets that
-are replicated to all in-sync replicas are returned.
+have been replicated to all in-sync replicas are returned.
 
-With `require_stable` (version 7, KIP-447), the broker waits up to `offsets.commit.timeout.ms` until
-pending commits and transaction markers are replicated. If the wait times out, it returns
-NOT_COORDINATOR, and clients retry. A partition with an offset of an open transaction gets
+With `require_stable` (version 7, KIP-447), the broker waits up to `offsets.commit.timeout.ms` for
+pending commits and transaction markers to be replicated. If the wait times out, the broker returns
+NOT_COORDINATOR, and clients retry. A partition with a pending offset of an open transaction gets
 UNSTABLE_OFFSET_COMMIT. Without `require_stable`, the last offset that was committed before the
 transaction is returned. Requests contain topic ids from version 10 on. The error for an unknown
 topic id is UNKNOWN_TOPIC_ID. Source: `kafka.server.KafkaApis.handleOffsetFetchRequest`.
@@ -117,7 +117,7 @@ class _OffsetQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedOffsetFetch:
-    """An OffsetFetch request that is waiting until the offsets are replicated."""
+    """An OffsetFetch request that is waiting for the offsets to be replicated."""
 
     broker: Broker
     call: Call

@@ -55,7 +55,7 @@ class JoinGroupRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinGroupResponse:
-    """A JoinGroup response. Only the response of the leader contains the members."""
+    """A JoinGroup response. Only the response to the leader contains the members."""
 
     error_code: ErrorCode
     generation_id: int

@@ -19,7 +19,7 @@ from broker_ref.security.acls import AclOperation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRequest:
-    """A Heartbeat request of a group member."""
+    """A Heartbeat request from a group member."""
 
     group_id: str
     generation_id: int

@@ -32,7 +32,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncGroupRequest:
-    """A SyncGroup request. Only the request of the leader contains assignments."""
+    """A SyncGroup request. Only the leader's request contains assignments."""
 
     group_id: str
     generation_id: int

@@ -1,4 +1,4 @@
-"""DeleteRecords (21), versions 0 to 2: raise the log start offset (KIP-107).
+"""DeleteRecords (21), versions 0 to 2: advance the log start offset (KIP-107).
 
 Records below the requested offset can no longer be read. The offset -1 represents the high
 watermark. The response contains the low watermark, which is the minimum log start offset of all
@@ -97,7 +97,7 @@ class DelayedDeleteRecords:
     topics: tuple[tuple[str, tuple[DeleteRecordsPartitionStatus, ...]], ...]
 
     def try_complete(self, now_ms: int) -> DeleteRecordsResponse | None:
-        """Return the response if all low watermarks have reached their required offset."""
+        """Return the response if all low watermarks have reached their required offsets."""
         del now_ms
         waiting = False
         for status in self._all_statuses():
@@ -134,7 +134,7 @@ class DelayedDeleteRecords:
 
 
 def handle(broker: Broker, call: Call, request: DeleteRecordsRequest) -> object:
-    """Raise and persist the log start offsets, then wait for the followers."""
+    """Advance and persist the log start offsets, then wait for the followers."""
     delayed = DelayedDeleteRecords(
         topics=tuple(
             (

@@ -9,7 +9,7 @@ epoch (KIP-360). The request is rejected with INVALID_REQUEST if it contains onl
 an empty transactional id.
 
 Version 6 is not stable in Kafka 4.3 and requires `unstable.api.versions.enable`. Two-phase commit
-(KIP-939) requires `transaction.two.phase.commit.enable`, otherwise it is rejected with
+(KIP-939) requires `transaction.two.phase.commit.enable`. Otherwise it is rejected with
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED. `keep_prepared_txn` is rejected with UNSUPPORTED_VERSION.
 
 If the broker has run out of producer ids, the request waits until the controller has allocated a

@@ -1,9 +1,9 @@
 """EndTxn (26), versions 0 to 5: commit or abort a transaction.
 
-The broker responds when the decision to commit or abort is replicated. The transaction markers are
-written afterwards. Until all partitions have a marker, other requests for the transactional id fail
-with CONCURRENT_TRANSACTIONS. A repeated EndTxn request returns NONE if it has the same result
-(commit or abort), and INVALID_TXN_STATE otherwise.
+The broker responds when the decision to commit or abort has been replicated. The transaction
+markers are written afterwards. Until all partitions have a marker, other requests for the
+transactional id fail with CONCURRENT_TRANSACTIONS. A repeated EndTxn request returns NONE if it has
+the same result (commit or abort), and INVALID_TXN_STATE otherwise.
 
 From version 5 on, each transaction has its own producer epoch and the response contains the next
 one (KIP-890). A transaction without partitions can then be aborted. Before version 2,

@@ -10,8 +10,8 @@ The error is UNKNOWN_TOPIC_OR_PARTITION if this broker has no such partition, NO
 TRANSACTION_COORDINATOR_FENCED if the coordinator epoch is too old, and INVALID_PRODUCER_EPOCH if
 the producer epoch is too old. From version 2 on, the request contains the transaction version. With
 transaction version 2, the epoch of the marker must be higher than the epoch of the transaction's
-records (KIP-1228). Results are grouped by producer id. As in Apache Kafka, a marker with producer
-id or epoch -1 fails the whole request with UNKNOWN_SERVER_ERROR. Source:
+records (KIP-1228). Results are grouped by producer id. As in Apache Kafka, a request with a marker
+that has producer id or epoch -1 fails as a whole with UNKNOWN_SERVER_ERROR. Source:
 `kafka.server.KafkaApis.handleWriteTxnMarkersRequest`.
 """
 
@@ -121,7 +121,7 @@ class DelayedMarkers:
 
 
 def handle(broker: Broker, call: Call, request: WriteTxnMarkersRequest) -> object:
-    """Append all markers and respond when they are replicated."""
+    """Append all markers and respond when they have been replicated."""
     without_producer = [marker for marker in request.markers if not _has_producer(marker)]
     if without_producer:
         logger.warning(

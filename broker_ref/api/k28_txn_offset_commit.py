@@ -1,8 +1,8 @@
 """TxnOffsetCommit (28), versions 0 to 5: commit a group's offsets in a transaction (KIP-98).
 
 The offsets are pending until the commit marker of the transaction applies them or the abort marker
-removes them. The broker responds when the offsets are replicated to all in-sync replicas of the
-offsets partition.
+removes them. The broker responds when the offsets have been replicated to all in-sync replicas of
+the offsets partition.
 
 The broker first asks the transaction coordinator whether the open transaction contains the group's
 offsets partition (KIP-890). If it does not, the error is TRANSACTION_ABORTABLE, or
@@ -203,8 +203,8 @@ class DelayedVerification:
     """A commit that is waiting until the transaction coordinator has verified the transaction.
 
     The marker of the previous transaction invalidates the verification guard. If the marker is
-    written during the wait, the verification is repeated, because the reply of the coordinator may
-    be older than the marker.
+    written during the wait, the verification is repeated, because the coordinator's reply may be
+    older than the marker.
     """
 
     commit: ValidatedCommit

@@ -1,9 +1,9 @@
 """OffsetDelete (47), version 0: delete committed offsets of a group (KIP-496).
 
 A partition gets GROUP_SUBSCRIBED_TO_TOPIC if a member subscribes to its topic, and
-UNKNOWN_TOPIC_OR_PARTITION if it does not exist. Deleting an offset that was never committed
-succeeds. Pending offsets of an open transaction are also deleted, and the transaction marker does
-not restore them. The whole request fails with INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, or
+UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist. Deleting an offset that was never
+committed succeeds. Pending offsets of an open transaction are also deleted, and the transaction
+marker does not restore them. The whole request fails with INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, or
 NON_EMPTY_GROUP if the group has members that are not consumers. Source:
 `kafka.server.KafkaApis.handleOffsetDeleteRequest`.
 """

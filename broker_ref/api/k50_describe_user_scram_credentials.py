@@ -1,7 +1,7 @@
 """DescribeUserScramCredentials (50), version 0: the SCRAM mechanisms of users (KIP-554).
 
 If `users` is null or empty, the broker describes all users. Each user has its own error:
-RESOURCE_NOT_FOUND if the user has no credential, DUPLICATE_RESOURCE if the request contains the
+RESOURCE_NOT_FOUND if the user has no credential, and DUPLICATE_RESOURCE if the request contains the
 user more than once. Source: `org.apache.kafka.image.ScramImage.describe`.
 """
 

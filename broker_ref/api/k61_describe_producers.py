@@ -2,7 +2,7 @@
 
 Each replica describes the producer state of its own log. The response contains all producers that
 have not expired, with their epoch, last sequence number and last timestamp. It also contains the
-start offset of an open transaction, which identifies hanging transactions. The error is
+start offset of each open transaction, which helps to find hanging transactions. The error is
 INVALID_TOPIC_EXCEPTION for an invalid topic name, UNKNOWN_TOPIC_OR_PARTITION for a partition that
 does not exist, and NOT_LEADER_OR_FOLLOWER if this broker has no replica. Internal topics can also
 be described. Source: `kafka.server.KafkaApis.handleDescribeProducersRequest`.

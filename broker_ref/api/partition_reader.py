@@ -176,7 +176,7 @@ class PartitionReader:
         )
 
     def error_response(self, cached: CachedPartition, error_code: ErrorCode) -> PartitionResponse:
-        """Return an error response, with the current leader if the leadership has changed."""
+        """Return an error response, with the current leader if leadership has changed."""
         leader = NO_LEADER
         if (
             self.version >= FIRST_VERSION_WITH_CURRENT_LEADER

@@ -89,7 +89,7 @@ class _DelayedVerification:
         done = self.try_complete(now_ms)
         if done is not None:
             return done
-        # The verification has its own timeout and may have to wait for an earlier one.
+        # The verification has its own timeout and may have to wait for an earlier verification.
         deadline_ms = now_ms + 2 * REQUEST_TIMEOUT_MS + 1000
         return Wait(operation=self, keys=(self.reply,), deadline_ms=deadline_ms)
 

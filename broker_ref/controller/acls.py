@@ -1,7 +1,7 @@
 """The creation and deletion of ACLs (Kafka's `AclControlManager` and `AclApis`).
 
 An invalid ACL or filter fails with INVALID_REQUEST and does not affect the others. Creating an ACL
-that exists succeeds and has no effect.
+that already exists succeeds and has no effect.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from broker_ref.security.acls import (
 def created_acls(
     existing: AclCache, acls: Sequence[Acl], random_bytes: Callable[[int], bytes]
 ) -> tuple[list[MetadataRecord], list[ApiError | None]]:
-    """Return the records for the valid ACLs that do not exist, and the error of each ACL."""
+    """Return the records for the valid ACLs that do not exist yet, and the error of each ACL."""
     outcomes: list[ApiError | None] = []
     new: dict[Acl, None] = {}
     for acl in acls:

@@ -14,7 +14,7 @@ The checks run in this order (`ReplicationControlManager.validateAlterPartitionD
 | the ISR does not contain the leader                                | INVALID_REQUEST            |
 | RECOVERING and the ISR has a member other than the leader          | INVALID_REQUEST            |
 | RECOVERING, but the partition is RECOVERED                         | INVALID_REQUEST            |
-| an ISR member is fenced, shutting down or has another broker epoch | INELIGIBLE_REPLICA         |
+| a member is fenced, shutting down or has the wrong broker epoch    | INELIGIBLE_REPLICA         |
 
 Purpose: check a proposal and create the resulting record, which can complete a reassignment. A
 rejected proposal changes nothing.
@@ -33,7 +33,7 @@ from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
 
 SKIP_EPOCH_CHECK = -1
-"""The broker epoch in a proposal if the leader does not know the epoch of the ISR member."""
+"""The broker epoch used in a proposal if the leader does not know the epoch of the ISR member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

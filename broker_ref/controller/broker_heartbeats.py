@@ -93,7 +93,10 @@ TRANSITIONS: Final = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """The registration request of a broker. `host` and `port` are the address for other brokers."""
+    """A registration request from a broker.
+
+    `host` and `port` are the address that other brokers use.
+    """
 
     broker_id: int
     cluster_id: str
@@ -106,7 +109,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """The heartbeat of a broker.
+    """A heartbeat from a broker.
 
     `current_metadata_offset` is the offset of the last metadata record that the broker has applied.
     """
@@ -138,7 +141,7 @@ class HeartbeatReply:
 class _BrokerHeartbeatState:
     """The last heartbeat of a broker and the state of its controlled shutdown.
 
-    The broker can shut down when all active brokers have applied `controlled_shutdown_offset`.
+    The broker can shut down when all active brokers have reached `controlled_shutdown_offset`.
     """
 
     last_contact_ms: int
@@ -211,7 +214,7 @@ class BrokerHeartbeatManager:
             session.controlled_shutdown_offset = None
 
     def maybe_update_controlled_shutdown_offset(self, broker_id: int, offset: int) -> None:
-        """Store the offset that active brokers must apply before this broker can shut down.
+        """Store the offset that active brokers must reach before this broker can shut down.
 
         Only the first call during a controlled shutdown has an effect.
         """

@@ -127,7 +127,7 @@ class Controller:
     # Time ---------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Fence brokers whose session has expired, and run the periodic tasks that are due.
+        """Fence brokers whose sessions have expired, and run the periodic tasks that are due.
 
         Raises: ApiError (KAFKA_STORAGE_ERROR) if the journal cannot be written. The controller must
         then be stopped.
@@ -144,7 +144,7 @@ class Controller:
     # Metadata fetched by brokers ----------------------------------------------------------------
 
     def batches_from(self, offset: int, max_bytes: int) -> bytes | None:
-        """Return complete batches that start with the record at `offset`.
+        """Return complete batches, starting with the record at `offset`.
 
         The result contains at least one batch unless `offset` is the end offset. If the batches are
         no longer available or `offset` is in the middle of a commit, the result is None, and the
@@ -180,7 +180,8 @@ class Controller:
     def register_broker(self, registration: Registration, now_ms: int) -> int:
         """Register a broker and return its broker epoch.
 
-        If the incarnation is new, the broker loses its leaderships and is removed from all ISRs.
+        If the incarnation is new, the broker loses leadership of its partitions and is removed from
+        all ISRs.
 
         Raises: ApiError (INCONSISTENT_CLUSTER_ID or DUPLICATE_BROKER_REGISTRATION).
         """
@@ -316,7 +317,7 @@ class Controller:
     ) -> list[ApiError | None]:
         """Reassign each partition to its new replicas. None cancels the reassignment.
 
-        Return the error of each partition, or None. If `may_change_factor` is False, a change of
+        Return the error of each partition, or None. If `may_change_factor` is False, a change to
         the replication factor fails with INVALID_REPLICATION_FACTOR.
         """
 

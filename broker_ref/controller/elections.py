@@ -9,7 +9,7 @@
 Purpose: create the record that changes a partition to its target state, or None if nothing changes
 (Kafka's `PartitionChangeBuilder`). Invariants: a leader is active and in the ISR. An ISR is never
 empty. Its last member stays in the ISR even if it cannot lead, so that only an unclean election can
-lose its records. After an unclean election the ISR contains only the new leader, and the recovery
+lose records. After an unclean election, the ISR contains only the new leader, and the recovery
 state is RECOVERING. The leader epoch increases if the leader changes or a replica is removed, but
 not if only the ISR changes (metadata version 3.6 and later). Source: `PartitionChangeBuilder`,
 `PartitionReassignmentReplicas` and `ReplicationControlManager.generateLeaderAndIsrUpdates`.
@@ -179,7 +179,7 @@ def _if_changed(value: Replicas | None, before: Replicas) -> Replicas | None:
 def requested_election(
     metadata: ClusterMetadata, partition: PartitionMetadata, *, unclean: bool
 ) -> PartitionChangeRecord:
-    """Return the record of a preferred or unclean election that an administrator requests.
+    """Return the record of a preferred or unclean election that an administrator requested.
 
     Raises: ApiError (ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE or
     ELIGIBLE_LEADERS_NOT_AVAILABLE).
@@ -202,6 +202,6 @@ def requested_election(
         )
     raise ApiError(
         ErrorCode.preferred_leader_not_available,
-        f"The preferred leader of {name}, broker {partition.replicas[0]}, is not active or not "
-        "in the ISR.",
+        f"The preferred leader of {name}, broker {partition.replicas[0]}, is not active or is "
+        "not in the ISR.",
     )

@@ -63,8 +63,8 @@ _NO_BROKER: Final = -1
 class Broker:
     """A registered broker and its listeners.
 
-    `host` and `port` are the address for other brokers. A fenced broker leads no partitions. It is
-    in an ISR only if it is the last member.
+    `host` and `port` are the address that other brokers use. A fenced broker leads no partitions.
+    It is in an ISR only if it is the last member.
     """
 
     broker_id: int
@@ -169,7 +169,7 @@ class ClusterMetadata:
     `end_offset` is the offset of the last applied record plus one. `removed_topics` contains the
     ids of the last `REMOVED_TOPICS_MAX` deleted topics, because their logs may still exist.
     `finalized_features` contains the version of each finalized feature, which is never 0.
-    `scram_credentials` contains the credentials of users by mechanism and name.
+    `scram_credentials` contains the credentials of users, keyed by mechanism and name.
     """
 
     def __init__(self) -> None:

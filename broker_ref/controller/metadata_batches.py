@@ -1,9 +1,9 @@
 """The metadata log as record batches, which brokers fetch.
 
 Purpose: encode and decode batches of `__cluster_metadata`, for the controller and the brokers.
-Invariants: a batch contains exactly one commit, so that brokers never apply a part of a commit. The
-base offset of a batch is the offset of its first metadata record. The value of each record is JSON.
-Source: KIP-595, KIP-630.
+Invariants: a batch contains exactly one commit, so that brokers never apply only part of a commit.
+The base offset of a batch is the offset of its first metadata record. The value of each record is
+JSON. Source: KIP-595, KIP-630.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONTROLLER_EPOCH: Final = 0
 
 
 def encode_commit(commit: Commit) -> bytes:
-    """Encode a commit with at least one record as one batch."""
+    """Encode a commit as one batch. The commit must contain at least one record."""
     return encode_batch(
         [Record(value=encode_record(record)) for record in commit.records],
         base_offset=commit.base_offset,
@@ -57,7 +57,7 @@ def decode_commits(data: bytes) -> list[Commit]:
 
 
 def encode_snapshot(records: Sequence[MetadataRecord]) -> bytes:
-    """Encode a snapshot. Offsets of records are positions in the snapshot."""
+    """Encode a snapshot. The offset of a record is its position in the snapshot."""
     return encode_commit(Commit(base_offset=0, records=tuple(records)))
 
 

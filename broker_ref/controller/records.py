@@ -26,8 +26,8 @@ class UnreadableRecordError(Exception):
 class RegisterBrokerRecord:
     """The registration of a broker with its listeners.
 
-    `host` and `port` are the address for other brokers. In records without `listeners`, this is the
-    only address. A broker has a new `incarnation_id` and a higher `broker_epoch` each time it
+    `host` and `port` are the address that other brokers use. In records without `listeners`, it is
+    the only address. A broker has a new `incarnation_id` and a higher `broker_epoch` each time it
     starts.
     """
 

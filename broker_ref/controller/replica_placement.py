@@ -1,9 +1,9 @@
 """Places the replicas of new partitions on brokers.
 
-Purpose: distribute leaders and followers evenly over racks, and over the brokers in a rack (Kafka's
-`StripedReplicaPlacer`). The replicas of each partition start one broker after those of the previous
-partition. A fenced broker is used only if no other broker is left in its rack, and never for the
-first replica. Invariant: a broker has at most one replica of a partition.
+Purpose: distribute leaders and followers evenly across racks, and across the brokers in a rack
+(Kafka's `StripedReplicaPlacer`). The replicas of each partition start one broker after those of the
+previous partition. A fenced broker is used only if no other broker is left in its rack, and never
+for the first replica. Invariant: a broker has at most one replica of a partition.
 """
 
 from __future__ import annotations

@@ -127,8 +127,8 @@ def parse_scram_argument(
 ) -> UserScramCredentialRecord:
     """Parse an argument such as `SCRAM-SHA-256=[name=alice,password=alice-secret]`.
 
-    The argument has the format of Kafka's storage tool. Raises: InvalidScramArgumentError, whose
-    message contains no secrets.
+    The argument has the format used by Kafka's storage tool. Raises: InvalidScramArgumentError,
+    whose message contains no secrets.
     """
     mechanism_name, separator, configs = text.strip().partition("=")
     if not separator:

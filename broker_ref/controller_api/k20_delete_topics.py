@@ -3,10 +3,10 @@
 Topics are identified by name, and from version 6 on by name or topic id (KIP-516). When the
 response is sent, the topics have been removed from the metadata. Brokers remove the logs and
 committed offsets when they apply the metadata. A topic gets INVALID_REQUEST and is not deleted if
-its name or id is repeated in the request, even if the client may not delete it. The same applies if
-an entry has both a name and an id, or neither. An authorized client also gets INVALID_REQUEST if a
-name and an id in the request identify the same topic. If `delete.topic.enable` is false, all topics
-get TOPIC_DELETION_DISABLED, or INVALID_REQUEST before version 3. Source:
+its name or id is repeated in the request, even if the client is not authorized to delete it. The
+same applies if an entry has both a name and an id, or neither. An authorized client also gets
+INVALID_REQUEST if a name and an id in the request identify the same topic. If `delete.topic.enable`
+is false, all topics get TOPIC_DELETION_DISABLED, or INVALID_REQUEST before version 3. Source:
 `kafka.server.ControllerApis.handleDeleteTopics`.
 """
 

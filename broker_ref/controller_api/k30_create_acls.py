@@ -1,9 +1,9 @@
 """CreateAcls (30), versions 1 to 3: create ACLs (KIP-11, KIP-290).
 
 Each ACL has its own error: INVALID_REQUEST for a code that Kafka does not define, an empty or
-invalid name, or a principal without a type. As in Kafka, ANY and MATCH fail the whole request with
-UNKNOWN_SERVER_ERROR, and the code 0 (UNKNOWN) closes the connection. Without an authorizer, the
-error is SECURITY_DISABLED. Source: `kafka.server.AclApis` and
+invalid name, or a principal without a type. As in Kafka, a request with ANY or MATCH fails as a
+whole with UNKNOWN_SERVER_ERROR, and the code 0 (UNKNOWN) closes the connection. Without an
+authorizer, the error is SECURITY_DISABLED. Source: `kafka.server.AclApis` and
 `org.apache.kafka.controller.AclControlManager`.
 """
 
@@ -47,7 +47,7 @@ class CreateAclsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclCreationResult:
-    """The result of an ACL, in the order of the request."""
+    """The result for an ACL. The results are in the order of the request."""
 
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None

@@ -1,7 +1,7 @@
 """DeleteAcls (31), versions 1 to 3: delete the ACLs that match filters (KIP-11, KIP-290).
 
 The response contains the deleted ACLs of each filter. An ACL that matches several filters is in the
-result of each filter. A filter with an unknown code fails with INVALID_REQUEST. Without an
+result of each of them. A filter with an unknown code fails with INVALID_REQUEST. Without an
 authorizer, the error is SECURITY_DISABLED. As in Kafka, the code 0 (UNKNOWN) closes the connection.
 Source: `kafka.server.AclApis` and `org.apache.kafka.controller.AclControlManager`.
 """

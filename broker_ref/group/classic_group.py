@@ -3,7 +3,7 @@
 Purpose: implement the membership rules, which cover protocol selection, leader election, static
 members and pending members. Invariants: the state changes only as the table in `states` allows, the
 generation never decreases, and the leader of a group with members is one of its members. Counts are
-maintained incrementally, so that a request from one member does not iterate over all members.
+maintained incrementally, so that handling a request does not require iterating over all members.
 Source: Kafka's `ClassicGroup`.
 """
 
@@ -154,7 +154,7 @@ class ClassicGroup:
     def check_member(self, member_id: str, group_instance_id: str | None) -> Member:
         """Return the member, or raise UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID.
 
-        FENCED_INSTANCE_ID means that another member id has replaced this member.
+        FENCED_INSTANCE_ID means that another member now uses the instance id.
         """
         if group_instance_id is not None:
             current = self.static_members.get(group_instance_id)
@@ -297,7 +297,7 @@ class ClassicGroup:
         except MalformedRequestError as error:
             logger.warning(
                 "Group %r: a member's subscription for protocol %r is invalid, so the offsets of "
-                "the group do not expire while it has members: %s",
+                "the group will not expire while it has members: %s",
                 self.group_id, self.protocol_name, error,
             )  # fmt: skip
             return None

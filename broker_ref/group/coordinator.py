@@ -1,7 +1,7 @@
 """The group coordinator of a broker.
 
 Purpose: find the shard of a group and pass requests to it. Load and unload partitions of
-`__consumer_offsets` when the leadership changes. Requests are rejected if this broker is not the
+`__consumer_offsets` when leadership changes. Requests are rejected if this broker is not the
 coordinator or is loading the partition. Invariants: the partition of a group is the Java hash of
 its id modulo the number of partitions, and a shard exists while this broker leads its partition.
 Source: Kafka's `GroupCoordinatorService` and `GroupCoordinatorShard`.
@@ -178,7 +178,7 @@ class GroupCoordinator:
         self._load(owned, Loading(shard, metadata=self._metadata), now_ms)
 
     def on_resignation(self, partition: Partition, now_ms: int) -> None:
-        """Unload the groups of a partition. Waiting requests fail with NOT_COORDINATOR."""
+        """Unload the groups of a partition. Pending requests fail with NOT_COORDINATOR."""
         if partition.key.topic != OFFSETS_TOPIC:
             return
         owned = self._owned.pop(partition.key.partition, None)
@@ -412,8 +412,9 @@ class GroupCoordinator:
     ) -> Reply[ErrorCode]:
         """Write a transaction marker to a partition, and commit or remove its pending offsets.
 
-        The reply completes when the marker is replicated. It contains the error code for the
-        transaction coordinator: NOT_LEADER_OR_FOLLOWER if this broker has not loaded the partition.
+        The reply completes when the marker is replicated. It contains the error code that the
+        transaction coordinator expects, for example NOT_LEADER_OR_FOLLOWER if this broker has not
+        loaded the partition.
         """
         owned = self._owned.get(partition_index)
         if owned is None or owned.shard.state is not ShardState.ACTIVE:

@@ -142,7 +142,7 @@ class Member:
 
     @property
     def has_satisfied_heartbeat(self) -> bool:
-        """Whether the member needs no heartbeats, because one of its requests is pending."""
+        """Whether the member need not send heartbeats because one of its requests is pending."""
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def metadata(self, protocol_name: str) -> bytes:

@@ -72,7 +72,10 @@ class Membership:
     # Join
 
     def join(self, request: JoinRequest, now_ms: int) -> Join:
-        """Add a member or let it rejoin. The reply completes when the next generation starts."""
+        """Add a member, or let an existing member rejoin.
+
+        The reply completes when the next generation starts.
+        """
         reply: Join = Reply(self._wake)
         group = self._shard.groups.get(request.group_id)
         is_new_group = group is None

@@ -133,7 +133,7 @@ class OffsetMetadataManager:
     def delete_topic_offsets(self, topic: str, now_ms: int) -> None:
         """Delete the offsets of a deleted topic.
 
-        If the log cannot be written, the offsets are removed only from memory.
+        If the log cannot be written to, the offsets are removed only from memory.
         """
         shard = self._shard
         for group_id in dict.fromkeys((*shard.offsets.groups(), *shard.pending.groups())):

@@ -88,7 +88,7 @@ class OffsetStore:
             )
 
     def record_transaction_end(self, group: str, *, required_offset: int) -> None:
-        """Store the high watermark at which the end of a transaction of the group is replicated."""
+        """Store the high watermark at which the end of a group's transaction is replicated."""
         self._transaction_ends[group] = required_offset
 
     def remove_replicated_transaction_end(self, group: str, high_watermark: int) -> None:

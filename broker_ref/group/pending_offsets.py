@@ -39,7 +39,7 @@ class PendingOffsets:
     ) -> None:
         """Add an offset of an open transaction.
 
-        It replaces an earlier offset of the same producer.
+        The offset replaces the producer's earlier offset for the same group and partition.
         """
         of_producer = self._producers.setdefault(producer_id, {})
         of_producer.setdefault(group, {})[topic_partition] = pending

@@ -1,7 +1,7 @@
 """Rebalances, in which a group moves to its next generation.
 
 Purpose: wait until all members have rejoined or the rebalance timeout has passed, start the
-generation with the members that have rejoined, and remove members whose session expires.
+generation with the members that have rejoined, and remove members whose sessions expire.
 Invariants: each pending request completes when its phase ends, and a Dead group never changes.
 Source: the part of Kafka's `GroupMetadataManager` for classic groups.
 """
@@ -219,7 +219,7 @@ class Rebalance:
     ) -> None:
         """Renew the session of a member.
 
-        A pending timer is rescheduled only if its deadline is too late.
+        A pending timer is rescheduled only if it would fire after the new deadline.
         """
         if timeout_ms is None:
             timeout_ms = member.session_timeout_ms
@@ -244,8 +244,8 @@ class Rebalance:
 
     def _expire(self, group: ClassicGroup, member: Member, now_ms: int) -> None:
         logger.info(
-            "Removed member %r from group %r, because it sent no heartbeat within its session "
-            "timeout",
+            "Removed member %r from group %r, because the member sent no heartbeat within its "
+            "session timeout",
             member.member_id, group.group_id,
         )  # fmt: skip
         group.remove(member.member_id)

@@ -90,7 +90,7 @@ class OffsetCommitValue:
     """A committed offset.
 
     `leader_epoch` is -1 if the consumer did not send it. `topic_id` is zero in old records.
-    `expire_timestamp_ms` is -1 if the retention of the broker applies.
+    `expire_timestamp_ms` is -1 if the broker's retention applies.
     """
 
     offset: int
@@ -191,7 +191,7 @@ def encode_group_value(value: GroupMetadataValue) -> bytes:
 
 
 def decode_key(data: bytes) -> RecordKey | None:
-    """Decode a key. Return None for other types of records."""
+    """Decode the key of an offset or a group. Return None for other record types."""
 
     def read(cursor: Cursor) -> RecordKey | None:
         version = cursor.fixed(_INT16, "the version")
@@ -299,7 +299,7 @@ def _decode(data: bytes, what: str, read: Callable[[Cursor], Decoded]) -> Decode
 def _read_version(cursor: Cursor, what: str) -> int:
     version: int = cursor.fixed(_INT16, "the version")
     if version not in VALUE_VERSIONS:
-        raise UnreadableOffsetError(f"{what} has the unknown version {version}")
+        raise UnreadableOffsetError(f"{what} has unknown version {version}")
     return version
 
 

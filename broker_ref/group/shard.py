@@ -1,9 +1,9 @@
 """A partition of `__consumer_offsets` on its coordinator.
 
-Purpose: store the groups and offsets of the partition, and write to it. Writes complete when they
-are replicated. Invariants: memory changes only after the append. A record has the same effect when
-it is written and when it is loaded. Writes complete in log order. Source: Kafka's
-`CoordinatorRuntime` and `OffsetMetadataManager.replay`.
+Purpose: store the groups and offsets of the partition, and write records to it. Writes complete
+when they are replicated. Invariants: the state in memory changes only after the append. A record
+has the same effect when it is written and when it is loaded. Writes complete in log order. Source:
+Kafka's `CoordinatorRuntime` and `OffsetMetadataManager.replay`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Change = (
     tuple[OffsetCommitKey, OffsetCommitValue | None]
     | tuple[GroupMetadataKey, GroupMetadataValue | None]
 )
-"""The key and value of a record. The value None is a tombstone."""
+"""The key and value of a record. A value of None is a tombstone."""
 
 
 _AS_THE_LOG_SAYS: Final = MappingProxyType[ErrorCode, ErrorCode]({})
@@ -74,7 +74,7 @@ class ShardState(Enum):
 
 
 class Shard:
-    """The groups of one partition, initially empty and in state LOADING."""
+    """The groups and offsets of one partition. A shard is initially empty and in state LOADING."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Shard:
         return write
 
     def remove_offsets(self, group: str, offsets: Iterable[TopicPartition]) -> None:
-        """Remove offsets from memory whose tombstones could not be written."""
+        """Remove from memory the offsets whose tombstones could not be written."""
         for one in offsets:
             self.pending.remove(group, one)
             self.offsets.put(group, one, None, record_offset=0, required_offset=0)

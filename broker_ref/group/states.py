@@ -7,7 +7,7 @@
     Stable               each member has its assignment
     Dead                 the group is deleted, or its partition is unloaded
 
-Purpose: define the valid transitions, and the error code of Heartbeat in each state. Invariant:
+Purpose: define the valid transitions and the Heartbeat error code for each state. Invariant:
 Dead is final. Source: Kafka's `ClassicGroupState`.
 """
 
@@ -22,7 +22,7 @@ from kio.schema.errors import ErrorCode
 
 
 class GroupState(Enum):
-    """A group state. The value is its name in responses to clients."""
+    """A group state. The value is the name used in responses to clients."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"

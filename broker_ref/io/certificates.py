@@ -1,6 +1,6 @@
 """A development CA, stored in a directory, that issues certificates with elliptic curve keys.
 
-Needs the package `cryptography`, so other modules import this module only when it is used. All
+Needs the package `cryptography`, so other modules import this module only when they need it. All
 files are readable only by their owner. Invariant: a file is complete or does not exist.
 """
 
@@ -33,7 +33,7 @@ class CertificateAuthority:
 
     If the key does not exist, a new CA is created, and clients must trust the new `ca.pem`.
 
-    Raises: ValueError if its files are damaged, OSError.
+    Raises: ValueError if its files are corrupt, OSError.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""A cluster of brokers in this process, for tests in Python.
+"""An in-process cluster of brokers for tests in Python.
 
 `with broker_ref.Cluster(brokers=3) as cluster:` starts a cluster for any Kafka client. The
 controller and the brokers run in one event loop in a daemon thread, and communicate over the
@@ -133,7 +133,7 @@ class Cluster:
         return broker_directory(self._root(), broker_id)
 
     def start(self) -> Self:
-        """Start the controller and all brokers. Returns when they serve clients.
+        """Start the controller and all brokers, and return when they serve clients.
 
         Raises: ClusterError if the cluster has already been started, BrokerStartError if a node
         cannot start, for example because of an invalid config or because a port or directory is in
@@ -166,7 +166,7 @@ class Cluster:
         return self
 
     def close(self) -> None:
-        """Stop all nodes and remove temporary files. Does nothing if the cluster is closed."""
+        """Stop all nodes and remove temporary files. Do nothing if the cluster is closed."""
         try:
             if self._loop_thread is not None:
                 brokers, self._brokers = list(self._brokers.values()), {}
@@ -253,7 +253,7 @@ class Cluster:
     def start_broker(self, broker_id: int) -> None:
         """Start a stopped broker with the same port and directory.
 
-        Returns when the broker serves clients.
+        Return when the broker serves clients.
         """
         self._require_known(broker_id)
         if self._is_running(broker_id):
@@ -379,7 +379,7 @@ class Cluster:
 
 
 def cluster_configs(brokers: int, configs: Mapping[str, str]) -> dict[str, str]:
-    """Return `configs` with replication factors of internal topics for a number of brokers."""
+    """Return `configs` with the replication factors of internal topics for this many brokers."""
     factor = min(brokers, INTERNAL_REPLICATION_FACTOR_MAX)
     return {
         "offsets.topic.replication.factor": str(factor),
@@ -436,7 +436,7 @@ def _reserve(port: int) -> PortReservation:
 async def start_all(
     settings: Sequence[BrokerSettings], *, faults: Faults | None = None
 ) -> list[Broker]:
-    """Start brokers concurrently. If one broker fails, kill the others and raise its error."""
+    """Start brokers concurrently. If one broker fails, kill the others and raise the error."""
     started: list[Broker] = []
 
     async def start(each: BrokerSettings) -> None:

@@ -10,8 +10,8 @@ A large request is received in pieces that are joined at the end. This requires 
 four times as fast as growing a single buffer.
 
 With TLS, asyncio calls `connection_made` after the handshake. A TLS transport does not count the
-bytes in the buffer of the socket's transport, so responses are passed to it in pieces, only while
-it accepts them.
+bytes in the buffer of the socket's transport, so responses are passed to it in pieces, and only
+while it accepts them.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Connection(asyncio.BufferedProtocol):
     def next_request(self) -> bytes | None:
         """Return the next complete request, or None if there is none.
 
-        Starts, pauses or resumes reading, depending on the buffer. Raises: RequestRefusedError.
+        Start, pause or resume reading, depending on the buffer. Raises: RequestRefusedError.
         """
         if self.is_closing or self.is_in_progress or self._is_sending_paused or self._unsent:
             self._read_if_there_is_room()

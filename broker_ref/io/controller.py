@@ -41,7 +41,7 @@ def controller_security(
 ) -> tuple[ListenerSettings, ssl.SSLContext | None]:
     """Return the settings of the controller's listener, and its TLS context.
 
-    Logs a warning if the brokers are secured but the listener of the controller is not.
+    Log a warning if the brokers are secured but the listener of the controller is not.
 
     Raises: BrokerStartError.
     """
@@ -63,7 +63,7 @@ def controller_security(
     if any(mechanism.tokens is not None for mechanism in mechanisms.values()):
         raise BrokerStartError(
             f"The listener {endpoint.listener} of the controller does not support signed tokens. "
-            "Set sasl.enabled.mechanisms of this listener to other mechanisms."
+            "Set sasl.enabled.mechanisms for this listener to other mechanisms."
         )
     return found, tls
 

@@ -1,7 +1,7 @@
 """The CA, certificates and passwords of a development cluster, in its data directory.
 
     security/   the CA, the brokers' certificate and the passwords
-    clients/    the settings of clients, which users copy
+    clients/    client settings for users to copy
 
 All files are readable only by their owner. Invariant: a restart keeps the CA and the passwords. The
 brokers' certificate is renewed if their host names have changed or if it expires soon.
@@ -46,8 +46,8 @@ class DevelopmentSecurity:
     a cluster. That cluster must have been created with security. `hosts` are the names in the
     certificates, in addition to those of the loopback interface.
 
-    Raises: BrokerStartError if `cryptography` is not installed, the files are damaged or the
-    existing cluster is not secured. OSError.
+    Raises: BrokerStartError if `cryptography` is not installed, the files are corrupt or the
+    existing cluster is not secured; OSError.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class DevelopmentSecurity:
 
     @property
     def scram_credentials(self) -> list[UserScramCredentialRecord]:
-        """Return the credentials of the users of a new cluster."""
+        """Return the credentials for the users of a new cluster."""
         mechanisms = self.security.mechanisms if self.security.uses_sasl else ()
         return [
             parse_scram_argument(

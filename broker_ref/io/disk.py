@@ -39,7 +39,7 @@ class DiskStorage:
         """
         self._root = Path(root).absolute()
         self._descriptors = _Descriptors(open_files_max)
-        with _errors("make", self._root):
+        with _errors("create", self._root):
             self._root.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(
                 self._root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644

@@ -11,7 +11,7 @@ _Result = TypeVar("_Result")
 
 
 class EventLoopThread:
-    """Runs an event loop in a daemon thread, from the constructor to `close`.
+    """Runs an event loop in a daemon thread, from construction until `close`.
 
     All methods are thread-safe, and may be called while the caller's thread runs its own
     event loop, as in a notebook.
@@ -38,7 +38,7 @@ class EventLoopThread:
             raise
 
     def close(self) -> None:
-        """Stop the loop and cancel its tasks. Does nothing if the loop is closed.
+        """Stop the loop and cancel its tasks. Do nothing if the loop is closed.
 
         Connections that are being accepted are closed if their protocols abort them.
         """

@@ -1,8 +1,8 @@
 """Reads JSON Web Key Sets from files and HTTP servers, and keeps them up to date.
 
-A request runs in a daemon thread, so a slow server blocks neither the event loop nor the end of the
-process. Invariant: the keys are replaced only by a valid key set. Source: `RefreshingHttpsJwks` and
-`JwksFileVerificationKeyResolver` in Apache Kafka.
+A request runs in a daemon thread, so a slow server blocks neither the event loop nor the exit of
+the process. Invariant: the keys are replaced only by a valid key set. Source:
+`RefreshingHttpsJwks` and `JwksFileVerificationKeyResolver` in Apache Kafka.
 """
 
 from __future__ import annotations

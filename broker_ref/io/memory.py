@@ -35,7 +35,7 @@ class RequestMemory:
         return connection_id in self._requested_bytes
 
     def grow(self, connection_id: ConnectionId, held_bytes: int) -> bool:
-        """Request a total of `held_bytes` for a connection. Return whether they were granted.
+        """Request a total of `held_bytes` for a connection. Return whether the memory was granted.
 
         If not, the connection must wait until `release` returns its id.
         """

@@ -1,7 +1,7 @@
 """Operations on a running cluster for tests, such as moving a leader or fencing a broker.
 
-The functions send the same requests as Kafka's tools. When a function returns, the brokers
-report the new state. All waits have a timeout.
+The functions send the same requests as Kafka's tools. When a function returns, the brokers report
+the new state. All waits have a timeout.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def move_leader(
 ) -> None:
     """Make broker `to` the leader of a partition.
 
-    The broker must have an in-sync replica. It becomes the first replica of the partition, which is
-    the preferred leader. Raises: OperationError.
+    The broker must have an in-sync replica. This replica becomes the first replica of the
+    partition, so the broker becomes the preferred leader. Raises: OperationError.
     """
     what = f"Cannot move the leader of {topic}-{partition} to broker {to}"
     before = partition_info(bootstrap_servers, topic, partition)

@@ -46,8 +46,8 @@ class Peers:
 
     `is_cut` and `drops_responses` are used for fault injection. If `is_cut` returns True, requests
     to the channel fail. If `drops_responses` returns True, responses from the channel are dropped,
-    and their requests fail after a timeout. `tls` returns the context of channels that use TLS, and
-    `login` returns the authenticator of channels that use SASL.
+    and their requests fail after a timeout. `tls` returns the context for channels that use TLS,
+    and `login` returns the authenticator for channels that use SASL.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class _Connection(asyncio.Protocol):
             self._pieces = [b"".join(self._pieces)]
         (length,) = _LENGTH.unpack_from(self._pieces[0])
         if not _CORRELATION_ID.size <= length <= RESPONSE_BYTES_MAX:
-            self.abort(f"the response has the invalid length {length}")
+            self.abort(f"the response has an invalid length of {length}")
             return None
         end = _LENGTH.size + length
         if self._pieces_bytes < end:

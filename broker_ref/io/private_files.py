@@ -1,4 +1,4 @@
-"""Creates files and directories for secrets, which only their owner can read."""
+"""Creates files and directories for secrets. Only their owner can read them."""
 
 from __future__ import annotations
 

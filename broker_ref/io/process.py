@@ -109,7 +109,7 @@ class BrokerProcess:
         return self._reap()
 
     def kill(self) -> None:
-        """Send SIGKILL and wait until the process has exited. Does nothing if it is not running."""
+        """Send SIGKILL and wait until the process has exited. Do nothing if it is not running."""
         if self._process is not None:
             self._process.kill()
             self._reap()

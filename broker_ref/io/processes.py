@@ -2,8 +2,8 @@
 
 The controller runs in this process and each broker in a child process, until a stop signal is
 received. Invariant: no child process outlives `run`. If this process is killed, its child processes
-stop too, because their stdin is a pipe to this process. If a broker exits unexpectedly, an
-error is logged and the other brokers continue.
+stop too, because their stdin is a pipe from this process. If a broker exits unexpectedly, an error
+is logged and the other brokers continue.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class RunningNode:
     async def stop(self) -> None:
         """Stop accepting requests, flush and close the logs, and unlock the directory.
 
-        Raises: LogError or StorageError if a log could not be flushed. The rest is closed anyway.
+        Raises: LogError or StorageError if a log could not be flushed. Everything else is closed.
         """
         try:
             await self.server.stop()

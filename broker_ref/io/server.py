@@ -69,7 +69,7 @@ class ServerLimits:
     connection_idle_ms_max: int = 600_000  # connections.max.idle.ms
     unsent_bytes_max: int = 512 * _MIB  # Maximum size of unread responses of all clients.
     send_stall_ms_max: int = 60_000  # Maximum time without reading any response bytes.
-    memory_stall_ms_max: int = 10_000  # Maximum time to block other requests.
+    memory_stall_ms_max: int = 10_000  # Maximum time that a request can block others.
     handshake_ms_max: int = 10_000  # Maximum time of a TLS handshake.
     failed_handshake_delay_ms: int = 100  # connection.failed.authentication.delay.ms
     sweep_interval_ms: int = 1_000
@@ -310,7 +310,7 @@ class Server:
             # A bug in the node must affect only the client that triggered it.
             connection = self._connections.get(event.connection_id)
             logger.exception(
-                "The node failed to handle %s from connection %d (%s). The connection is closed",
+                "The node failed to handle %s from connection %d (%s). Closing the connection",
                 type(event).__name__,
                 event.connection_id,
                 "gone" if connection is None else connection.peer,

@@ -17,7 +17,7 @@ from broker_ref.controller.records import UserScramCredentialRecord
 from broker_ref.io.server import ServerLimits
 from broker_ref.security.listeners import LISTENERS, Endpoint, Listeners, parse_listeners
 
-ANY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104 (these are recognised, not bound)
+ANY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104 (these are recognized, not bound)
 
 
 class BrokerStartError(Exception):
@@ -75,9 +75,9 @@ class BrokerSettings:
 class ControllerSettings:
     """The settings of the controller.
 
-    `configs` are Kafka's broker configs, and port 0 selects a free port. `features` contains
-    finalized feature versions of a new cluster that differ from the defaults, and
-    `scram_credentials` its first users. An existing directory keeps its versions and users.
+    `configs` are Kafka's broker configs, and port 0 selects a free port. `features` contains the
+    finalized feature versions of a new cluster that differ from the defaults. `scram_credentials`
+    contains the credentials of its first users. An existing directory keeps its versions and users.
     """
 
     data: Path

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class SignedTokens:
     """The validators by listener name. Their keys are kept up to date until `stop`.
 
-    Raises: BrokerStartError if `cryptography` is needed and not installed.
+    Raises: BrokerStartError if `cryptography` is needed but not installed.
     """
 
     def __init__(self, listeners: Mapping[str, ListenerSettings]) -> None:

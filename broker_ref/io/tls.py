@@ -1,4 +1,4 @@
-"""TLS contexts for the settings of a listener, and an acceptor of TLS connections.
+"""TLS contexts for the settings of a listener, and an acceptor for TLS connections.
 
 `SSLContext` reads keys only from files, so inline keys are written to a temporary file that only
 the owner can read and that is removed immediately. Invariant: after `TlsAcceptor.stop`, no

@@ -19,7 +19,7 @@ class AppendResult:
     """The offsets and the append time of a batch. `log_append_time_ms` is -1 with CreateTime.
 
     For a duplicate, the offsets are those of the original batch. The time is then the largest
-    timestamp of the batch with both timestamp types, as in Apache Kafka.
+    timestamp of the batch for both timestamp types, as in Apache Kafka.
     """
 
     base_offset: int

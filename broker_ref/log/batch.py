@@ -270,14 +270,14 @@ def _next_batch_bytes(view: memoryview, position: int) -> int | None:
     length: int = _PREFIX.unpack_from(view, position)[1]
     if length < _LEGACY_RECORD_BYTES_MIN or length > BATCH_BYTES_MAX - LOG_OVERHEAD_BYTES:
         raise LogError(
-            ErrorCode.corrupt_message, f"A record batch has the invalid length {length}."
+            ErrorCode.corrupt_message, f"A record batch has an invalid length of {length}."
         )
     if remaining < HEADER_UP_TO_MAGIC_BYTES:
         return None
     magic = view[position + HEADER_UP_TO_MAGIC_BYTES - 1]
     if magic > MAGIC:
         raise LogError(
-            ErrorCode.corrupt_message, f"A record batch has the unknown magic byte {magic}."
+            ErrorCode.corrupt_message, f"A record batch has an unknown magic byte: {magic}."
         )
     size_bytes = length + LOG_OVERHEAD_BYTES
     return size_bytes if size_bytes <= remaining else None
@@ -306,9 +306,9 @@ def check_produced_batch(header: BatchHeader) -> None:
     elif header.is_control:
         reason = "clients cannot write control records"
     elif header.has_producer_id and header.base_sequence < 0:
-        reason = f"producer {header.producer_id} sent the sequence {header.base_sequence}"
+        reason = f"producer {header.producer_id} sent sequence {header.base_sequence}"
     if reason is not None:
-        raise LogError(ErrorCode.invalid_record, f"The record batch is rejected: {reason}.")
+        raise LogError(ErrorCode.invalid_record, f"The record batch was rejected: {reason}.")
     _ = header.compression
 
 
@@ -361,7 +361,7 @@ def decode_records(
         if not header.base_offset <= record.offset <= header.last_offset:
             raise LogError(
                 ErrorCode.invalid_record,
-                f"A record has offset {record.offset}, but its batch contains the offsets "
+                f"A record has offset {record.offset}, but its batch contains offsets "
                 f"{header.base_offset} to {header.last_offset}.",
             )
         if header.timestamp_type is TimestampType.LOG_APPEND_TIME:

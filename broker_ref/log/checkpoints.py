@@ -37,7 +37,7 @@ TopicPartition = tuple[str, int]
 
 
 def read_offsets(storage: Storage, path: str) -> dict[TopicPartition, int]:
-    """Return the offsets in a checkpoint file by partition. A missing file has no offsets.
+    """Return the offsets in a checkpoint file, by partition. A missing file has no offsets.
 
     Raises: CorruptLogError with the name of the file.
     """

@@ -3,7 +3,7 @@
 | batch                                               | can be removed                            |
 | --------------------------------------------------- | ----------------------------------------- |
 | batch of an aborted transaction                     | yes                                       |
-| batch of a committed transaction                    | according to the keys of its records      |
+| batch of a committed transaction                    | depends on the keys of its records        |
 | marker whose transaction has remaining batches      | no; an aborted transaction is added to    |
 |                                                     | the transaction index of the new segment  |
 | marker whose transaction has no remaining batches   | yes, after the batch's delete horizon     |

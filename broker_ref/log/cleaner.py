@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CleaningRun:
-    """The compaction of a log. `removals` is `PartitionLog.removals` when it started."""
+    """The compaction of a log. `removals` is `PartitionLog.removals` at its start."""
 
     key: TopicPartition
     log: PartitionLog
@@ -41,7 +41,7 @@ class LogCleaner:
     """Compacts the logs in `logs`, which may change between calls.
 
     `checkpoints` contains the offset up to which each log has been compacted. The cleaner updates
-    it and calls `save` to persist it.
+    these offsets and calls `save` to persist them.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class LogCleaner:
         """Compact logs for about `budget_bytes` of work. Return whether more work remains.
 
         Only logs in `stable_offsets` are compacted. The values are their last stable offsets.
-        Raises no exceptions. A log that is damaged or triggers a bug is skipped until the broker
+        Raises no exceptions. A log that is corrupt or triggers a bug is skipped until the broker
         restarts. A log whose storage fails is skipped until the next call.
         """
         while budget_bytes > 0:

@@ -135,7 +135,7 @@ class _LastBatches:
 
     offsets: frozenset[tuple[int, int]]
     epochs: frozenset[tuple[int, int]]
-    """Producer id and producer epoch of producers that have only written a marker."""
+    """Producer id and producer epoch of producers whose only batches are markers."""
 
     @classmethod
     def of(cls, log: PartitionLog) -> _LastBatches:

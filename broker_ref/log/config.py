@@ -21,7 +21,7 @@ ConfigValue = int | float | str | tuple[str, ...]
 
 
 class ConfigType(StrEnum):
-    """The types of `ConfigDef` in Kafka that the topic configs of the log use."""
+    """The types of Kafka's `ConfigDef` that the topic configs of the log use."""
 
     INT = "INT"
     LONG = "LONG"

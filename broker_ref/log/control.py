@@ -60,7 +60,7 @@ def encode_marker(
 def decode_marker(batch: Buffer) -> EndTransactionMarker | None:
     """Decode the marker in a complete control batch whose CRC has been checked.
 
-    Returns None if the control record has another type, or if compaction has removed the record.
+    Return None if the control record has another type, or if compaction has removed the record.
     Raises: LogError(INVALID_RECORD).
     """
     record = next(decode_records(batch), None)
@@ -70,14 +70,14 @@ def decode_marker(batch: Buffer) -> EndTransactionMarker | None:
         raise _invalid(record, "its key does not contain a version and a type")
     version, type_id = _KEY.unpack_from(record.key)
     if version < 0:
-        raise _invalid(record, f"its key has the unknown version {version}")
+        raise _invalid(record, f"its key has unknown version {version}")
     if type_id not in (Marker.ABORT.value, Marker.COMMIT.value):
         return None
     if record.value is None or len(record.value) < _VALUE.size:
         raise _invalid(record, "its value does not contain a version and a coordinator epoch")
     version, coordinator_epoch = _VALUE.unpack_from(record.value)
     if version < 0:
-        raise _invalid(record, f"its value has the unknown version {version}")
+        raise _invalid(record, f"its value has unknown version {version}")
     return EndTransactionMarker(marker=Marker(type_id), coordinator_epoch=coordinator_epoch)
 
 

@@ -3,7 +3,7 @@
     Exception
     ├── LogError                    the log rejects a request; clients receive the error code
     │   ├── RecordValidationError   some records of a batch are invalid
-    │   └── CorruptLogError         a file on disk is damaged and cannot be recovered or read
+    │   └── CorruptLogError         a file on disk is corrupt and cannot be recovered or read
     └── InvalidTopicConfigError     a topic config is invalid (defined in `config`)
 
 Invariant: a rejected append does not change the log.
@@ -46,7 +46,7 @@ class RecordValidationError(LogError):
 
 
 class CorruptLogError(LogError):
-    """The file `path` of the log is damaged at byte `position`, and recovery must not truncate it.
+    """The file `path` of the log is corrupt at byte `position`, and recovery must not truncate it.
 
     The error code is CORRUPT_MESSAGE, because consumers fail on this error instead of retrying
     forever.
@@ -55,7 +55,7 @@ class CorruptLogError(LogError):
     def __init__(self, path: str, position: int, reason: str) -> None:
         super().__init__(
             ErrorCode.corrupt_message,
-            f"{path} is damaged at byte {position}: {reason}. The data at and "
+            f"{path} is corrupt at byte {position}: {reason}. The data at and "
             "after this position cannot be served. Restore the file from a replica or a backup, or "
             "remove the partition's directory to start with an empty log.",
         )

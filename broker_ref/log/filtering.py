@@ -92,7 +92,7 @@ def filter_batch(
 
 
 def view_records(header: BatchHeader, batch: memoryview) -> Iterator[RecordView]:
-    """Yield the fields of a batch's records that compaction needs, one record at a time.
+    """Yield the record fields that compaction needs, one record of the batch at a time.
 
     Raises, while iterating: LogError if the records cannot be decoded, or if their offsets do not
     ascend within the batch. The offsets are checked because they determine which records of other

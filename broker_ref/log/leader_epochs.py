@@ -63,7 +63,7 @@ class LeaderEpochFileCache:
     def end_offset_for_epoch(self, epoch: int, *, log_end_offset: int) -> tuple[int, int]:
         """Return (leader epoch, end offset) of the largest leader epoch that is at most `epoch`.
 
-        Returns (-1, -1) if `epoch` is newer than all known leader epochs. If `epoch` is older than
+        Return (-1, -1) if `epoch` is newer than all known leader epochs. If `epoch` is older than
         all known leader epochs, its end offset is the start offset of the oldest known leader
         epoch.
         """

@@ -26,4 +26,4 @@ class LogDir:
 
 
 UNKNOWN_LOG_DIR: Final = LogDir()
-"""The log directory if the I/O layer does not provide one."""
+"""The log directory that is reported if the I/O layer does not provide one."""

@@ -61,7 +61,7 @@ class LogManager:
     def __init__(self, *, storage: Storage, dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES) -> None:
         """Read the checkpoints, remove the clean-shutdown marker and finish interrupted deletions.
 
-        Raises: CorruptLogError with the name of a damaged checkpoint file, StorageError.
+        Raises: CorruptLogError with the name of a corrupt checkpoint file, StorageError.
         """
         self._storage = storage
         self._logs: dict[TopicPartition, PartitionLog] = {}
@@ -204,7 +204,7 @@ class LogManager:
                 self._high_watermarks[key] = high_watermark
         for key, log in self._logs.items():
             self._recovery_points[key] = log.recovery_point
-            # As in Kafka, there is no entry if the log starts at the base of its first segment.
+            # As in Kafka, there is no entry if the log starts at its first segment's base offset.
             self._log_start_offsets.pop(key, None)
             if log.log_start_offset > log.segment_base_offsets[0]:
                 self._log_start_offsets[key] = log.log_start_offset
@@ -224,7 +224,7 @@ class LogManager:
     def close(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
         """Flush and close all logs, then write the checkpoints and the clean-shutdown marker.
 
-        If a log could not be opened or written, the marker is not written, and the next startup
+        If a log could not be opened or written to, the marker is not written, and the next startup
         recovers the logs. Raises: the first LogError or StorageError, after all logs have been
         closed.
         """

@@ -177,10 +177,12 @@ class PartitionLog:
         """Append a batch from a producer and assign its offsets (`UnifiedLog.appendAsLeader`).
 
         Records are decoded only if the topic is compacted, if it limits the age of timestamps, or
-        if the max timestamp is too far in the future. Raises: LogError with Kafka's error codes:
-        INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
-        INVALID_TIMESTAMP, INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE,
-        KAFKA_STORAGE_ERROR; RecordValidationError if some records are invalid.
+        if the max timestamp is too far in the future.
+
+        Raises: LogError with one of Kafka's error codes (INVALID_RECORD, CORRUPT_MESSAGE,
+        MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, INVALID_PRODUCER_EPOCH,
+        OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR), RecordValidationError
+        if some records are invalid.
         """
         self._health.require()
         header = check_produced(
@@ -209,7 +211,7 @@ class PartitionLog:
         leader_epoch: int,
         now_ms: int,
     ) -> AppendResult:
-        """Append a marker that ends a producer's transaction, on the leader.
+        """As the leader, append a marker that ends a producer's transaction.
 
         Raises: LogError with INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED,
         KAFKA_STORAGE_ERROR.
@@ -274,7 +276,7 @@ class PartitionLog:
             0,
             0,
             0,
-        )  # The batches to write next: the index of the first batch, and bounds in the view.
+        )  # The batches to write next: the index of the first batch, and their bounds in the view.
         for index, header in enumerate(headers):
             active = self._segments.active
             # The first batch of a segment determines when the segment is rolled, so this batch is
@@ -398,11 +400,11 @@ class PartitionLog:
     ) -> bytes:
         """Return complete batches, from the batch that contains `start_offset` up to `end_offset`.
 
-        Returns no batches if `start_offset` is at or above `end_offset`, or if the first batch
+        Return no batches if `start_offset` is at or above `end_offset`, or if the first batch
         exceeds `max_bytes` and `at_least_one_batch` is False. One call reads from one segment.
 
         Raises: LogError(OFFSET_OUT_OF_RANGE) if `start_offset` is below the log start offset or
-        above the log end offset, CorruptLogError if a batch on disk is damaged.
+        above the log end offset, CorruptLogError if a batch on disk is corrupt.
         """
         self._require_in_range(start_offset)
         end_offset = min(end_offset, self._log_end_offset)
@@ -419,7 +421,7 @@ class PartitionLog:
     def position_of(self, offset: int) -> LogPosition:
         """Return the position of the batch that contains `offset`, or of the end of the log.
 
-        Reads batch headers, but no records. Raises: the same errors as `read`.
+        Only batch headers are read, not records. Raises: the same errors as `read`.
         """
         self._require_in_range(offset)
         if offset == self._log_end_offset:
@@ -459,7 +461,7 @@ class PartitionLog:
     def offset_of_max_timestamp(self, *, end_offset: int) -> TimestampAndOffset | None:
         """Return the first record with the largest timestamp.
 
-        Returns None if this record is at or above `end_offset`. As in Kafka, the record can be
+        Return None if this record is at or above `end_offset`. As in Kafka, the record can be
         below the log start offset if its segment still exists.
         """
         with self._health.reading():

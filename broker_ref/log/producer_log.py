@@ -80,7 +80,7 @@ class ProducerLog:
     ) -> BatchMetadata | None:
         """Check a batch before the leader appends it.
 
-        Returns the original batch if this batch is a duplicate, otherwise None. Raises: LogError
+        Return the original batch if this batch is a duplicate, or None otherwise. Raises: LogError
         according to the tables in `producer_state`.
         """
         if not header.has_producer_id:
@@ -202,7 +202,7 @@ class ProducerLog:
     ) -> ProducerStateManager:
         """Return a state with the markers at or above the high watermark.
 
-        As in Kafka, the state contains no markers if the batches before the snapshot are damaged,
+        As in Kafka, the state contains no markers if the batches before the snapshot are corrupt,
         so that a log with a valid snapshot can be opened.
         """
         try:
@@ -253,9 +253,9 @@ class ProducerLog:
 def markers_of(
     headers: Sequence[BatchHeader], batches: memoryview
 ) -> dict[int, EndTransactionMarker]:
-    """Return the markers in consecutive batches by base offset.
+    """Return the markers in consecutive batches, keyed by base offset.
 
-    Raises: LogError(INVALID_RECORD) if a control batch is damaged.
+    Raises: LogError(INVALID_RECORD) if a control batch is malformed.
     """
     found: dict[int, EndTransactionMarker] = {}
     position = 0

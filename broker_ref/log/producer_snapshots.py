@@ -7,7 +7,7 @@
            | current transaction's first offset int64
 
 Recovery of producer state starts at the latest snapshot. Invariant: a snapshot at offset n contains
-the state after all batches below n. If a snapshot is damaged, it is removed and the previous
+the state after all batches below n. If a snapshot is corrupt, it is removed and the previous
 snapshot is used, because the state can always be recovered from the log. As in Kafka, a snapshot
 contains only the last batch of each producer. Source: `ProducerStateManager.readSnapshot`,
 `ProducerStateManager.writeSnapshot`.
@@ -57,7 +57,7 @@ def encode_snapshot(entries: Iterable[ProducerStateEntry]) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> list[ProducerStateEntry] | None:
-    """Return the entries in a snapshot file, or None if the file is damaged."""
+    """Return the entries in a snapshot file, or None if the file is corrupt."""
     if len(data) < _HEAD.size + _COUNT.size:
         return None
     version, crc = _HEAD.unpack_from(data)
@@ -112,13 +112,13 @@ class ProducerSnapshots:
     def latest(self, end_offset: int) -> tuple[int, list[ProducerStateEntry]] | None:
         """Return the offset and the entries of the newest valid snapshot at or below `end_offset`.
 
-        Returns None if there is no valid snapshot. Damaged snapshots are removed.
+        Return None if there is no valid snapshot. Corrupt snapshots are removed.
         """
         for offset in reversed([offset for offset in self._offsets if offset <= end_offset]):
             entries = decode_snapshot(self._storage.read(self._path(offset)))
             if entries is not None:
                 return offset, entries
-            logger.warning("Removing the damaged producer snapshot %s", self._path(offset))
+            logger.warning("Removing the corrupt producer snapshot %s", self._path(offset))
             self.remove(offset)
         return None
 

@@ -108,7 +108,7 @@ class ProducerStateManager:
         self._ongoing: dict[int, int] = {}
         """Maps the first offset of each open transaction to its producer id, in ascending order."""
         self._completed: dict[int, int] = {}
-        """Maps first offset to marker offset for completed transactions, until replicated."""
+        """Maps the first offset to the marker offset of each unreplicated completed transaction."""
 
     @property
     def entries(self) -> tuple[ProducerStateEntry, ...]:
@@ -215,7 +215,7 @@ class ProducerStateManager:
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """Return the first offset of the first transaction that is open or not replicated.
 
-        Returns None if the markers of all transactions are below the high watermark.
+        Return None if the markers of all transactions are below the high watermark.
         """
         first = next(iter(self._ongoing), None)
         for first_offset, last_offset in self._completed.items():
@@ -230,8 +230,8 @@ class ProducerStateManager:
     ) -> AbortedTransaction | None:
         """Update the state with a batch that has been written to the log.
 
-        `marker` is the marker in a control batch. Returns the transaction that the marker aborts,
-        or None.
+        `marker` is the marker in a control batch. Return the transaction that the marker aborts, or
+        None.
         """
         if not header.has_producer_id:
             return None

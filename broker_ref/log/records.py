@@ -83,7 +83,9 @@ def split_records(pieces: Iterator[bytes | memoryview], count: int) -> Iterator[
             missing = 1 if bounds is None else bounds[1] - len(pending)
             more = _gather(pieces, missing)
             if not more:
-                raise _invalid(f"the record count is {count}, but only {index} are complete")
+                raise _invalid(
+                    f"the record count is {count}, but only {index} records are complete"
+                )
             pending = memoryview(b"".join((pending, more)))
         start, end = bounds
         yield pending[start:end]
@@ -155,14 +157,14 @@ def _record_bounds(pending: memoryview) -> tuple[int, int] | None:
             return None
         raise
     if not 0 < length <= RECORD_BYTES_MAX:
-        raise _invalid(f"a record has the invalid length {length}")
+        raise _invalid(f"a record has an invalid length of {length}")
     return reader.position, reader.position + length
 
 
 def _headers(reader: _Reader) -> tuple[tuple[str, bytes | None], ...]:
     count = reader.varint()
     if not 0 <= count <= reader.remaining:
-        raise _invalid(f"a record has the invalid header count {count}")
+        raise _invalid(f"a record has an invalid header count of {count}")
     headers = []
     for _ in range(count):
         key = reader.nullable_bytes()
@@ -173,7 +175,7 @@ def _headers(reader: _Reader) -> tuple[tuple[str, bytes | None], ...]:
 
 
 class _Reader:
-    """A reader for the body of a record, which never reads beyond its end."""
+    """A reader for the body of a record. It never reads beyond the end of the body."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -206,9 +208,7 @@ class _Reader:
         if length == -1:
             return None
         if length < -1 or length > self.remaining:
-            raise _invalid(
-                f"a field has the length {length}, but only {self.remaining} bytes remain"
-            )
+            raise _invalid(f"a field has length {length}, but only {self.remaining} bytes remain")
         start = self.position
         self.position += length
         return bytes(self._data[start : self.position])

@@ -5,7 +5,7 @@
 | `*.deleted`; an index file without its log  | removed; an index file between two segments is |
 | file                                        | rejected, because no crash causes this state   |
 | `*.cleaned`, `*.swap`                       | see `swapping`                                 |
-| a missing or damaged index                  | rebuilt from the log file                      |
+| a missing or corrupt index                  | rebuilt from the log file                      |
 | a segment at or above the recovery point,   | all CRCs are checked; the log is truncated at  |
 | after an unclean shutdown                   | the first invalid batch                        |
 | an invalid batch below the recovery point,  | rejected with `CorruptLogError`, which         |
@@ -17,11 +17,11 @@
 | producer state                              | recovered from the latest snapshot and the     |
 |                                             | batches after it; markers that may not be      |
 |                                             | replicated are read from the high watermark    |
-| a transaction index that is damaged, or at  | rebuilt, along with all later transaction      |
+| a transaction index that is corrupt, or at  | rebuilt, along with all later transaction      |
 | or above the recovery point                 | indexes                                        |
 
 Invariant: the loaded log contains valid batches with ascending offsets, at least up to the recovery
-point. One behavior deliberately differs from Kafka: if a batch below the recovery point is damaged,
+point. One behavior deliberately differs from Kafka: if a batch below the recovery point is corrupt,
 Kafka truncates the log, which silently loses flushed records. Here, the log is rejected.
 """
 
@@ -81,7 +81,7 @@ class LogLoader:
     def load(self) -> LoadedLog:
         """Load the log, and create a segment if there is none.
 
-        Raises: CorruptLogError if flushed data is damaged, StorageError.
+        Raises: CorruptLogError if flushed data is corrupt, StorageError.
         """
         leader_epochs = LeaderEpochFileCache(storage=self.storage, directory=self.directory)
         segments = self._open_segments()
@@ -102,8 +102,8 @@ class LogLoader:
             )
         if log_end_offset < self.log_start_offset:
             logger.warning(
-                "%s: the log end offset %d is below the log start offset %d. All segments "
-                "are removed, and the empty log starts at the log start offset",
+                "%s: the log end offset %d is below the log start offset %d. All segments will "
+                "be removed, and the empty log will start at the log start offset",
                 self.directory, log_end_offset, self.log_start_offset,
             )  # fmt: skip
             _remove_from(segments, 0)
@@ -203,7 +203,7 @@ class LogLoader:
         return not self.clean and (not following or following[0] > self.recovery_point)
 
     def _recover(self, segments: list[LogSegment], leader_epochs: LeaderEpochFileCache) -> int:
-        """Check the segments in order, truncate invalid batches, and return the log end offset."""
+        """Check the segments, truncate the log at an invalid batch, and return the end offset."""
         bases = [segment.base_offset for segment in segments]
         expected: int | None = None
         for index, segment in enumerate(segments):

@@ -67,5 +67,5 @@ def _misplaced(directory: str, base_offset: int, next_offset: int, *, is_first: 
 def _corrupt(directory: str, reason: str) -> LogError:
     return LogError(
         ErrorCode.corrupt_message,
-        f"The leader's batches for {directory} are damaged: {reason}. Fetch them again.",
+        f"The leader's batches for {directory} are corrupt: {reason}. Fetch them again.",
     )

@@ -67,5 +67,5 @@ def _exceeds(excess_bytes: int) -> Callable[[LogSegment, int], bool]:
 
 
 def _age_from(segment: LogSegment) -> int:
-    """Return the timestamp of a segment's newest record, or the time at which it was opened."""
+    """Return a segment's largest timestamp, or the time at which the segment was opened."""
     return segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms

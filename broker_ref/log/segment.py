@@ -5,7 +5,7 @@
 A segment appends, reads and searches complete batches, and can rebuild its offset index and its
 time index from the log file. Rebuilding the transaction index requires the producer state of the
 entire log. Invariants: batches that `read` returns have valid CRCs and ascending offsets. If a file
-is damaged, the methods raise `CorruptLogError` with its path and the position.
+is corrupt, the methods raise `CorruptLogError` with its path and the position.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class LogSegment:
             ) from error  # The marker was already written, so a retry is not safe.
 
     def _update_indexes(self, position: int, header: BatchHeader) -> None:
-        """Update the largest timestamp, and add index entries for the batch if an entry is due."""
+        """Update the largest timestamp, and add index entries for the batch if they are due."""
         # A batch whose records were removed by compaction still has a max timestamp.
         if header.record_count and header.max_timestamp > self._max_timestamp_and_offset()[0]:
             self._max_timestamp = (header.max_timestamp, header.last_offset)
@@ -238,7 +238,7 @@ class LogSegment:
             self._storage.remove(path)
 
     def delete_replaced(self) -> None:
-        """Close and delete the files, the log file last.
+        """Close and delete the files. The log file is deleted last.
 
         Between two segments, index files without a log file are treated as corruption.
         """
@@ -260,7 +260,7 @@ class LogSegment:
     ) -> bytes | None:
         """Return complete batches, from the batch that contains `start_offset` up to `end_offset`.
 
-        Returns None if the segment ends before `start_offset`. Raises: CorruptLogError.
+        Return None if the segment ends before `start_offset`. Raises: CorruptLogError.
         """
         found = self._find(start_offset)
         if found is None:
@@ -274,7 +274,7 @@ class LogSegment:
     def position_of(self, offset: int) -> int | None:
         """Return the position of the batch that contains `offset`.
 
-        Returns None if the segment ends before `offset`.
+        Return None if the segment ends before `offset`.
         """
         found = self._find(offset)
         return None if found is None else found[0]
@@ -296,7 +296,7 @@ class LogSegment:
             header = unpack_header(data)
             if header.magic == MAGIC and header.last_offset == entry[0]:
                 return entry[1], header.base_offset
-        # The index or the log file is damaged. Rebuilding detects a damaged log file.
+        # The index or the log file is corrupt. Rebuilding detects a corrupt log file.
         self.rebuild_indexes()
         return self._start_for(offset)
 
@@ -406,8 +406,8 @@ class LogSegment:
     def _misplaced(self, position: int, header: BatchHeader) -> str | None:
         """Return the reason why the base offset of a batch after a gap is invalid, or None.
 
-        The CRC does not cover the base offset. A base offset that is too large overlaps the next
-        batch.
+        The CRC does not cover the base offset. A batch whose base offset is too large overlaps the
+        next batch.
         """
         next_position = position + header.size_bytes
         following = self._log.read(next_position, HEADER_BYTES)
@@ -506,7 +506,7 @@ class LogSegment:
     def recover(self) -> Iterator[BatchHeader | BadBatch]:
         """Read the log file, check all CRCs, and rebuild the offset index and the time index.
 
-        Yields the headers of valid batches. If there is an invalid batch, the last item is a
+        Yield the headers of valid batches. If there is an invalid batch, the last item is a
         `BadBatch`. The log file does not change; see `truncate`.
         """
         self._offset_index.clear()
@@ -529,7 +529,7 @@ class LogSegment:
     def rebuild_indexes(self) -> None:
         """Rebuild the offset index and the time index.
 
-        Raises: CorruptLogError if the log file is damaged.
+        Raises: CorruptLogError if the log file is corrupt.
         """
         for item in self.recover():
             if isinstance(item, BadBatch):
@@ -538,7 +538,7 @@ class LogSegment:
     def truncate_to(self, offset: int) -> None:
         """Durably remove the batches that end at or after `offset`, and their index entries.
 
-        Reads at most the bytes between two index entries. Raises: CorruptLogError, in which case
+        At most the bytes between two index entries are read. Raises: CorruptLogError, in which case
         nothing has changed. After a crash, the next startup rebuilds the indexes, because the
         recovery point has already been lowered.
         """

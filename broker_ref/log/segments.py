@@ -109,7 +109,7 @@ class LogSegments:
     def position_of(self, offset: int) -> LogPosition:
         """Return the position of the first batch that ends at or after `offset`.
 
-        Returns the end of the log if there is no such batch.
+        Return the end of the log if there is no such batch.
         """
         for segment in self._segments[self.index_of(offset) :]:
             position_bytes = segment.position_of(offset)

@@ -31,7 +31,7 @@ class File(Protocol):
         """Return the current size in bytes."""
 
     def read(self, position: int, length: int) -> bytes:
-        """Return up to `length` bytes from `position`, or fewer bytes at the end of the file."""
+        """Return `length` bytes from `position`, or fewer bytes at the end of the file."""
 
     def append(self, data: bytes | bytearray | memoryview) -> None:
         """Append `data` to the file.

@@ -62,7 +62,7 @@ def _end_offset(storage: Storage, path: str) -> int:
         while len(head := file.read(position, HEADER_BYTES)) == HEADER_BYTES:
             header = unpack_header(head)
             if header.size_bytes < HEADER_BYTES:
-                break  # Loading the segment reports the damage.
+                break  # Loading the segment will report the corruption.
             position, end_offset = position + header.size_bytes, header.next_offset
         return end_offset
     finally:

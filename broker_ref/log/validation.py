@@ -32,12 +32,13 @@ def check_produced(
     now_ms: int,
     origin: AppendOrigin = AppendOrigin.CLIENT,
 ) -> BatchHeader:
-    """Check `records` and return the header of the batch that it contains.
+    """Check the batch in `records` and return its header.
 
     `directory` is the log to which the batch will be appended.
 
-    Raises: LogError with Kafka's error codes: INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE,
-    RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP; RecordValidationError if some records are invalid.
+    Raises: LogError with one of Kafka's error codes (INVALID_RECORD, CORRUPT_MESSAGE,
+    MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP), RecordValidationError if some
+    records are invalid.
     """
     headers = parse_batches(records)
     if len(headers) != 1:

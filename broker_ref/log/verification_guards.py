@@ -98,7 +98,7 @@ class VerificationGuards:
         )
 
     def end(self, header: BatchHeader) -> None:
-        """Invalidate the guard of a producer after an append of a transactional batch or a marker.
+        """Invalidate a producer's guard after a transactional batch or a marker has been appended.
 
         There is one exception: if the producer uses a new epoch for each transaction, a late marker
         of the previous transaction can have the epoch of the verified transaction.

@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 def new_client(event: ConnectionOpened, listeners: Mapping[str, ListenerSettings]) -> Client:
     """Return a new client, which has not yet authenticated with SASL. Raises: ValueError.
 
-    The principal comes from the client's certificate, if it has one. On listeners with SASL, the
+    The principal comes from the client's certificate, if there is one. On listeners with SASL, the
     certificate is not used, and its subject need not match a mapping rule.
     """
     settings = listeners.get(event.listener)
@@ -105,9 +105,9 @@ class Authentication:
         self._connections.pop(connection_id, None)
 
     def admits(self, event: FrameReceived, now_ms: int) -> bool:
-        """Handle a frame that is part of the authentication.
+        """Handle the frame if it is part of the authentication.
 
-        Return whether it is not, so that the dispatcher must handle it.
+        Return True if it is not, in which case the dispatcher must handle it.
         """
         found = self._connections.get(event.connection_id)
         if found is None:

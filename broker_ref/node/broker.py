@@ -1,9 +1,9 @@
-"""A broker without I/O, which receives events and returns effects (Kafka's `BrokerServer`).
+"""A broker that performs no I/O. It handles events and returns effects (Kafka's `BrokerServer`).
 
 Purpose: create the components (registration, metadata, logs, replication, coordinators, handlers)
 and pass each event to the component that handles it. Invariants: each frame leads to exactly one
-effect, immediately or later. `handle` does not raise on any input. Each event contains the time. No
-client is served before the controller has unfenced the broker for the first time.
+effect, immediately or later. `handle` does not raise on any input. Each event is passed with the
+current time. No client is served before the controller has unfenced the broker for the first time.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class BrokerNode:
         settings is not secured. `token_validators` contains the validators of signed tokens, keyed
         by listener name.
 
-        Raises: LogError if the identity is damaged or belongs to another broker.
+        Raises: LogError if the identity is corrupt or belongs to another broker.
         """
         self.metadata = ClusterMetadata()
         self.broker: Broker | None = None
@@ -155,7 +155,7 @@ class BrokerNode:
         return self._failure or self._registration.failure
 
     def start(self, endpoints: Sequence[Endpoint]) -> None:
-        """Join the cluster with these advertised endpoints, with the inter-broker endpoint first.
+        """Join the cluster and advertise these endpoints; the inter-broker endpoint comes first.
 
         `handle` continues the startup.
         """
@@ -204,7 +204,7 @@ class BrokerNode:
     def _open_connection(self, dispatcher: Dispatcher, event: ConnectionOpened) -> None:
         try:
             client = new_client(event, self._listeners)
-        except ValueError as error:  # The certificate has no principal.
+        except ValueError as error:  # The certificate cannot be mapped to a principal.
             dispatcher.close_connection(event.connection_id, str(error))
             return
         dispatcher.opened(event.connection_id, client)
@@ -229,7 +229,7 @@ class BrokerNode:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def close(self, now_ms: int) -> None:
-        """Shut down cleanly: flush the logs, write the checkpoints and the clean-shutdown marker.
+        """Shut down cleanly: flush the logs and write the checkpoints and clean-shutdown marker.
 
         If a LogError or StorageError occurs, everything else is closed before the first error is
         raised.
@@ -262,7 +262,7 @@ class BrokerNode:
     # Startup
 
     def _advance(self) -> None:
-        """Continue the startup if the condition for the next step is true."""
+        """Continue the startup if the condition for the next step is met."""
         registration = self._registration
         if registration.state is BrokerState.STARTING:
             if registration.cluster_id is not None and not self._is_registering:

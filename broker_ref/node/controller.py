@@ -101,7 +101,7 @@ class ControllerNode:
 
         `listener` contains the settings of the listener, or is None if the listener is not secured.
 
-        Raises: LogError or StorageError if the journal is damaged.
+        Raises: LogError or StorageError if the journal is corrupt.
         """
         self._config = dataclasses.replace(config, node_id=CONTROLLER_ID)
         cluster_id = known_cluster_id(self._config, storage=storage)
@@ -212,7 +212,7 @@ class ControllerNode:
     def _open_connection(self, event: ConnectionOpened) -> None:
         try:
             client = new_client(event, self._listeners)
-        except ValueError as error:  # The certificate has no principal.
+        except ValueError as error:  # The certificate cannot be mapped to a principal.
             self._dispatcher.close_connection(event.connection_id, str(error))
             return
         if not self._is_secured:

@@ -83,12 +83,12 @@ class Request:
 
 
 class Dispatcher:
-    """Serves the requests of one node.
+    """Serves the requests that one node receives.
 
     `context` is the first argument of handlers. `unsupported` returns the response to an
-    ApiVersions request with an unsupported version. `authorizer` decides what clients may do. If it
-    is None, they may do everything. `admit` receives each decoded request and calls `handle` to
-    serve it.
+    ApiVersions request with an unsupported version. `authorizer` decides what clients may do. If
+    `authorizer` is None, clients may do everything. `admit` receives each decoded request and calls
+    `handle` to serve it.
     """
 
     def __init__(

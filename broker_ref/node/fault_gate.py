@@ -1,4 +1,4 @@
-"""Applies injected faults to the requests of a node.
+"""Applies injected faults to the requests that a node receives.
 
 Purpose: ask `Faults` for an action before each request is handled, and apply the action. An action
 delays or rejects the request, drops the request or its response, or closes the connection.

@@ -109,7 +109,7 @@ class ForwardingManager:
 
 
 def _address_bytes(host: str) -> bytes:
-    """Return an IP address in network byte order, or no bytes if `host` is not an IP address."""
+    """Return an IP address in network byte order, or empty bytes if `host` is not an IP address."""
     try:
         return ipaddress.ip_address(host).packed
     except ValueError:

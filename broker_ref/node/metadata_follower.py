@@ -177,7 +177,7 @@ class MetadataFollower:
             return
         (piece,) = partitions
         if piece.error_code is not ErrorCode.none or piece.position != len(self._snapshot):
-            self._failed(f"the error code of the snapshot request is {piece.error_code.name}")
+            self._failed(f"the error code of the snapshot response is {piece.error_code.name}")
             return
         self._snapshot += piece.unaligned_records
         if len(self._snapshot) < piece.size and piece.unaligned_records:

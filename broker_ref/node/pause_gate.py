@@ -1,6 +1,6 @@
 """Queues the events of a paused node.
 
-Purpose: queue the events of a node while a test pauses it with `Faults.pause`, and return the
+Purpose: queue the events of a node that a test has paused with `Faults.pause`, and return the
 events in order when the node resumes. A paused node behaves like a process that has received
 SIGSTOP: its connections stay open, and no request gets a response. Invariant: no event is lost
 except `TimePassed`, which is sent again when the node resumes.

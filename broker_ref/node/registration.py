@@ -96,7 +96,7 @@ class BrokerLifecycleManager:
         self._beats = 0
 
     def start(self, endpoints: Sequence[Endpoint]) -> None:
-        """Join the cluster with these advertised endpoints, with the inter-broker endpoint first.
+        """Join the cluster and advertise these endpoints; the inter-broker endpoint comes first.
 
         If `cluster_id` is unknown, the broker first requests it from the controller.
         """
@@ -105,7 +105,7 @@ class BrokerLifecycleManager:
             self._describe_cluster()
 
     def set_ready_to_unfence(self) -> None:
-        """Ask the controller to unfence the broker, because it is ready to serve clients."""
+        """Ask the controller to unfence the broker, which is ready to serve clients."""
         self.state = BrokerState.UNFENCING
         self._send_heartbeat()
 
@@ -217,7 +217,7 @@ class BrokerLifecycleManager:
         self.failure = (
             f"The controller at {self._controller.host}:{self._controller.port} rejected this "
             "broker (CLUSTER_AUTHORIZATION_FAILED), because the broker's principal may not "
-            "perform CLUSTER_ACTION on the cluster. Add the principal to super.users of the "
+            "perform CLUSTER_ACTION on the cluster. Add the principal to super.users on the "
             "controller and the brokers."
         )
 

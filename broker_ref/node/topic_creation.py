@@ -71,8 +71,8 @@ class AutoTopicCreationManager:
     def _handle_failure(self, name: str, reason: str) -> None:
         self._in_flight.discard(name)
         logger.warning(
-            "Failed to create topic %.100r: %s. The broker retries when a client requests the "
-            "topic.",
+            "Failed to create topic %.100r: %s. The broker will retry when a client requests "
+            "the topic.",
             name,
             reason,
         )

@@ -212,7 +212,7 @@ def error_frame(
     error_code: ErrorCode,
     message: str | None = None,
 ) -> bytes | None:
-    """Encode `error_response` including its header, but without the four-byte length."""
+    """Encode the error response, including its header but without the four-byte length."""
     entity = error_response(
         request, api_key=api_key, version=version, error_code=error_code, message=message
     )
@@ -232,7 +232,7 @@ def error_response(
 ) -> Any | None:
     """Return a response, as a kio entity, that contains `error_code` for the entire request.
 
-    `request` is a message or a kio entity. Returns None if the client does not expect a response
+    `request` is a message or a kio entity. Return None if the client does not expect a response
     (Produce with acks=0); as in Kafka, the broker can then only close the connection. Raises:
     KeyError if the table does not contain the API.
     """

@@ -66,10 +66,10 @@ class AlterPartitionManager(Protocol):
     """The interface through which leaders propose ISR changes."""
 
     def submit(self, change: IsrChange, on_outcome: OnOutcome) -> None:
-        """Propose an ISR change; `on_outcome` is called once, during a later event.
+        """Propose an ISR change; `on_outcome` is called once.
 
         If an earlier change to the partition is pending, `on_outcome` is called immediately with
-        OPERATION_NOT_ATTEMPTED.
+        OPERATION_NOT_ATTEMPTED. Otherwise, it is called during a later event.
         """
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from broker_ref.controller.metadata import ClusterMetadata
 
 ANY_EPOCH: Final = -1
-"""The broker epoch of a follower that does not send its own; it is not checked."""
+"""The broker epoch of a follower that does not send one. This value is not checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

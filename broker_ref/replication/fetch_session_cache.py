@@ -28,7 +28,7 @@ FINAL_EPOCH: Final = -1
 """The session epoch of a full fetch request that closes its session without creating a new one."""
 
 MIN_EVICTION_MS: Final = 120_000
-"""Time without a request after which a session may be evicted by any new session."""
+"""The idle time after which a session may be evicted by any new session."""
 
 _MAX_EPOCH: Final = 2**31 - 1
 

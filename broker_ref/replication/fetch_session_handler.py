@@ -5,9 +5,9 @@
          n > 0      incremental: contains the partitions that have changed
 
 The handler creates fetch requests that keep the leader's session in sync with the partitions and
-offsets that the follower fetches. Invariants: after a response, the leader's session equals `sent`.
-If this is uncertain, the next request is a full request. A request without changes requires no
-per-partition work. Source: Kafka's `FetchSessionHandler`.
+offsets that the follower fetches. Invariants: after a response, the leader's session equals
+`session_partitions`. If this is uncertain, the next request is a full request. A request without
+changes requires no per-partition work. Source: Kafka's `FetchSessionHandler`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The requests of a follower to its leader: Fetch (API key 1) and ListOffsets (API key 2).
 
-The messages contain the fields that followers need, with the names in Kafka's schemas.
+The messages contain the fields that followers need, with the names used in Kafka's schemas.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class ListOffsetsTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsRequest:
-    """A request for start offsets or end offsets of the leader's logs."""
+    """A request for the start offsets or end offsets of the leader's logs."""
 
     replica_id: int
     topics: tuple[ListOffsetsTopic, ...]

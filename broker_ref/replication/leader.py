@@ -121,7 +121,7 @@ class Leader:
         )
 
     def apply_metadata(self, metadata: PartitionMetadata, now_ms: int) -> None:
-        """Apply new metadata, according to which this broker is still the leader.
+        """Apply new metadata in which this broker is still the leader.
 
         Metadata that was already received in an AlterPartition response is ignored. A later change
         then stays pending, because the controller may still accept it.

@@ -1,8 +1,8 @@
 """The replica of a partition on this broker, as leader or follower.
 
-A partition checks leadership, appends and reads records as leader, and appends and truncates
-records as follower. Invariants: a replica is a leader or a follower, or neither before it has
-received metadata. Consumers read below the high watermark, and followers read up to the log end
+A partition checks leadership, appends and reads records as leader, and appends records and
+truncates its log as follower. Invariants: a replica is a leader or a follower, or neither before it
+has received metadata. Consumers read below the high watermark, and followers read up to the log end
 offset. A follower whose log contains a leader epoch truncates according to leader epochs, never to
 its high watermark (KIP-101, KIP-279). Source: Kafka's `Partition`.
 """
@@ -71,7 +71,7 @@ class Partition:
     """The replica of a partition on this broker.
 
     `on_change` is called when delayed operations must be checked. `on_storage_failure` is called
-    with the reason after the replica has resigned because its log can no longer be written.
+    with the reason after the replica has resigned because its log can no longer be written to.
     """
 
     def __init__(
@@ -195,8 +195,7 @@ class Partition:
     def remote_replica(self, replica_id: int) -> RemoteReplica | None:
         """Return the state that the leader tracks for a follower, or None.
 
-        Returns None if this replica is a follower, or if the broker has no replica of the
-        partition.
+        Return None if this replica is a follower, or if the broker has no replica of the partition.
         """
         return self._leader.remote(replica_id) if self._leader is not None else None
 
@@ -239,7 +238,7 @@ class Partition:
         """Return the guard that `append` requires for the first batch of a transaction.
 
         Before the append, the caller must verify the transaction with its coordinator
-        (`Partition.maybeStartTransactionVerification`). Returns None if the transaction is already
+        (`Partition.maybeStartTransactionVerification`). Return None if the transaction is already
         open in this partition. `supports_epoch_bump` means that the producer uses a new epoch for
         each transaction (transaction version 2). Raises: LogError(INVALID_PRODUCER_EPOCH) for a
         fenced producer.
@@ -399,8 +398,8 @@ class Partition:
     ) -> None:
         """Update the state of a follower whose log contains all records below `fetch_offset`.
 
-        Called after a successful read. This may increase the high watermark and expand the ISR
-        (`Partition.updateFollowerFetchState`).
+        Called after a successful read. The update may increase the high watermark and expand the
+        ISR (`Partition.updateFollowerFetchState`).
         """
         leader = self._require_leader()
         leader.update_follower_fetch_state(
@@ -419,8 +418,8 @@ class Partition:
     def delete_records_before(self, offset: int) -> int:
         """Increase the log start offset to `offset` and return the new log start offset.
 
-        The offset -1 means the high watermark. The deletion is complete when the low watermark has
-        reached the log start offset. Raises: ApiError(POLICY_VIOLATION),
+        An offset of -1 means the high watermark. The deletion is complete when the low watermark
+        has reached the log start offset. Raises: ApiError(POLICY_VIOLATION),
         ApiError(OFFSET_OUT_OF_RANGE).
         """
         self._require_leader()
@@ -460,7 +459,7 @@ class Partition:
         leader_log_start_offset: int,
         now_ms: int,
     ) -> None:
-        """Append the leader's records and apply its high watermark and log start offset.
+        """Append records from the leader, and apply its high watermark and log start offset.
 
         Raises: LogError if the records are corrupt or the storage fails.
         """
@@ -536,8 +535,8 @@ class Partition:
         This is necessary if the leader's log starts after the end of this log. Raises: LogError.
         """
         logger.warning(
-            "Deleting all records of %s. The empty log starts at offset %d. Previously, the log "
-            "start offset was %d, and the log end offset was %d",
+            "Deleting all records of %s. The empty log will start at offset %d. Previously, the "
+            "log start offset was %d, and the log end offset was %d",
             self._name, offset, self.log.log_start_offset, self.log.log_end_offset,
         )  # fmt: skip
         with self._storage_errors():

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The result of an operation that raised an exception. This is a bug, and it is logged."""
+    """The result of an operation that raised an exception, which is a bug and is logged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class Purgatory(Generic[Owner]):
         keys: Iterable[Hashable],
         deadline_ms: int,
     ) -> None:
-        """Store an operation until it completes, expires, or its owner is removed."""
+        """Store an operation until it completes or expires, or until its owner is removed."""
         waiting = _Waiting(
             owner=owner,
             operation=operation,
@@ -113,7 +113,7 @@ class Purgatory(Generic[Owner]):
         return completions
 
     def expire(self, now_ms: int) -> list[Completion[Owner]]:
-        """Complete the operations whose deadline has passed."""
+        """Complete the operations whose deadlines have passed."""
         completions = []
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             _, identity = heapq.heappop(self._deadlines)

@@ -51,9 +51,8 @@ class RemoteReplica:
         """Update the state for a fetch request; the follower has all records below `fetch_offset`.
 
         If `fetch_offset` is at least the leader's log end offset at the previous fetch request, the
-        follower was caught up at the time of that request. This check is
-        necessary because a follower may never reach the current log end offset while records
-        arrive.
+        follower was caught up at the time of that request. This check is necessary because a
+        follower may never reach the current log end offset while new records keep arriving.
         """
         if fetch_offset >= leader_end_offset:
             self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)

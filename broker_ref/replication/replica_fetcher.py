@@ -252,7 +252,7 @@ class ReplicaFetcher:
         name = _name(followed.partition)
         if error_code is ErrorCode.fenced_leader_epoch:
             logger.info(
-                "%s: leader epoch %d is fenced. Fetching stops until new metadata arrives",
+                "%s: leader epoch %d is fenced. Fetching is stopped until new metadata arrives",
                 name, followed.leader_epoch,
             )  # fmt: skip
             self._session.remove(followed.session_key)

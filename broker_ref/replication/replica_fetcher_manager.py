@@ -1,7 +1,7 @@
 """The fetchers of this broker, one for each leader.
 
 The manager assigns each partition that this broker follows to the fetcher of its leader. Invariant:
-a partition is fetched by at most one fetcher, and in its current leader epoch. Source: Kafka's
+a partition is fetched by at most one fetcher, and only in its current leader epoch. Source: Kafka's
 `ReplicaFetcherManager`.
 """
 

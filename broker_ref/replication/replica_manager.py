@@ -1,7 +1,7 @@
 """The replicas of partitions on this broker.
 
 The manager applies metadata: it opens the logs of new partitions, removes the logs of deleted
-partitions, and makes replicas leaders and followers. It also runs the periodic tasks of logs.
+partitions, and makes replicas leaders and followers. It also runs periodic tasks on the logs.
 Invariants:
 
 - After a storage failure, a replica is neither leader nor follower until the broker is restarted.
@@ -117,7 +117,7 @@ class ReplicaManager:
 
     @property
     def has_offline_partitions(self) -> bool:
-        """Whether logs of this broker could not be created or used since it was started."""
+        """Whether any log of this broker has gone offline since the broker was started."""
         return bool(self._offline)
 
     def partition(self, topic: str, partition: int) -> Partition:
@@ -380,7 +380,7 @@ class ReplicaManager:
     def _remove_log_of_other_topic(self, key: PartitionKey, *, keep: Uuid | None) -> bool:
         """Remove a log unless it belongs to the topic with the id `keep`.
 
-        Logs a warning and returns False if the log could not be removed. Raises: CorruptLogError if
+        Log a warning and return False if the log could not be removed. Raises: CorruptLogError if
         the topic id of the log is unreadable.
         """
         topic_id = self._topic_id(key)

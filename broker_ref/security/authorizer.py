@@ -49,7 +49,7 @@ _IMPLIED_BY: Final = MappingProxyType(
         ),
     }
 )
-"""The operations in an ALLOW ACL that also allow each operation. A DENY ACL implies nothing."""
+"""The operations whose ALLOW ACLs imply each operation. DENY ACLs imply no other operations."""
 
 _ERROR_CODES: Final = MappingProxyType(
     {
@@ -114,8 +114,8 @@ class StandardAuthorizer:
     ) -> bool:
         """Return whether a principal may perform an operation on any resource of a type.
 
-        As in Kafka, ACLs with implied operations do not count, and the result is also True if the
-        operation is allowed on a topic named `hardcode`.
+        As in Kafka, ACLs that only imply the operation do not count, and the result is also True if
+        the operation is allowed on a topic named `hardcode`.
         """
         if self.authorize(principal, host, operation, resource_type, "hardcode"):
             return True
@@ -181,7 +181,7 @@ class AuthHelper:
         ):
             return True
         logger.debug(
-            "%s at %s may not perform %s on %s %.100r.",
+            "%s at %s is not authorized to perform %s on %s %.100r.",
             self.principal, self.host, operation.name, resource_type.name, name,
         )  # fmt: skip
         return False

@@ -32,7 +32,7 @@ from broker_ref.security.settings import (
 )
 
 ADMIN: Final = "admin"
-"""The user of the brokers, which is a super user if an authorizer is configured."""
+"""The brokers' user, which is a super user if an authorizer is configured."""
 
 CLIENT: Final = "client"
 """The user in the client settings."""

@@ -2,7 +2,7 @@
 
 Only public keys are used: RSA with PKCS #1 v1.5 and PSS, the NIST curves, and Ed25519. The package
 `cryptography` verifies the signatures. It is optional, so other modules import this module only
-when it is used. Source: `VerificationJwkSelector` in jose4j, which Kafka uses.
+when they need it. Source: `VerificationJwkSelector` in jose4j, which Kafka uses.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def parse_key_set(text: bytes) -> tuple[JsonWebKey, ...]:
     try:
         entries = json.loads(text)["keys"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InvalidKeySetError("it is not a JSON object with the array 'keys'") from error
+        raise InvalidKeySetError("it is not a JSON object with a 'keys' array") from error
     if not isinstance(entries, list) or len(entries) > KEYS_MAX:
         raise InvalidKeySetError(f"'keys' is not an array of at most {KEYS_MAX} keys")
     keys = tuple(key for key in map(_key, entries) if key is not None)

@@ -117,7 +117,7 @@ def parse_listeners(configs: SecurityConfigs, *, default: Endpoint) -> Listeners
 def controller_listener(configs: SecurityConfigs, *, host: str, port: int) -> Endpoint:
     """Return the listener of the controller at an address. Raises: InvalidBrokerConfigError.
 
-    Brokers connect to it as clients, with the first name in `controller.listener.names`.
+    Brokers connect to it as clients, using the first name in `controller.listener.names`.
     """
     names = split_list(configs.text(CONTROLLER_NAMES))
     name = names[0].upper() if names else "PLAINTEXT"

@@ -36,7 +36,7 @@ SESSION_FRACTION: Final = 0.85
 """The fraction of a session's lifetime after which the broker logs in again."""
 
 TOKEN_LIFETIME_SECONDS: Final = 3600
-"""Kafka's default of `unsecuredLoginLifetimeSeconds`."""
+"""Kafka's default for `unsecuredLoginLifetimeSeconds`."""
 
 Tokens = Generator[bytes, bytes, None]
 """Yields the client's tokens, and receives the challenges. Raises: LoginError."""

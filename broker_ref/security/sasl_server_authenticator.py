@@ -4,7 +4,7 @@ Before a client is authenticated, it can only request the API versions, choose a
 SaslHandshake, and send the tokens of the mechanism. After SaslHandshake version 0, the tokens are
 frames without headers. From version 1 on, they are SaslAuthenticate requests. A client can
 authenticate again on the same connection, as the same principal with the same mechanism (KIP-368).
-Invariant: `receive` does not raise on any input.
+Invariant: `receive` never raises, whatever the input.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def sasl_servers(
 
 
 class SaslServerAuthenticator:
-    """The authentication of one connection. `session` is None until it is complete."""
+    """The authentication of one connection. `session` is None until the client is authenticated."""
 
     def __init__(
         self, settings: SaslSettings, *, servers: SaslServers, responder: RequestResponder
@@ -214,7 +214,7 @@ class SaslServerAuthenticator:
                     f"'{self.session.mechanism}'"
                 )
             case SaslState.COMPLETE | SaslState.FAILED:
-                raise AssertionError(f"No frame is expected in the state {self.state.name}.")
+                raise AssertionError(f"No frame is expected in state {self.state.name}.")
         return self._kafka_request(frame)
 
     # Handshake
@@ -328,7 +328,7 @@ class SaslServerAuthenticator:
 
 
 def _decode(frame: bytes, versions: range, message: type[Message]) -> tuple[RequestHeader, Message]:
-    """Decode a request. Raises: MalformedRequestError, also for an unsupported version."""
+    """Decode a request. Raises: MalformedRequestError, including for an unsupported version."""
     cursor = Cursor(frame)
     header = read_prefix(cursor)
     if header.api_version not in versions:

@@ -199,8 +199,8 @@ def _tls(configs: SecurityConfigs, listener: str) -> TlsSettings:
     if key_store is None:
         raise error(
             "ssl.keystore.location",
-            "A TLS listener needs a key store. Set ssl.keystore.type=PEM and "
-            "ssl.keystore.location, or ssl.keystore.key and ssl.keystore.certificate.chain",
+            "A TLS listener needs a key store. Set ssl.keystore.type=PEM. Also set either "
+            "ssl.keystore.location or both ssl.keystore.key and ssl.keystore.certificate.chain",
         )
     return TlsSettings(
         key_store=key_store,

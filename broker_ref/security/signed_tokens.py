@@ -94,7 +94,9 @@ class SignedTokenValidator:
         if algorithm not in ALGORITHMS:
             raise InvalidTokenError(f"the algorithm {algorithm!r:.40} is not accepted")
         if "crit" in header or not isinstance(key_id, str | None):
-            raise InvalidTokenError("the header contains unknown critical parameters or no key id")
+            raise InvalidTokenError(
+                "the header contains unsupported critical parameters or an invalid key id"
+            )
         key = self._keys.find(key_id, algorithm, now_ms)
         if key is None:
             raise InvalidTokenError(f"there is no {algorithm} key with id {key_id!r:.40}")

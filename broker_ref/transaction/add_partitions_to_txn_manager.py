@@ -1,6 +1,6 @@
-"""Asks coordinators to verify that transactions contain partitions (KIP-890).
+"""Asks transaction coordinators to verify that a transaction contains a partition (KIP-890).
 
-Purpose: a leader verifies its partition before a producer begins a transaction in it. For clients
+Purpose: verify a leader's partition before a producer begins a transaction in it. For clients
 with transaction version 2, the request also adds the partition. Invariants: each coordinator has at
 most one request in flight, which contains at most one verification per transactional id. Each
 verification completes once. Source: Kafka's `AddPartitionsToTxnManager`. In Kafka, a new

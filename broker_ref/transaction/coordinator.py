@@ -7,8 +7,8 @@ partitions of `__transaction_state` when leadership changes. Requests are reject
 broker is not the coordinator or is loading the partition.
 
 Invariants: the partition of a transactional id is its Java hash modulo the number of partitions. A
-shard exists while this broker leads its partition in one leader epoch. Markers are sent only after
-the prepared state is replicated. Source: Kafka's `TransactionCoordinator` and
+shard exists as long as this broker leads its partition in the same leader epoch. Markers are sent
+only after the prepared state is replicated. Source: Kafka's `TransactionCoordinator` and
 `TransactionStateManager`.
 """
 
@@ -56,7 +56,7 @@ from broker_ref.transaction.transitions import (
 )
 
 TOMBSTONES_TIMEOUT_MS: Final = 30_000
-"""Kafka's default of `request.timeout.ms`."""
+"""Kafka's default for `request.timeout.ms`."""
 
 Result = TypeVar("Result")
 
@@ -150,7 +150,7 @@ class TransactionCoordinator:
         self._markers.retry_markers()
 
     def partitions_changed(self, keys: Iterable[Hashable], now_ms: int) -> None:
-        """Complete replicated writes and requests that were waiting for producer ids."""
+        """Complete replicated writes, and retry requests that are waiting for producer ids."""
         for key in keys:
             if key == PRODUCER_IDS:
                 waiting, self._without_ids = self._without_ids, {}
@@ -188,7 +188,7 @@ class TransactionCoordinator:
         self._load(index, shard, Loading(shard), now_ms)
 
     def _on_resignation(self, index: int, now_ms: int) -> None:
-        """Unload a partition. Waiting requests fail, and the new coordinator sends the markers."""
+        """Unload a partition. Pending requests fail, and the new coordinator sends the markers."""
         shard = self._shards.pop(index)
         self._prepared.pop(index, None)
         shard.state = ShardState.RESIGNED
@@ -222,7 +222,7 @@ class TransactionCoordinator:
     def coordinator(self, transactional_id: str) -> int | None:
         """Return the coordinator of a transactional id.
 
-        Returns None if `__transaction_state` does not exist.
+        Return None if `__transaction_state` does not exist.
         """
         index = self.partition_for(transactional_id)
         found = self._metadata.partition(TRANSACTION_STATE_TOPIC, index)
@@ -519,7 +519,7 @@ class TransactionCoordinator:
     def abort_timed_out_transactions(self, now_ms: int) -> None:
         """Abort the transactions that have exceeded their timeout."""
         for shard in self._active_shards():
-            # A write can complete earlier tombstones, which removes ids during the loop.
+            # A write can complete earlier tombstones and thereby remove ids during the loop.
             due = [
                 entry
                 for entry in shard.ids.values()

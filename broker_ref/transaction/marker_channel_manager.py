@@ -43,7 +43,7 @@ REQUEST_TIMEOUT_MS: Final = 30_000
 PARTITIONS_PER_REQUEST_MAX: Final = 2_000
 
 _FENCED_ERRORS: Final = (ErrorCode.invalid_producer_epoch, ErrorCode.transaction_coordinator_fenced)
-"""Errors that mean that a newer producer epoch or coordinator completes the transaction."""
+"""Errors indicating that a newer producer epoch or coordinator will complete the transaction."""
 
 logger = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ class TransactionMarkerChannelManager:
         )
 
     def _next_markers(self, broker_id: int) -> _Marks:
-        """Take the markers of the next request from a broker's queue."""
+        """Take the markers for the next request from a broker's queue."""
         queue = self._queues[broker_id]
         marks: _Marks = {}
         partitions = 0
@@ -198,7 +198,7 @@ class TransactionMarkerChannelManager:
             pending.is_over = True
             logger.warning(
                 "Stopped sending the markers of transactional id %.100r, because %s-%d returned "
-                "%s. A newer coordinator or producer epoch completes the transaction",
+                "%s. A newer coordinator or producer epoch will complete the transaction",
                 pending.entry.name, key.topic, key.partition, error_code.name,
             )  # fmt: skip
         else:

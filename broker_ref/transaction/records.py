@@ -13,8 +13,8 @@
             null                    a tombstone: the transactional id is removed
 
 Purpose: encode and decode these records. Invariant: decoding version 1 returns the encoded value,
-except for `last_producer_epoch`, which the log does not contain. Kafka 4.3 does not write
-next_producer_epoch and ignores it. In state Empty, the array of topics is null. Source: Kafka's
+except for `last_producer_epoch`, which the log does not contain. Kafka 4.3 neither writes nor
+reads next_producer_epoch. In state Empty, the array of topics is null. Source: Kafka's
 TransactionLogKey.json, TransactionLogValue.json and `TransactionLog`.
 """
 
@@ -92,7 +92,7 @@ def decode_key(data: bytes) -> str | None:
 
 
 def is_known(data: bytes) -> bool:
-    """Return whether the version of a value is in `VALUE_VERSIONS`. Other values are ignored."""
+    """Return whether the version of a value is known. Values of other versions are ignored."""
     return int.from_bytes(data[: _INT16.size]) in VALUE_VERSIONS
 
 
@@ -102,7 +102,7 @@ def decode_value(data: bytes) -> Transaction:
     try:
         version = cursor.fixed(_INT16, "the version")
         if version not in VALUE_VERSIONS:
-            raise UnreadableTransactionError(f"the value has the unknown version {version}")
+            raise UnreadableTransactionError(f"the value has unknown version {version}")
         return _read_value(cursor, flexible=version >= FIRST_FLEXIBLE_VALUE_VERSION)
     except (MalformedRequestError, UnicodeDecodeError, ValueError) as error:
         raise UnreadableTransactionError(f"invalid value {data[:100]!r}: {error}") from error

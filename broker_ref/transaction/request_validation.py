@@ -89,7 +89,7 @@ def initialize(
         raise ApiError(
             ErrorCode.concurrent_transactions,
             f"The transaction of transactional id {entry.name!r} is in state "
-            f"{current.state.title}. Retry when it is completed.",
+            f"{current.state.title}. Retry after it completes.",
         )
     if current.state is TransactionState.ONGOING:
         return None
@@ -134,7 +134,7 @@ def add_partitions(
     client_transaction_version: int,
     now_ms: int,
 ) -> Transaction | None:
-    """Return the transaction with the partitions added, or None if it contains all of them."""
+    """Return the transaction with the partitions added, or None if it already contains them."""
     entry.refuse_if_pending()
     current = entry.current
     _check_producer(entry, producer)
@@ -153,7 +153,7 @@ def verify_partitions(
     """Return NONE or TRANSACTION_ABORTABLE for each partition.
 
     Pending changes are ignored, because the partition leader checks the transaction again when it
-    appends.
+    appends the records.
     """
     _check_producer(entry, producer)
     if entry.current.state in PREPARED:
@@ -315,7 +315,7 @@ def _concurrent_transactions(entry: TransactionMetadata) -> ApiError:
     return ApiError(
         ErrorCode.concurrent_transactions,
         f"The transaction of transactional id {entry.name!r} is in state "
-        f"{entry.current.state.title}. Retry when it is completed.",
+        f"{entry.current.state.title}. Retry after it completes.",
     )
 
 

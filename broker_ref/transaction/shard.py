@@ -1,7 +1,7 @@
 """A partition of `__transaction_state` on its coordinator.
 
-Purpose: store the transactional ids of the partition, and write to it. Invariants: a value is
-`pending` when it is in the leader's log, and `current` when it has been replicated or loaded. A
+Purpose: store the transactional ids of the partition, and write records to it. Invariants: a value
+is `pending` when it is in the leader's log, and `current` when it has been replicated or loaded. A
 failed write changes nothing. Source: Kafka's `TransactionStateManager`.
 """
 

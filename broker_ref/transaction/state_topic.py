@@ -1,7 +1,7 @@
 """The topic `__transaction_state`, which a broker creates for the first transactional id.
 
 The topic has the same configs as in Kafka, except that `compression.type` is `producer` instead of
-`uncompressed`. In both cases brokers write uncompressed records. Source:
+`uncompressed`. In both cases, brokers write uncompressed records. Source:
 `TransactionStateManager.transactionTopicConfigs`.
 """
 

@@ -22,7 +22,7 @@ from typing import Final
 
 
 class TransactionState(Enum):
-    """A state of a transactional id. The value is the number that the log contains."""
+    """A state of a transactional id. The value is the number stored in the log."""
 
     EMPTY = 0
     ONGOING = 1
@@ -34,7 +34,7 @@ class TransactionState(Enum):
 
     @property
     def title(self) -> str:
-        """Return the name in responses to clients, such as `PrepareCommit`."""
+        """Return the name used in responses to clients, such as `PrepareCommit`."""
         return self.name.title().replace("_", "")
 
 
@@ -95,7 +95,7 @@ IDLE: Final = COMPLETED | {_EMPTY}
 OUTCOMES: Final = MappingProxyType(
     {_PREPARE_COMMIT: _COMPLETE_COMMIT, _PREPARE_ABORT: _COMPLETE_ABORT}
 )
-"""The completed state of each prepared state."""
+"""The completed state that follows each prepared state."""
 
 STATE_TITLES: Final = frozenset({*(state.title for state in TransactionState), "PrepareEpochFence"})
-"""The state names that filters accept. No transaction has Kafka's state PrepareEpochFence."""
+"""The state names that filters accept. No transaction is in Kafka's PrepareEpochFence."""

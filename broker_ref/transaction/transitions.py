@@ -2,7 +2,7 @@
 
 Purpose: define the values that the log stores, and the functions that return the next value: a new
 epoch, a new producer id, added partitions, the prepared state and the completed state. Invariants:
-values are immutable, and each transition is in the table of `states`. The epoch of a producer id
+values are immutable, and each transition is in the table in `states`. The epoch of a producer id
 never decreases. No producer receives the highest epoch, 32767, which is reserved for fencing the
 producer. Source: Kafka's `TransactionMetadata` and `TxnTransitMetadata`, KIP-360, KIP-890, KIP-939.
 """
@@ -40,8 +40,8 @@ class Transaction:
 
     `previous_producer_id` is the producer id before the last transition. `next_producer_id` is the
     producer id that the producer receives while the markers still contain the current one.
-    `last_producer_epoch` is the previous epoch. A producer with it can retry the last epoch bump.
-    Missing values are -1. `partitions` are the partitions of an open or prepared transaction.
+    `last_producer_epoch` is the previous epoch. A producer with this epoch can retry the last epoch
+    bump. Missing values are -1. `partitions` are those of an open or prepared transaction.
     `client_transaction_version` is the transaction version of the last request.
     """
 

@@ -117,7 +117,7 @@ def _parser() -> _Parser:
         default=[],
         metavar="NAME=VALUE",
         help="an option of the sink, for example kafka.default.api.timeout.ms=120000; can be "
-        "specified several times",
+        "specified multiple times",
     )
     transactions.add_argument("--json", action="store_true", help="print one JSON document")
     _add_repair_flags(transactions)
@@ -150,8 +150,8 @@ def _add_repair_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--take-over",
         action="store_true",
-        help="execute the actions even if the owner seems to be alive; its current batch fails, "
-        "and none of the batch's rows become visible",
+        help="execute the actions even if the owner seems to be alive; its current batch will "
+        "fail, and none of the batch's rows will become visible",
     )
     parser.add_argument(
         "--quiet",
@@ -198,7 +198,7 @@ def _options(parsed: argparse.Namespace) -> SinkOptions:
 def _command_config(path: str | None) -> dict[str, str]:
     """Return the settings of a file as `kafka.*` options. Raises `OptionError`.
 
-    The encoding is ISO 8859-1, as in Kafka's tools (`Utils.loadProps`). Other characters are
+    The encoding is ISO 8859-1, as in Kafka's tools (`Utils.loadProps`). Other characters must be
     escaped.
     """
     if path is None:
@@ -278,9 +278,7 @@ class _Command:
         self._print(f"alive {sign}" for sign in signs)
         if not signs:
             return code
-        self._print(
-            ("refused the owner seems to be alive: stop it, or fail its batch with --take-over",)
-        )
+        self._print(("refused the owner seems to be alive: stop it, or fence it with --take-over",))
         return ALIVE
 
     def _signs_of_life(self, report: Report) -> Sequence[str]:

@@ -45,6 +45,6 @@ PRODUCE_SCHEMA: Final = pa.schema(
 
 If `partition` is null, the partitioner chooses the partition. It uses the murmur2 hash of the key,
 as the default partitioner of the Java client does. Rows without a key go to one partition for a
-while before the partitioner switches to another. If `timestamp` is null, the record gets the time
-at which the row is sent.
+while before the partitioner switches to another. If `timestamp` is null, the record's timestamp is
+the time at which the row is sent.
 """

@@ -13,16 +13,17 @@
     │   ├── BatchNotCommittedError     no row of the batch will become visible
     │   ├── OutcomeUnknownError        unknown whether the batch was committed
     │   ├── RowsLostError              the brokers aborted a transaction of a committed batch
+    │   ├── EarlierJobCommittedError   an earlier job was committed without reporting this
     │   ├── ReplayMismatchError        a replayed batch differs from the committed batch
     │   └── CommitTopicError           unusable commit topic, or unusable record in it
-    └── KafkaError                     errors of the cluster and of the network
+    └── KafkaError                     cluster and network errors
         ├── BrokerUnreachableError
         ├── LeaderNotAvailableError
         ├── UnknownTopicOrPartitionError
         ├── OffsetOutOfRangeError
         ├── FetchTimeoutError
         ├── CorruptBatchError
-        ├── AccessError                the brokers reject the principal
+        ├── AccessError                the brokers deny access
         │   ├── AuthenticationError
         │   └── AuthorizationError
         ├── DeliveryError
@@ -91,7 +92,7 @@ def reason_of(error: Exception) -> str:
 
 
 class OptionError(PysparkKafkaError, ValueError):
-    """An option is missing, misspelled, unsupported or invalid, or conflicts with another one."""
+    """An option is missing, misspelled, unsupported, invalid or in conflict with another option."""
 
     remedy = "Correct the option. docs/options.md lists all options."
 
@@ -149,7 +150,7 @@ class StaleBatchError(ExactlyOnceError):
 
 
 class BatchNotCommittedError(ExactlyOnceError):
-    """The batch failed before its commit, and `read_committed` consumers will not see its rows."""
+    """The batch failed before the commit, and `read_committed` consumers will not see its rows."""
 
     remedy = "Run the batch again."
 
@@ -169,7 +170,7 @@ class RowsLostError(ExactlyOnceError):
 class EarlierJobCommittedError(ExactlyOnceError):
     """An earlier batch job without `batchId` was committed, but stopped before it reported this."""
 
-    remedy = "If this start is a retry of that job, do not run it again."
+    remedy = "If this run is a retry of that job, do not run the job again."
 
 
 class ReplayMismatchError(ExactlyOnceError):
@@ -239,7 +240,7 @@ class CorruptBatchError(KafkaError):
 
 
 class AccessError(KafkaError):
-    """The brokers rejected the principal of this client."""
+    """The brokers did not authenticate or authorize this client."""
 
     remedy = (
         "Check 'kafka.security.protocol', the 'kafka.sasl.*' and 'kafka.ssl.*' options, and the "
@@ -282,6 +283,6 @@ class ProtocolError(KafkaError):
 
 
 class UnsupportedVersionError(KafkaError):
-    """The broker does not support any version of a request that this client supports."""
+    """The broker and this client have no version of a request in common."""
 
     remedy = "Upgrade the broker."

@@ -30,9 +30,10 @@ class Token:
 class TokenProvider(Protocol):
     """Returns a valid token. The connector keeps it until 80% of its lifetime has passed.
 
-    `settings` contains `bootstrap.servers` and the options with the provider's prefix, in lower
-    case, without the prefix, and with resolved config provider references. Any exception means that
-    no token could be obtained. Its text is not shown, because it may contain a secret.
+    `settings` contains `bootstrap.servers` and the options with the provider's prefix. The option
+    names are in lower case and do not contain the prefix. Config provider references are resolved.
+    Any exception means that no token could be obtained. The text of the exception is not shown,
+    because it may contain a secret.
     """
 
     def __call__(self, settings: Mapping[str, str]) -> Token: ...

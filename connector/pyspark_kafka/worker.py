@@ -7,7 +7,7 @@ import gc
 from pyspark import TaskContext
 
 _is_frozen = False
-"""Whether this process froze its objects. `gc.get_freeze_count()` would take milliseconds."""
+"""Whether this process has frozen its objects. `gc.get_freeze_count()` would take milliseconds."""
 
 
 def freeze_garbage_collector() -> None:

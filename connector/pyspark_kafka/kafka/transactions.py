@@ -17,7 +17,7 @@ LEGAL_SINK_IDS: Final = "1 to 200 letters, digits, '.', '_' and '-'"
 TransactionVersion = Literal[1, 2]
 """The level of the `transaction.version` feature.
 
-At level 2 (KIP-890), each EndTxn request (v5) increments the producer epoch.
+At level 2 (KIP-890), each EndTxn request (v5) bumps the producer epoch.
 """
 
 
@@ -89,7 +89,7 @@ class TransactionListing:
 class EndTransaction:
     """The content of an EndTxn request.
 
-    `version` is the version of the transaction, which must not change between retries.
+    `version` is the transaction version, which must not change between retries.
     """
 
     transactional_id: str

@@ -1,4 +1,4 @@
-"""Resolves Kafka's config provider notation in option values (KIP-297).
+"""Resolves config provider references in option values, in Kafka's notation (KIP-297).
 
 | reference | value | Kafka's class |
 | --- | --- | --- |
@@ -7,9 +7,9 @@
 | `${dir:PATH:FILE}` | the content of a file in a directory | `DirectoryConfigProvider` |
 
 As in `ConfigTransformer`, a value can contain several references, and there is no escape sequence.
-The result is not searched for references again. A reference to another provider is not changed.
-Unlike in Kafka, a reference without a value is an error. Invariant: no error contains a resolved
-value.
+The result is not searched for further references. A reference to another provider is not changed.
+Unlike in Kafka, a reference that cannot be resolved is an error. Invariant: no error contains a
+resolved value.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REFERENCE: Final = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Option values without references. `references` contains the reference of each secret."""
+    """Option values without references. `references` maps each resolved value to its reference."""
 
     values: Mapping[str, str] = field(repr=False)
     references: Mapping[str, str] = field(repr=False)
@@ -85,8 +85,9 @@ def resolve(options: Mapping[str, str], *, prefix: str = "") -> Resolved:
 class _Mask:
     """Replaces resolved values in a text with their references.
 
-    Values are found in any case, without the spaces around them, and as `repr` writes them. A short
-    value is replaced only if it is a whole word, because it may be part of other words by chance.
+    Values are found in upper and lower case, with or without surrounding whitespace, and in the
+    form that `repr` returns. A short value is replaced only if it is a whole word, because it may
+    be part of other words by chance.
     """
 
     def __init__(self, references: Mapping[str, str]) -> None:
@@ -101,7 +102,7 @@ class _Mask:
             re.escape(form) if len(form) >= _LONG else rf"(?<!\w){re.escape(form)}(?!\w)"
             for form in forms
         ]
-        # Option names are not masked, for example if the user name is `kafka`.
+        # Option names are not masked, even if they contain a value such as the user name `kafka`.
         self._pattern = re.compile("|".join([_OPTION, *patterns]), re.IGNORECASE)
 
     def __call__(self, text: str) -> str:

@@ -1,8 +1,8 @@
 """Parses Java properties files, with the rules of `java.util.Properties.load`.
 
-The packages for this format either lack a rule (an escaped separator, a line that ends in two
-backslashes) or also write files, so this module is smaller than a dependency. Invariant: no
-error contains text of the file, because its values may be secret.
+Existing packages for this format either lack a rule (an escaped separator, a line that ends in two
+backslashes) or also write files, so this module is smaller than a dependency would be. Invariant:
+no error contains text from the file, because its values may be secret.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class JavaPropertiesError(ValueError):
-    """The text is not a properties file. `line` is the number of the invalid line, from 1."""
+    """The text is not a properties file. `line` is the 1-based number of the invalid line."""
 
     def __init__(self, line: int) -> None:
         super().__init__(f"line {line} contains a malformed \\uXXXX escape")
@@ -69,6 +69,6 @@ def _unescape(text: str, line: int) -> str:
             raise JavaPropertiesError(line)
         return chr(int(escaped[1:], 16)) if escaped[1:] else _CONTROLS.get(escaped, escaped)
 
-    # Java's characters are UTF-16 units: two escapes can form one character.
+    # Java's characters are UTF-16 code units: two escapes can form one character.
     units = _ESCAPE.sub(character, text).encode("utf-16-le", "surrogatepass")
     return units.decode("utf-16-le", "replace")

@@ -10,7 +10,7 @@ from typing import Final
 from pyspark_kafka.errors import OptionError
 from pyspark_kafka.options.table import BY_LOWER_NAME
 
-# Frequent wrong names that `difflib` does not match to the correct name.
+# Common wrong names that `difflib` does not match to the correct name.
 _ALIASES: Final = MappingProxyType(
     {
         "topics": "subscribe",
@@ -20,7 +20,7 @@ _ALIASES: Final = MappingProxyType(
         "brokers": "kafka.bootstrap.servers",
         "groupid": "kafka.group.id",
         "isolationlevel": "kafka.isolation.level",
-        # Databricks' connector. Ignoring it would mean connecting without authentication.
+        # An option of Databricks' connector. If it were ignored, the client would not authenticate.
         "databricks.servicecredential": "kafka.sasl.oauthbearer.token.provider.service.credential",
     }
 )

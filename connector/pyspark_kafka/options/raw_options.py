@@ -1,7 +1,7 @@
 """Typed access to the options of one query.
 
-`RawOptions` checks the names of the options and that they apply to the query. It does not check
-combinations of options, except the requirements in the table.
+`RawOptions` checks that the option names are correct and that the options apply to the query. It
+does not check combinations of options, except for the requirements in the table.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RawOptions:
 
     `modes` contains the mode of the query, or both read modes if the mode is not known yet. The
     constructor raises `OptionError` for misspelled names, for options that do not apply, and for
-    references without a value.
+    references that cannot be resolved.
     """
 
     def __init__(self, options: Mapping[str, str], modes: frozenset[Mode]) -> None:
@@ -53,7 +53,7 @@ class RawOptions:
     def kafka(self) -> dict[str, str]:
         """The `kafka.*` settings without the prefix, in lower case.
 
-        References are not resolved, except in settings that are options of the table.
+        References are not resolved, except in settings that are options in the table.
         """
         return {
             name.removeprefix(_KAFKA): self._texts[name] if name in BY_LOWER_NAME else text
@@ -66,7 +66,7 @@ class RawOptions:
         return self._texts.get(_KAFKA + name, default)
 
     def masked_in_errors(self) -> AbstractContextManager[None]:
-        """Return a context whose errors show references instead of resolved values."""
+        """Return a context in which errors show references instead of resolved values."""
         return self._resolved.masked_in_errors()
 
     def text(self, name: str) -> str:

@@ -175,10 +175,10 @@ OPTIONS: Final = (
         default="false",
         advice="Remove the option, because Spark does not push filters down to streaming sources. "
         "To read fewer records in a new query, set 'startingOffsets' or 'startingTimestamp'.",
-        doc="Whether filters on `topic`, `partition`, `offset` and `timestamp` reduce the records "
-        "that are read. `true` requires Spark 5.0; with earlier versions, the query logs a warning "
-        "and reads all records. `single-scan` requires Spark 4.1 and is correct only if the result "
-        "of each `load()` is scanned once. See [Filters](guide.md#filters).",
+        doc="Whether filters on `topic`, `partition`, `offset` and `timestamp` reduce the number "
+        "of records read. `true` requires Spark 5.0; with earlier versions, the query logs a "
+        "warning and reads all records. `single-scan` requires Spark 4.1 and is correct only if "
+        "the result of each `load()` is scanned once. See [Filters](guide.md#filters).",
     ),
     Option(
         name="failOnDataLoss",
@@ -209,7 +209,7 @@ OPTIONS: Final = (
         section=Section.LIMITS,
         type=NOT_NEGATIVE_LONG,
         modes=READS,
-        doc="The start of all partitions, as a timestamp in milliseconds since the epoch. Each "
+        doc="The starting timestamp for all partitions, in milliseconds since the epoch. Each "
         "partition is read from its first record with this timestamp or a later one. Takes "
         "precedence over `startingOffsetsByTimestamp` and `startingOffsets`.",
     ),
@@ -246,7 +246,7 @@ OPTIONS: Final = (
         section=Section.LIMITS,
         type=NOT_NEGATIVE_LONG,
         modes=BATCH_READ,
-        doc="The end of all partitions, as a timestamp in milliseconds since the epoch. Each "
+        doc="The ending timestamp for all partitions, in milliseconds since the epoch. Each "
         "partition is read up to its first record with this timestamp or a later one (exclusive), "
         "or to its end if there is no such record. Takes precedence over "
         "`endingOffsetsByTimestamp` and `endingOffsets`.",
@@ -332,7 +332,7 @@ OPTIONS: Final = (
         modes=READS,
         ignored_modes=WRITES,
         default="1000",
-        doc="The time in milliseconds between the attempts of `fetchOffset.numRetries`.",
+        doc="The time in milliseconds between attempts (see `fetchOffset.numRetries`).",
     ),
     Option(
         name="groupIdPrefix",
@@ -430,8 +430,8 @@ OPTIONS: Final = (
         advice=_ONLY_WRITES,
         doc="The behavior if the rows of a replayed micro-batch or batch job differ from the "
         "committed rows: `fail` fails the query, and `warn` logs a warning and keeps the committed "
-        "rows. In a streaming query, `warn` requires `checkpointLocation`. A replay with other "
-        "source offsets always fails.",
+        "rows. In a streaming query, `warn` requires `checkpointLocation`. A replay with "
+        "different source offsets always fails.",
     ),
     Option(
         name="checkpointLocation",

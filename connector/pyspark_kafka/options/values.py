@@ -111,7 +111,7 @@ class FilterPushdown(Enum):
     """The values of the `filterPushdown` option.
 
     `ON` requires Spark to keep the filters of several scans separate. `SINGLE_SCAN` requires that
-    each loaded DataFrame is scanned only once.
+    each loaded DataFrame be scanned only once.
     """
 
     OFF = "false"

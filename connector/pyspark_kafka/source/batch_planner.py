@@ -82,7 +82,7 @@ def _report_end_before_start(
     options: SourceOptions,
     on_loss: DataLossPolicy,
 ) -> None:
-    """Report data loss if the start is the log start offset, otherwise raise `OptionError`."""
+    """Report data loss if the start is the log start offset. Otherwise, raise `OptionError`."""
     given = options.starting.offsets if isinstance(options.starting, SpecificOffsets) else {}
     if options.starting is OffsetLimitName.EARLIEST or given.get(partition) == EARLIEST:
         on_loss.report(

@@ -21,7 +21,7 @@ from pyspark_kafka.options.values import ClientOptions
 log = logging.getLogger(__name__)
 
 _COMMIT_TIMEOUT_MS_MAX: Final = 10_000
-"""The maximum time that committing offsets may delay the next micro-batch."""
+"""The maximum time by which committing offsets can delay the next micro-batch."""
 
 
 class GroupCommitter:
@@ -45,8 +45,8 @@ class GroupCommitter:
         except KafkaError as error:
             log.warning(
                 "The offsets of a micro-batch were not committed to group '%s' (option "
-                "'commitOffsets'). The query continues, and the next micro-batch commits its "
-                "offsets. Check that the group has no members. %s",
+                "'commitOffsets'). The query continues, and the next micro-batch will commit "
+                "its offsets. Check that the group has no members. %s",
                 group_id,
                 error,
             )

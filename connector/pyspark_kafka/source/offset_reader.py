@@ -45,7 +45,7 @@ Which = Literal["starting", "ending"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """The existing partitions of a query. `missing_topics` are subscribed but do not exist."""
+    """The existing partitions of a query. `missing_topics` are subscribed but nonexistent."""
 
     partitions: frozenset[TopicPartition]
     topic_ids: Mapping[str, str | None]
@@ -143,7 +143,7 @@ class OffsetReader:
             topics = sorted(missing)
             subject, verb = ("Topic", "does") if len(topics) == 1 else ("Topics", "do")
             raise UnknownTopicOrPartitionError(
-                f"{subject} {', '.join(map(repr, topics))} of {self._options.selection} {verb} not "
+                f"{subject} {', '.join(map(repr, topics))} ({self._options.selection}) {verb} not "
                 f"exist on {self._options.client.bootstrap_servers}, or the principal lacks the "
                 "DESCRIBE ACL.",
                 topic=topics[0],
@@ -154,7 +154,7 @@ class OffsetReader:
         return [TopicPartition(topic.name, n) for topic in described for n in topic.partitions]
 
     def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log start offsets of partitions."""
+        """Return the log start offsets of the partitions."""
         return self._offsets(dict.fromkeys(partitions, EARLIEST), self._options.isolation_level)
 
     def latest(

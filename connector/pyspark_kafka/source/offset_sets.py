@@ -1,4 +1,4 @@
-"""Sets of offsets, which represent the offsets that filters on `offset` select.
+"""The sets of offsets that filters on `offset` select.
 
 Invariant: the ranges in `Offsets` are sorted, non-empty, non-overlapping and non-adjacent.
 """

@@ -1,6 +1,6 @@
 """Prunes a batch read with the filters of a query.
 
-From the conditions of a query, this module determines which partitions and offsets a batch read can
+This module determines from the conditions of a query which partitions and offsets a batch read can
 skip, and which conditions are exact. Spark does not need to evaluate exact conditions again.
 Invariant: no row that satisfies all conditions is skipped, and every row that is read satisfies the
 exact conditions.
@@ -121,7 +121,7 @@ _TESTS: Final[Mapping[Operator, Callable[[Any, Any], bool]]] = MappingProxyType(
 def prune(conditions: Sequence[Condition]) -> tuple[Pruning, list[bool]]:
     """Return the pruning for these conditions, and whether each condition is exact.
 
-    Spark has to evaluate conditions that are not exact for every row that is read.
+    For every row that is read, Spark has to evaluate the conditions that are not exact.
     """
     supported = [_is_supported(condition) for condition in conditions]
     on_partitions = []
@@ -141,7 +141,8 @@ def prune(conditions: Sequence[Condition]) -> tuple[Pruning, list[bool]]:
         is_supported and (c.column != "offset" or contains(offsets_where(c), offsets))
         for c, is_supported in zip(conditions, supported, strict=True)
     ]
-    # Records without a timestamp have -1. A bound of zero or less is ignored, so they are read.
+    # Records without a timestamp have the timestamp -1. A bound of zero or less is ignored, so that
+    # these records are read.
     since_ms = since_ms if since_ms is not None and since_ms > 0 else None
     return Pruning(on_partitions=tuple(on_partitions), offsets=offsets, since_ms=since_ms), exact
 

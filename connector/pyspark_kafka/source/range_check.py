@@ -1,4 +1,4 @@
-"""Checks, on the driver, that the offsets of planned ranges exist.
+"""Checks on the driver that the offsets of planned ranges exist.
 
 A range that starts before the log start offset or ends after the log end offset counts as data
 loss. If a range ends after the last stable offset, a transaction is open, and the check waits until

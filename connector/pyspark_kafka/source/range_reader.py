@@ -1,7 +1,7 @@
 """Reads one planned range of offsets on an executor.
 
-The range is read as Arrow batches, and data loss is distinguished from gaps. Control records,
-aborted transactions and compaction leave gaps in the offsets, which are normal. If the broker no
+The range is read as Arrow batches, and data loss is distinguished from gaps. It is normal that
+control records, aborted transactions and compaction leave gaps in the offsets. If the broker no
 longer has some offsets of the range, records are lost.
 """
 
@@ -97,10 +97,10 @@ def _fetch(
 def _reason_missing(
     client: KafkaReadClient, plan: PlannedRange, options: SourceOptions, sleep: Sleep
 ) -> str | None:
-    """Return a clause that explains why the planned partition no longer exists, or None.
+    """Return a clause that explains why the planned partition is missing, or None if it exists.
 
-    A missing partition is looked up `fetchOffset.numRetries` times, because a broker may not have
-    the latest metadata.
+    A missing partition is requested up to `fetchOffset.numRetries` times, because a broker may not
+    have the latest metadata.
     """
     reason = None
     for attempt in range(options.client.fetch_offset_num_retries):

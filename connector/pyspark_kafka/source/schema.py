@@ -76,8 +76,8 @@ def _check(field: StructField, *, include_headers: bool) -> None:
         close = difflib.get_close_matches(name, _TYPES, n=1)
         suggestion = f"Use '{close[0]}' if you mean that column. " if close else ""
         raise SchemaError(
-            f"The schema contains column '{name}' of type {found}, which the source does not "
-            f"have. The columns of the source are {_NAMES}.",
+            f"The schema contains column '{name}' of type {found}, but the source has no such "
+            f"column. The columns of the source are {_NAMES}.",
             advice=f"{suggestion}To read fields of the record value, decode the 'value' column "
             "after the read, for example with from_json(CAST(value AS STRING), ...).",
             column=name,

@@ -7,8 +7,8 @@ is planned again, it has the same tasks, unless its topics have changed.
 
 Start of a new query: Spark writes the end offsets of a micro-batch to the checkpoint before it runs
 the micro-batch, but it does not write the start offsets of the first micro-batch. It requests the
-start offsets several times, and again after a crash. In one process, the planner always returns the
-same start offsets. The next process may resolve different start offsets (`latest`, `committed`, or
+start offsets several times, and again after a crash. Within one process, the planner always returns
+the same start offsets. The next process may get different start offsets (`latest`, `committed`, or
 a timestamp for which no record exists yet). In this case the planner makes the first micro-batch
 empty, so that its end offsets in the checkpoint are the start offsets. If a later process replays
 the first micro-batch, the planner knows that it is empty, and no records are lost.
@@ -97,9 +97,9 @@ class StreamPlanner:
     ) -> Offsets:
         """Return the end offsets of the micro-batch that starts at `start`.
 
-        Returns `start` if the query should wait for more records. Spark before 4.2 does not pass
-        `start`; the planner then uses the end of the last planned micro-batch. `max_rows` limits
-        the size of the micro-batch, and `delay` applies `minOffsetsPerTrigger`.
+        Returns `start` if the query should wait for more records. Spark versions before 4.2 do not
+        pass `start`; the planner then uses the end of the last planned micro-batch. `max_rows`
+        limits the size of the micro-batch, and `delay` applies `minOffsetsPerTrigger`.
         """
         is_first, self._has_planned_an_end = not self._has_planned_an_end, True
         is_new_query = is_first and self._last_plan is None and start in (None, self._initial)
@@ -160,8 +160,8 @@ class StreamPlanner:
         if _may_resolve_later(self._options):
             return end
         log.warning(
-            "The first micro-batch is replayed. Its start offsets were resolved again from option "
-            "'startingOffsets' for %s.",
+            "The first micro-batch is being replayed. Option 'startingOffsets' was resolved again "
+            "to determine its start offsets for %s.",
             format_partitions(start),
         )
         return start
@@ -307,8 +307,8 @@ class StreamPlanner:
                     "'kafka.isolation.level' set to read_uncommitted, but this micro-batch ends at "
                     f"offset {end[partition]}, which was the last stable offset when it was "
                     "planned.",
-                    advice="Check that the checkpoint's 'commits' directory has no file with the "
-                    "name of the newest file in its 'offsets' directory, and remove that file from "
+                    advice="Find the newest file in the checkpoint's 'offsets' directory. If the "
+                    "'commits' directory has no file with the same name, remove the file from "
                     "'offsets'. Then continue with read_uncommitted, or wait until no transaction "
                     "is open.",
                     option="kafka.isolation.level",
@@ -349,6 +349,6 @@ def _may_resolve_later(options: SourceOptions) -> bool:
         case SpecificOffsets(offsets=offsets):
             return LATEST in offsets.values()
         case OffsetLimitName.EARLIEST:
-            return False  # Retention may raise the log start offset, as for any new query.
+            return False  # Retention may advance the log start offset, as for any new query.
         case _:
             return options.latest_without_match

@@ -1,9 +1,9 @@
 """The reader that Spark calls for `spark.readStream`. It converts offsets from and to JSON.
 
 Spark keeps one reader in a long-lived process on the driver, and calls it for offsets and
-partitions until it calls `stop()`. Spark pickles another instance for the executors, which only
-calls `read`. The client is therefore opened when offsets are first requested, and `read` does not
-depend on the state of the reader.
+partitions until it calls `stop()`. Spark pickles another instance for the executors, where only
+`read` is called. The client is therefore opened when offsets are first requested, and `read` does
+not depend on the state of the reader.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class KafkaStreamReader(_StreamReader):
     ) -> OffsetJson:
         """Return the end offset of the next micro-batch.
 
-        `start` is the end of the previous micro-batch, which is complete. Spark before 4.2 passes
-        no arguments.
+        `start` is the end of the previous micro-batch, which is complete. Spark versions before 4.2
+        pass no arguments.
         """
         begin = None if start is None else _from_checkpoint(start)
         if begin is not None and not self._open().is_initial(begin):

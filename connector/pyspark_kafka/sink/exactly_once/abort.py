@@ -2,7 +2,7 @@
 
 Spark calls `abort` after any failure of a task or of the commit. At that point the batch may
 already be decided, or the EndTxn that decides it may still be in flight. Invariant: a transaction
-is aborted only if two conditions hold: this process has raised the epoch of the sink's
+is aborted only if two conditions hold: this process has bumped the epoch of the sink's
 transactional id (so that nothing can decide the batch any longer), and no decision in the commit
 topic contains the transaction. Otherwise nothing is done, and the next planning run completes or
 aborts the batch.
@@ -39,7 +39,7 @@ def abort(
 ) -> None:
     """Abort the prepared transactions of a failed batch, if that is safe.
 
-    `messages` contains the result of each finished task, and None for each other task. Errors from
+    `messages` contains the result of each finished task, and None for every other task. Errors from
     brokers are only logged, because the caller raises the original error.
     """
     results = [message for message in messages if isinstance(message, TaskMessage)]
@@ -51,7 +51,7 @@ def abort(
     except (KafkaError, ExactlyOnceError) as error:
         log.warning(
             "Some transactions of a failed batch (run %s) with transactionalId '%s' were not "
-            "aborted. When the query starts again, it aborts them, or commits them if the batch "
+            "aborted. When the query starts again, it will abort them, or commit them if the batch "
             "was decided. Until then, or until the transactions time out, read_committed consumers "
             "cannot read past them. The error was: %s",
             first.task.run,
@@ -111,8 +111,8 @@ def _is_owner(client: TransactionalClient, sink_id: str, first: TaskMessage) -> 
     """Return whether the sink's transactional id still belongs to this batch.
 
     This check comes first, because even a rejected InitProducerId would abort a decision that a
-    newer owner is writing. If this batch's decision is open, it is aborted: with transaction
-    version 1, InitProducerId with an expected epoch would abort it and return an error.
+    newer owner is writing. If the transaction of this batch's decision is open, it is aborted: with
+    transaction version 1, InitProducerId with an expected epoch would abort it and return an error.
     """
     found = client.describe_transactions([sink_id]).get(sink_id)
     if found is None or found.producer != first.owner:
@@ -134,7 +134,7 @@ def _is_owner(client: TransactionalClient, sink_id: str, first: TaskMessage) -> 
 def _take_over(
     client: TransactionalClient, options: ExactlyOnce, owner: ProducerIdAndEpoch
 ) -> ProducerIdAndEpoch | None:
-    """Raise the sink's epoch, so that no pending request can decide the batch."""
+    """Bump the epoch of the sink id, so that no pending request can decide the batch."""
     sink_id = options.transactional_id
     try:
         return client.init_producer_id(

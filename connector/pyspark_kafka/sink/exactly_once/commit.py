@@ -74,7 +74,7 @@ def commit(
     `offsets` contains the source offsets, or is None if they are unknown.
 
     Raises `BatchNotCommittedError` or `SinkFencedError` if the batch is not decided and none of its
-    rows will be visible, `ReplayMismatchError` if the batch was decided with other rows,
+    rows will be visible, `ReplayMismatchError` if the batch was decided with different rows,
     `OutcomeUnknownError` if the outcome is unknown, `RowsLostError` if decided rows were aborted,
     and subclasses of `KafkaError`.
     """
@@ -143,10 +143,10 @@ class _Batch:
         if problems:
             more = f"; and {len(problems) - _NAMED_MAX} more" if problems[_NAMED_MAX:] else ""
             raise BatchNotCommittedError(
-                f"{self._name} is not committed: some transactions of its tasks changed after they "
-                f"were prepared, or are about to time out: {'; '.join(problems[:_NAMED_MAX])}"
-                f"{more}. {self._nothing_visible}",
-                advice="Run the batch again. If the transactions timed out, increase the option "
+                f"{self._name} is not committed, because some transactions of its tasks changed "
+                "after they were prepared, or are about to time out: "
+                f"{'; '.join(problems[:_NAMED_MAX])}{more}. {self._nothing_visible}",
+                advice="Run the batch again. If the transactions timed out, increase "
                 "'transactionTimeout' or make the batches smaller. If another query uses the same "
                 "transactionalId, give each query its own.",
                 transactional_id=self._sink_id,
@@ -217,12 +217,12 @@ class _Batch:
         state = self._topic.read_latest().queries.get(self.results.task.query_id)
         number = self.results.replayed_number
         if state is None or state.decision.number != number:
-            current = "none" if state is None else f"decision {state.decision.number}"
+            current = "no decision" if state is None else f"decision {state.decision.number}"
             raise SinkFencedError(
                 f"{self._name} is a replay of decision {number}, but topic "
-                f"'{self.options.commit_topic}' now contains {current} for this query: "
-                "another run has continued the query, or the state was removed. The rows of this "
-                "run will not be visible.",
+                f"'{self.options.commit_topic}' now contains {current} for this query. "
+                "Either another run has continued the query, or the state was removed. The rows of "
+                "this run will not be visible.",
                 advice="Make sure that only one run of the query is active.",
                 topic=self.options.commit_topic,
                 transactional_id=self._sink_id,
@@ -232,7 +232,7 @@ class _Batch:
     def _compare(self, decision: Decision) -> None:
         """Check that the replay has the same source offsets and the same rows as the decision.
 
-        A query that is not deterministic can have other rows, but never other source offsets.
+        In a replay of a nondeterministic query, the rows can differ, but the source offsets cannot.
         """
         what = (
             f"{self._name} was already committed (decision {decision.number}, by run "
@@ -306,11 +306,11 @@ class _Batch:
                 "writes them."
             )
         return (
-            f"This run has {now} tasks, but the committed batch had {then}, and the lost rows can "
-            f"only be written by the same tasks. Restore the settings that determine the number of "
+            f"This run has {now} tasks, but the committed batch had {then}, and only the same "
+            f"tasks can write the lost rows. Restore the settings that determine the number of "
             "tasks (for example spark.sql.shuffle.partitions, minPartitions, coalesce or "
-            "repartition), and run the batch again. Or write the lost rows with another tool, and "
-            "then mark the batch as finished with "
+            "repartition), and run the batch again. Alternatively, write the lost rows with "
+            "another tool, and then mark the batch as finished with "
             f"{operator_command(self._sink_id, '--recover --accept-loss')}."
         )
 
@@ -326,7 +326,7 @@ class _Batch:
             raise BatchNotCommittedError(
                 f"{self._name} is not committed: writing its decision took so long that the "
                 f"transactions of its tasks are about to time out. {self._nothing_visible}",
-                advice="Run the batch again. If this happens again, increase the option "
+                advice="Run the batch again. If this happens again, increase "
                 "'transactionTimeout', or find out why writes to topic "
                 f"'{self.options.commit_topic}' are slow.",
                 topic=self.options.commit_topic,
@@ -405,8 +405,8 @@ class _Batch:
             )
         else:
             advice = (
-                "Start the query again. It determines the outcome, and then completes the batch or "
-                "writes it again. Do not write these rows with another tool."
+                "Start the query again. It will determine the outcome, and then complete the batch "
+                "or write it again. Do not write these rows with another tool."
             )
         return OutcomeUnknownError(
             f"The outcome of {self.results.task.batch} with transactionalId '{self._sink_id}' is "
@@ -440,12 +440,12 @@ class _Batch:
                 f"{operator_command(self._sink_id, '--recover --accept-loss')}."
             )
         else:
-            advice = "Run the batch again (restart the query): it writes only the lost rows."
+            advice = "Restart the query. It will run the batch again and write only the lost rows."
         return RowsLostError(
             f"{self._name} is committed, but brokers have aborted some of its transactions. These "
             f"rows are lost: {_listing(lost)}. The transactions timed out or were fenced after "
             "they were verified and before they were committed.",
-            advice=f"{advice} If they timed out, increase the option 'transactionTimeout'.",
+            advice=f"{advice} If the transactions timed out, increase 'transactionTimeout'.",
             transactional_id=self._sink_id,
         )
 
@@ -455,8 +455,8 @@ class _Batch:
                 self._topic.mark_finished(state)
         except KafkaError as error:
             log.warning(
-                "%s is committed, but could not be marked as finished. The next batch marks it. "
-                "The error was: %s",
+                "%s is committed, but could not be marked as finished. The next batch will mark it "
+                "as finished. The error was: %s",
                 self._name,
                 error,
             )
@@ -480,7 +480,7 @@ class _Batch:
         except KafkaError as error:
             log.warning(
                 "%s is committed, but the open transactions of failed attempts could not be "
-                "aborted. The next batch aborts them. The error was: %s",
+                "aborted. The next batch will abort them. The error was: %s",
                 self._name,
                 error,
             )
@@ -517,8 +517,8 @@ def _problem(entry: Entry, found: TransactionDescription | None, now_ms: int) ->
     left_ms = began_ms + found.timeout_ms - now_ms
     if left_ms < _time_left_ms_min(found):
         return (
-            f"is {now_ms - began_ms} ms old and times out in {left_ms} ms, according to the clocks "
-            "of its broker and of this driver"
+            f"is {now_ms - began_ms} ms old and will time out in {left_ms} ms, according to the "
+            "clocks of its broker and of this driver"
         )
     return None
 

@@ -1,7 +1,7 @@
 """An in-memory copy of the commit topic's records for one sink.
 
-Spark plans every micro-batch in the same process, and the topic can contain decisions from several
-hours. With the copy, each batch reads only new records. Invariant: a transactional batch counts
+Spark plans every micro-batch in the same process, and the topic can contain several hours of
+decisions. With the copy, each batch reads only new records. Invariant: a transactional batch counts
 only if the next control marker of the same producer id in the log commits it. The copy is
 discarded, and the whole partition is read again in three cases: the last read was more than five
 minutes ago, the topic was recreated, or truncation or compaction changed the last batch that was
@@ -43,12 +43,12 @@ class CommitLog:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the log still contains all tombstones and markers since the last read."""
+        """Whether the log still contains all tombstones and markers written since the last read."""
         return time.monotonic() - self._read_s < _FRESH_S
 
     @property
     def decided(self) -> tuple[LogBatch, ...]:
-        """The batches that are committed or nontransactional, in log order."""
+        """The batches that are committed or non-transactional, in log order."""
         still_open = {offset for offsets in self._open.values() for offset in offsets}
         return tuple(batch for batch in self._batches if batch.base_offset not in still_open)
 

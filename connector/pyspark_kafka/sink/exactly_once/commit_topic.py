@@ -1,9 +1,9 @@
 """The commit topic, which contains the decisions of all queries that write exactly once.
 
 Creates and checks the topic, registers a sink, reads its decisions, and marks them as finished. All
-records of a sink are in one partition, which the hash of its transactional id selects. Invariants:
-open transactions of other queries do not prevent `read` from returning a decision. A sink whose
-records were lost is not registered, and this is an error.
+records of a sink are in one partition, which is determined by the hash of its transactional id.
+Invariants: open transactions of other queries do not prevent `read` from returning a decision. A
+sink whose records were lost is not registered, and this is an error.
 
 A read_committed consumer would stop at the first open transaction of any query, before later
 decisions of this sink. Therefore the partition is read up to the high watermark. The result is
@@ -89,7 +89,7 @@ class SinkNotRegisteredError(CommitTopicError):
 class CommitTopic:
     """The partition of a commit topic that contains the records of one sink.
 
-    `partition` is given if it was already determined at planning.
+    `partition` is given if it was already determined during planning.
     """
 
     chunk_bytes_max: ClassVar[int] = CHUNK_BYTES_MAX
@@ -155,8 +155,8 @@ class CommitTopic:
                 "Nothing was written.",
                 advice="Correct the topic's configuration with kafka-configs.sh --alter, or set "
                 "the option 'commitTopic' to a topic that does not exist yet. The sink creates it "
-                "with the required configuration. Change 'commitTopic' only while no batch is "
-                "unfinished, because the decisions stay in the old topic.",
+                "with the required configuration. Change 'commitTopic' only when every batch is "
+                "finished, because the decisions stay in the old topic.",
                 option="commitTopic",
                 topic=self._name,
             )
@@ -241,16 +241,16 @@ class CommitTopic:
     def register(self) -> None:
         """Register the sink before its first transaction. `ensure` must have been called.
 
-        The registration shows later that the topic still contains the records of the sink. If it
-        is missing, and the transaction coordinator knows the sink's id, records were lost, or the
-        sink used another topic. In this case `SinkNotRegisteredError` is raised.
+        The registration later proves that the topic still contains the records of the sink. If the
+        registration is missing, but the transaction coordinator knows the sink's id, either records
+        were lost or the sink used another topic. In this case `SinkNotRegisteredError` is raised.
         """
         known = (self._topic_id or "", self._sink_id)
         if known in _REGISTERED:
             return
         if self._state().forgotten_number is None:
             if self._client.describe_transactions([self._sink_id]):
-                # Another process may have registered the sink and initialized its id meanwhile.
+                # Meanwhile, another process may have registered the sink and initialized its id.
                 self.read_latest()
             else:
                 self.write_plain([registration(self._sink_id)])
@@ -264,7 +264,7 @@ class CommitTopic:
 
         The result is complete only if the caller has already fenced the sink's id, because
         decisions in open transactions are skipped. Raises `CommitTopicError` if records of the sink
-        are damaged, missing or in a newer format. The error is `SinkNotRegisteredError` if all of
+        are corrupt, missing or in a newer format. The error is `SinkNotRegisteredError` if all of
         them are missing.
         """
         state = self._state()
@@ -284,15 +284,15 @@ class CommitTopic:
         return state
 
     def read_latest(self) -> SinkState:
-        """Return the state like `read`, but never from a leader that has been replaced."""
+        """Return the same state as `read`, but never from a leader that has been replaced."""
         self._find_current_leader()
         return self.read()
 
     def _find_current_leader(self) -> None:
         """Write a tombstone, which only the current leader of the partition can acknowledge.
 
-        A broker that is isolated from the controller continues to serve its old end of the log.
-        After this method, the client ignores metadata with an older leader epoch.
+        A broker that is isolated from the controller continues to return its outdated log end
+        offset. After this method, the client ignores metadata with an older leader epoch.
         """
         self.write_plain([(_LEADER_CHECK_KEY, None)])
 
@@ -300,9 +300,9 @@ class CommitTopic:
     def _advice_to_register(self) -> str:
         flags = f"--commit-topic {self._name} --forget --accept-loss"
         return (
-            "If its decisions are lost, accept this with "
-            f"{operator_command(self._sink_id, flags)}, which aborts all open transactions of this "
-            "id."
+            "If the decisions are lost, accept the loss with "
+            f"{operator_command(self._sink_id, flags)}, which also aborts all open transactions "
+            "of this id."
         )
 
     def _state(self) -> SinkState:
@@ -328,7 +328,7 @@ class CommitTopic:
     def removal(self) -> list[tuple[bytes, bytes | None]]:
         """Return records that remove the state of the sink and register it again.
 
-        They must be written in one transaction. The state may be damaged.
+        They must be written in one transaction. The existing records may be corrupt.
         """
         self._find_current_leader()
         found = read_commit_log(self._client, self.partition, key_prefix(self._sink_id))

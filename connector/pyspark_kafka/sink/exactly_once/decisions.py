@@ -1,7 +1,7 @@
 """Decisions. A decision commits a batch and lists the transactions that contain its rows.
 
 Defines decisions as values, and the records of the commit topic. Invariant: reading returns exactly
-the decision that was written, or raises an error that names the record that is damaged, missing or
+the decision that was written, or raises an error that names the record that is corrupt, missing or
 in a newer format.
 
     key                                    value
@@ -13,12 +13,12 @@ in a newer format.
 The parts are one JSON document, which is split into chunks of a maximum size. All chunks of a
 decision are written in one transaction. When all transactions of a decision are committed, its
 document is written again as the finished record, without its entries, and its chunks are deleted.
-Therefore the topic retains one small record of each query.
+Therefore the topic retains only one small record per query.
 
-The records with the highest number are the state of a query: the finished record if it exists, else
-the decision. Keys contain the number, so that a record never replaces a record of another decision.
-Numbers up to the `forgotten_number` are ignored: a process that was paused before a `--forget` can
-still write such records.
+The records with the highest number are the state of a query: the finished record if it exists,
+otherwise the decision. Keys contain the number, so that a record never replaces a record of another
+decision. Records with numbers up to the `forgotten_number` are ignored, because a process that was
+paused before a `--forget` can still write such records.
 """
 
 from __future__ import annotations
@@ -153,7 +153,8 @@ def to_records(decision: Decision, *, chunk_bytes_max: int) -> list[tuple[bytes,
 def finishing_records(state: QueryState) -> list[tuple[bytes, bytes] | Tombstone]:
     """Return the finished record of a decision, and tombstones for the records that it replaces.
 
-    If only some of them are written, in this order, the topic still contains the state.
+    They must be written in this order, so that the topic contains the state even if only the first
+    ones are written.
     """
     decision = state.decision
     assert not state.is_finished, decision
@@ -175,7 +176,7 @@ def tombstones(keys: Iterable[bytes]) -> list[Tombstone]:
 
 
 def last_number_in(keys: Iterable[bytes]) -> int:
-    """Return the highest number in the keys of a sink's records, or 0. Damaged keys are ignored."""
+    """Return the highest number in the keys of a sink's records, or 0. Corrupt keys are ignored."""
     numbers = [0]
     for key in keys:
         with suppress(_RecordError):
@@ -281,8 +282,8 @@ def sink_state(
     """Return the state of every query of the sink, from the committed records in log order.
 
     Records of other sinks are skipped, and a null value removes the record with the same key.
-    Raises `CommitTopicError` with the key of a record that is damaged, missing or in a newer
-    format. For its message, `location` returns the location of the n-th record.
+    Raises `CommitTopicError` with the key of a record that is corrupt, missing or in a newer
+    format. `location` returns the location of the n-th record, for the error message.
     """
     prefix = key_prefix(sink_id)
     kept: dict[bytes, _Record] = {}
@@ -300,7 +301,7 @@ def sink_state(
 class _StateReader:
     """Builds the state from the records of a sink.
 
-    Raises errors that name the damaged record.
+    Raises errors that name the corrupt record.
     """
 
     sink_id: str
@@ -334,7 +335,7 @@ class _StateReader:
             raise self._damaged(record.key, record.position, wrong) from None
 
     def _by_query(self, records: Iterable[_Record]) -> dict[str, dict[tuple[int, bool], _Chunks]]:
-        """Return the records by query id, and by number and whether the decision is finished."""
+        """Return the records by query id, then by decision number and whether it is finished."""
         found: dict[str, dict[tuple[int, bool], _Chunks]] = {}
         for record in records:
             try:
@@ -396,12 +397,12 @@ def _parsed(data: bytes) -> object:
     try:
         return cast("object", json.loads(data))
     except ValueError as error:
-        raise _RecordError(f"is damaged: {error}") from None
+        raise _RecordError(f"is corrupt: {error}") from None
 
 
 def _object(value: object) -> Mapping[str, object]:
     if not isinstance(value, dict):
-        raise _RecordError("is damaged: it does not contain a JSON object where one is required")
+        raise _RecordError("is corrupt: it does not contain a JSON object where one is required")
     return value
 
 
@@ -409,7 +410,7 @@ def _field(fields: Mapping[str, object], name: str, kind: type[_T]) -> _T:
     value = fields.get(name)
     if type(value) is not kind:
         raise _RecordError(
-            f"is damaged: the value {value!r:.50} of '{name}' is not of type {kind.__name__}"
+            f"is corrupt: the value {value!r:.50} of '{name}' is not of type {kind.__name__}"
         )
     return value
 
@@ -417,13 +418,13 @@ def _field(fields: Mapping[str, object], name: str, kind: type[_T]) -> _T:
 def _number(fields: Mapping[str, object], name: str, *, least: int = 0) -> int:
     value = _field(fields, name, int)
     if value < least:
-        raise _RecordError(f"is damaged: '{name}' is {value}, which is less than {least}")
+        raise _RecordError(f"is corrupt: '{name}' is {value}, which is less than {least}")
     return value
 
 
 def _check_field(fields: Mapping[str, object], name: str, expected: object) -> None:
     if fields.get(name) != expected:
-        raise _RecordError(f"is damaged: '{name}' is {fields.get(name)!r} instead of {expected!r}")
+        raise _RecordError(f"is corrupt: '{name}' is {fields.get(name)!r} instead of {expected!r}")
 
 
 def _of_this_format(data: bytes) -> Mapping[str, object]:
@@ -445,9 +446,9 @@ def _parse_decision(
     _check_field(fields, "number", number)
     entries = tuple(_parse_entry(sink_id, each) for each in _field(fields, "entries", list))
     if len({entry.partition for entry in entries}) < len(entries):
-        raise _RecordError("is damaged: two of its entries have the same partition")
+        raise _RecordError("is corrupt: two of its entries have the same partition")
     if len({entry.transactional_id for entry in entries}) < len(entries):
-        raise _RecordError("is damaged: two of its entries have the same transactional id")
+        raise _RecordError("is corrupt: two of its entries have the same transactional id")
     return Decision(
         sink_id=sink_id,
         query_id=query_id,
@@ -469,12 +470,12 @@ def _parse_entry(sink_id: str, value: object) -> Entry:
     transactional_id = _field(fields, "transactional_id", str)
     if not is_task_id_of(transactional_id, sink_id):
         raise _RecordError(
-            f"is damaged: '{transactional_id}' is not the transactional id of a task of sink "
+            f"is corrupt: '{transactional_id}' is not the transactional id of a task of sink "
             f"'{sink_id}'"
         )
     version = _number(fields, "version", least=1)
     if version not in (1, 2):
-        raise _RecordError(f"is damaged: 'version' is {version} instead of 1 or 2")
+        raise _RecordError(f"is corrupt: 'version' is {version} instead of 1 or 2")
     return Entry(
         partition=_number(fields, "partition"),
         transactional_id=transactional_id,
@@ -500,7 +501,7 @@ def _last_offsets(fields: Mapping[str, object]) -> dict[TopicPartition, int]:
         for number in offsets:
             if not number.isdecimal():
                 raise _RecordError(
-                    f"is damaged: '{number}' is not a partition number of topic '{topic}'"
+                    f"is corrupt: '{number}' is not a partition number of topic '{topic}'"
                 )
             found[TopicPartition(topic, int(number))] = _number(offsets, number)
     return found

@@ -1,8 +1,8 @@
 """A client with a failpoint before and after each request.
 
-Tests use it to kill or stall the process, or to make it fail, between any two requests, without
-changes to the protocol or the engine. Invariant: every call is forwarded to the inner client. A
-failpoint is named after the client's method, or `produce` for a producer's `send`.
+Tests use it to kill the process, stall it or make it fail between any two requests, without changes
+to the protocol or the engine. Invariant: every call is forwarded to the inner client. A failpoint
+is named after the client's method, or `produce` for a producer's `send`.
 """
 
 from __future__ import annotations

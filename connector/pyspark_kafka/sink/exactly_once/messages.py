@@ -1,8 +1,9 @@
 """The results of tasks. The commit of a batch receives no other information about its tasks.
 
 Defines the three possible results of a task, which Spark pickles, and the checked results of a
-whole batch. Invariant: each result contains its batch, and the sink's producer id and epoch from
-planning. `TaskResults` is created only if every task has returned a result and the results agree.
+whole batch. Invariant: each result identifies its batch and contains the sink's producer id and
+epoch from planning. `TaskResults` is created only if every task has returned a result and the
+results agree.
 """
 
 from __future__ import annotations
@@ -68,9 +69,10 @@ class TaskMessage(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared(TaskMessage):
-    """The result of a task that wrote rows. They are acknowledged, and their transaction is open.
+    """The result of a task that wrote rows. The rows are acknowledged in an open transaction.
 
-    `decision_number` is set if this transaction replaces a lost entry of that decision.
+    If the transaction replaces a lost entry of a decision, `decision_number` is the number of that
+    decision.
     """
 
     entry: Entry

@@ -4,11 +4,11 @@ Builds and parses the ids of task attempts. Invariant: an id of the form
 `sink_id/generation/partition/attempt-slot` is always the id of a task attempt. No part contains a
 character with a special meaning in patterns or paths.
 
-The ids are reused, so that a sink has a limited number of them, however many batches, runs and jobs
-it writes. Coordinators keep each id for `transactional.id.expiration.ms` (7 days). Reuse does not
-affect correctness, because a transaction is identified by its producer id and epoch. But an attempt
-that is still running aborts the transaction of a later attempt with the same id, so that the later
-batch fails. Therefore an id is reused as late as possible.
+The ids are reused, so that a sink has a limited number of them, regardless of its number of
+batches, runs and jobs. Coordinators keep each id for `transactional.id.expiration.ms` (7 days).
+Reuse does not affect correctness, because a transaction is identified by its producer id and epoch.
+But an attempt that is still running aborts the transaction of a later attempt with the same id, so
+that the later batch fails. Therefore an id is reused as late as possible.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from typing import Final
 from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, is_sink_id
 
 GENERATIONS: Final = 32
-"""The number of generations. Each planning run uses the generation after the one before, or the one
-after that, because each planning run and each decision raises the producer epoch."""
+"""The number of generations. Each planning run uses the generation one or two after the previous
+one, because each planning run and each decision bumps the producer epoch."""
 
 ATTEMPTS: Final = 16
-"""The number of attempts of a partition with different ids. Spark makes 4 by default."""
+"""The number of attempts of a partition that have different ids. Spark's default is 4 attempts."""
 
 SLOTS: Final = 4
 """The slot of an attempt is Spark's `taskAttemptId` modulo this number. `taskAttemptId` counts the
-task attempts of all stages. It distinguishes attempts of different stage attempts, in which Spark
-numbers the attempts of a partition from 0 again: a task cannot read its stage attempt."""
+task attempts of all stages. The slot distinguishes task attempts of different stage attempts: in
+each stage attempt, Spark numbers the attempts of a partition from 0, and a task cannot determine
+its stage attempt."""
 
 _TASK_ID: Final = re.compile(
     r"(?P<sink_id>[A-Za-z0-9._-]{1,200})/(?P<generation>[0-9]{1,10})"
@@ -77,7 +78,7 @@ def next_generation(owner: ProducerIdAndEpoch, unfinished: Collection[str]) -> i
     """Return the generation for the batch that this owner of the sink id has planned.
 
     `unfinished` contains the ids of decided transactions that may not be committed yet. The
-    generation is not the generation of any of these ids, so no task reuses them.
+    returned generation is not used in any of these ids, so no task reuses them.
     """
     used = {parsed.generation for name in unfinished if (parsed := parse_task_id(name))}
     rotated = ((owner.producer_epoch + n) % GENERATIONS for n in range(GENERATIONS))

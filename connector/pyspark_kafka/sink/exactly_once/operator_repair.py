@@ -3,8 +3,8 @@
 Implements the repairs of `python -m pyspark_kafka transactions`. Invariant: a repair runs the same
 functions in the same order as the next start of the query: it fences the sink, commits decided
 transactions and aborts undecided ones. A repair is safe while a query is running, but the query's
-current batch fails with an error. Lost rows are accepted, and unreadable decisions are removed,
-only if the operator requests this.
+current batch fails with an error. The loss of rows is accepted, and unreadable decisions are
+removed, only if the operator requests this.
 """
 
 from __future__ import annotations
@@ -122,16 +122,16 @@ def _traces(report: Report) -> object:
 
 
 def planned_actions(report: Report, request: RepairRequest) -> tuple[str, ...]:
-    """Return the actions of a repair that can be predicted, or an empty tuple if no repair is
-    needed.
-    """
+    """Return the predictable actions of a repair, or an empty tuple if no repair is needed."""
     if not (report.unfinished or report.leftover or request.forget):
         return ()
     return tuple(_planned_actions(report, request))
 
 
 def _planned_actions(report: Report, request: RepairRequest) -> Iterator[str]:
-    yield f"fence '{report.sink_id}': a running batch fails, and none of its rows will be visible"
+    yield (
+        f"fence '{report.sink_id}': a running batch will fail, and none of its rows will be visible"
+    )
     for one in report.unfinished:
         waiting = one.in_state(EntryState.PREPARED, EntryState.COMMITTING)
         if waiting:
@@ -216,7 +216,7 @@ def _finish(
     request: RepairRequest,
     on_action: OnAction,
 ) -> dict[str, QueryState]:
-    """Roll forward decisions and mark them as finished. Return the others by query id."""
+    """Roll forward decisions and mark them as finished. Return unfinished decisions by query id."""
     unfinished = {}
     for query_id, state in sorted(topic.read_latest().queries.items()):
         if state.is_finished:
@@ -254,8 +254,8 @@ def _is_settled(
         return True
     on_action(
         f"left {decision_text(decision)} unfinished, because {rows} of its rows are lost. To write "
-        "these rows again, restart the query from the same checkpoint. Or write them with another "
-        "tool, and then repeat this command with --accept-loss"
+        "these rows again, restart the query from the same checkpoint. Alternatively, write them "
+        "with another tool, and then repeat this command with --accept-loss"
     )
     return False
 
@@ -263,7 +263,7 @@ def _is_settled(
 def _forget(
     client: TransactionalClient, topic: CommitTopic, sink_id: str, owner: ProducerIdAndEpoch
 ) -> None:
-    """Remove all records in one transaction, because a partly removed decision would be damaged."""
+    """Remove all records in one transaction, because a partly removed decision would be corrupt."""
     topic.ensure()
     version = client.transaction_version()
     producer = client.transactional_producer(sink_id, owner, version)

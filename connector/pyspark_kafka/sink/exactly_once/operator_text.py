@@ -1,7 +1,8 @@
 """The operator's report as text and as JSON.
 
-The text has one line per fact, for people and for grep: the kind of the fact, followed by
-`name=value`. Invariant: text and JSON have the same content, and times are in UTC.
+The text has one line per fact, for people and for grep. Each line contains the kind of the fact,
+followed by `name=value` pairs. Invariant: text and JSON have the same content, and times are in
+UTC.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Planning: the steps that the driver runs before the tasks of each batch.
 
 Runs steps 1 to 4 of the protocol: register, fence, read, roll forward, mark, sweep. Invariant: when
-a `Plan` exists, no older driver can decide a batch, and every undecided transaction of the sink is
-aborted, or is being aborted. For every earlier decision that is not finished, the plan contains its
+a `Plan` exists, no older driver can decide a batch, and every undecided transaction of the sink has
+been or is being aborted. For every earlier decision that is not finished, the plan contains its
 lost rows, or the reason why its outcome is unknown.
 """
 
@@ -69,8 +69,8 @@ class LastDecision:
     """The last decision of a query. Tasks compare their batch with it.
 
     `lost` contains Spark's partitions whose rows are lost, and `totals_of_lost` the totals of these
-    rows by partition. `unknown` is set if the outcome of the decision is unknown, so that the query
-    cannot continue.
+    rows by partition. `unknown` is set if the outcome of the decision is unknown. In that case, the
+    query cannot continue.
     """
 
     number: int
@@ -96,7 +96,7 @@ class Plan:
     last: Mapping[str, LastDecision]
 
     def last_number(self, query_id: str) -> int:
-        """Return the number after which the next decision of this query is numbered."""
+        """Return the number that precedes the number of this query's next decision."""
         last = self.last.get(query_id)
         return self.forgotten_number if last is None else last.number
 
@@ -109,7 +109,7 @@ def plan(client: TransactionalClient, options: ExactlyOnce, *, is_single_job: bo
     `EarlierJobCommittedError` once, or `RowsLostError` or `OutcomeUnknownError` until an operator
     has accepted the loss.
 
-    Raises `CommitTopicError` for a topic with unsafe settings, or damaged or missing records,
+    Raises `CommitTopicError` for a topic with unsafe settings or with corrupt or missing records,
     `OutcomeUnknownError` if it is not known yet whether transactions of a decision are committed,
     `SinkFencedError` if another run has taken over, `OptionError` for a timeout that the brokers do
     not allow, and subclasses of `KafkaError`. Planning can safely be repeated.
@@ -232,10 +232,10 @@ def _refusal(
     )
     return EarlierJobCommittedError(
         f"An earlier batch job with transactionalId '{decision.sink_id}' stopped after its rows "
-        f"were committed, and did not report this. Committed: {rows_of_all}. This start wrote "
+        f"were committed, and did not report this. Committed: {rows_of_all}. This run wrote "
         "nothing.",
-        advice="If this start is a retry of that job, do not run it again, because that would "
-        "write its rows twice. If it is a new job, run it again: this error is raised only once. "
+        advice="If this run is a retry of that job, do not run the job again, because that would "
+        "write its rows twice. If this is a new job, run it again: this error is raised only once. "
         "Set the option 'batchId', so that a job can be repeated safely.",
         transactional_id=decision.sink_id,
     )

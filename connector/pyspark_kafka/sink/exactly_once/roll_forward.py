@@ -281,7 +281,7 @@ def _ended(entry: Entry) -> ProducerIdAndEpoch:
 
     The coordinator and the markers have these values.
 
-    Transaction version 2 raises the epoch at the end of a transaction. With version 1 the epoch
+    Transaction version 2 bumps the epoch at the end of a transaction. With version 1 the epoch
     does not change at the end, and the next owner can get the epoch that version 2 would set.
     """
     bump = 1 if entry.version == 2 else 0
@@ -302,13 +302,13 @@ def _commit(entry: Entry) -> EndTransaction:
 
 # --- errors ---
 
-_NOTHING_LOST: Final = "No rows are lost because of this error."
+_NOTHING_LOST: Final = "This error does not cause any rows to be lost."
 
 
 def _advice_to_continue(decision: Decision) -> str:
     """Return advice on completing a committed batch. A job without `batchId` must not rerun."""
     if decision.batch_id is not None:
-        return "Start the query again. It first commits the remaining transactions."
+        return "Start the query again. It will first commit the remaining transactions."
     return (
         "Do not run the job again, because that would write its rows twice. Complete it with "
         f"{operator_command(decision.sink_id, '--recover')}."

@@ -2,7 +2,7 @@
 
 Returns the end offsets of a batch in all of its sources, for the decision and for the consumer
 group of `commitOffsets`. Invariant: these are the offsets with which Spark planned the batch, and
-every replay has the same offsets. A damaged line of a Kafka source is an error, and it is never
+every replay has the same offsets. A malformed line of a Kafka source is an error and is never
 skipped.
 
 Spark writes `offsets/<batch id>` once, before the batch runs (OffsetSeqLog). The file contains a
@@ -63,7 +63,7 @@ def read_source_offsets(checkpoint: str, batch_id: int) -> SourceOffsets:
     `checkpoint` is a local path or a URI that Arrow supports.
 
     Raises `OptionError` for an unsupported file system, and `CheckpointError` if the file is
-    missing, incomplete or damaged.
+    missing, incomplete or malformed.
     """
     check_store(checkpoint)
     path = f"{checkpoint.rstrip('/')}/offsets/{batch_id}"
@@ -113,7 +113,7 @@ def _read(path: str) -> bytes:
     scheme, rest = match[1].lower(), match[2]
     if scheme == _LOCAL:
         return Path(f"/{rest.lstrip('/')}").read_bytes()
-    # Imported locally: it loads the clients of all stores, which a local path does not need.
+    # Imported locally, because the import loads the clients of all object stores.
     from pyarrow.fs import FileSystem  # noqa: PLC0415
 
     # Hadoop does not percent-decode paths, but Arrow decodes URIs.
@@ -159,7 +159,9 @@ def _offsets(sources: Sequence[str]) -> Mapping[TopicPartition, int]:
         try:
             offsets = from_json_object(value)
         except OffsetFormatError as error:
-            raise OffsetFormatError(f"the offset of source {number} is damaged ({error})") from None
+            raise OffsetFormatError(
+                f"the offset of source {number} is malformed ({error})"
+            ) from None
         for partition, offset in offsets.items():
             found[partition] = min(offset, found.get(partition, offset))
     return found
@@ -175,7 +177,7 @@ def _json(line: str, number: int) -> object:
 
 
 def _is_of_kafka(value: object) -> bool:
-    """Return whether the value has the form `{"topic":{"0":123}}`, even if it is damaged.
+    """Return whether the value has the form `{"topic":{"0":123}}`, even if it is malformed.
 
     Offsets of other sources are flat objects, or nested objects with names and strings.
     """

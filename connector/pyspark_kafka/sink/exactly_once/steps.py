@@ -2,7 +2,7 @@
 
 A step has the same name in the code, the model, the log, the failpoint matrix and the docs.
 Invariant: `reach` does nothing unless the `PYSPARK_KAFKA_FAILPOINTS` environment variable contains
-the name of a Python function, `module:function`. In that case `reach` calls the function with the
+the name of a Python function as `module:function`. In that case `reach` calls the function with the
 name of the failpoint.
 
 The name of a failpoint is `step.before` or `step.after`. For a request within a step it is

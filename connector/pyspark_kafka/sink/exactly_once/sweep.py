@@ -1,17 +1,17 @@
-"""The sweep, which ends transactions of task attempts that no decision contains.
+"""The sweep, which aborts the undecided transactions of task attempts.
 
-Runs steps 3 and 11 of the protocol. It also fences attempts that have initialized their id and not
-begun a transaction yet. Invariant: the sweep affects only attempts of this owner of the sink id and
-of earlier owners. It lists and describes the ids first, and then checks that this process still
-owns the sink id. A newer owner raises the epoch before its tasks begin, so the list cannot contain
+Runs steps 3 and 11 of the protocol. It also fences attempts that have initialized their id but have
+not begun a transaction yet. Invariant: the sweep affects only attempts of this owner of the sink id
+and of earlier owners. It lists and describes the ids first, and then checks that this process still
+owns the sink id. A newer owner bumps the epoch before its tasks begin, so the list cannot contain
 them.
 
 With transaction version 2, the sweep sends EndTxn(abort) with the producer id and epoch that it has
-described. This raises the epoch, and has no effect on an id that another attempt has initialized
-since. With version 1, EndTxn does not raise the epoch: an attempt that is still writing would begin
+described. This bumps the epoch, and has no effect on an id that another attempt has initialized
+since. With version 1, EndTxn does not bump the epoch: an attempt that is still writing would begin
 another transaction. Therefore the sweep sends InitProducerId, which also aborts the transaction of
 an attempt that has initialized the id since. Such an attempt belongs to a much later batch, because
-ids are reused late (`names`), and its batch fails.
+ids are reused late (`names`), and that batch fails.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ def _fence(
     found: Mapping[str, TransactionDescription],
     version: TransactionVersion,
 ) -> None:
-    """End the transactions and raise the epochs of all ids.
+    """Abort the transactions and bump the epochs of all ids.
 
-    Errors of EndTxn are ignored: the id has another state, which the next list contains.
+    Errors from EndTxn are ignored: the id is then in another state, which the next round finds.
     """
     if version == 1:
         client.init_producer_ids(found, timeout_ms=FENCING_TIMEOUT_MS)
@@ -157,8 +157,8 @@ def is_held(
 ) -> bool:
     """Return whether the sink's id still belongs to `owner`.
 
-    With transaction version 2, the end of a transaction raises the epoch by one, and a new owner
-    raises it once more. Therefore a committed transaction with the next epoch is the owner's own
+    With transaction version 2, the end of a transaction bumps the epoch by one, and a new owner
+    bumps it once more. Therefore a committed transaction with the next epoch is the owner's own
     decision.
     """
     if found.producer == owner:

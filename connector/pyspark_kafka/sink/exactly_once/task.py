@@ -1,9 +1,9 @@
-"""The work of a task attempt. It leaves its rows in a prepared transaction.
+"""The work of a task attempt, which leaves its rows in a prepared transaction.
 
 Runs steps 5 and 6 of the protocol. Invariant: when an attempt returns `Prepared`, every row is
-acknowledged in an open transaction. Rows of a failed attempt never become visible, because only a
-decision that contains a transaction commits it. If the batch is already decided, only its lost rows
-are written.
+acknowledged in an open transaction. Rows of a failed attempt never become visible, because a
+transaction is committed only if a decision contains it. If the batch is already decided, tasks
+write only the batch's lost rows.
 """
 
 from __future__ import annotations
@@ -233,9 +233,9 @@ class _Attempt:
     def _check_owner(self) -> None:
         """Check that the batch can still be decided.
 
-        Otherwise no sweep would follow, and the attempt's transaction would block consumers until
-        its timeout. The check comes after InitProducerId: if a sweep begins after the check, it
-        finds the initialized id.
+        Without this check, an attempt of an ended batch could open a transaction that no sweep
+        would abort, and that would block consumers until its timeout. The check comes after
+        InitProducerId: if a sweep begins after the check, it finds the initialized id.
         """
         sink_id = self.options.transactional_id
         found = self.client.describe_transactions([sink_id]).get(sink_id)
@@ -308,8 +308,9 @@ def _rows_lost_before(sink_id: str, task: Task, last: LastDecision) -> RowsLostE
     return RowsLostError(
         f"{sentence(task.batch)} cannot be written, because the earlier batch {last.batch_id} has "
         f"lost the rows of its partitions {partitions}. Nothing was written.",
-        advice=f"Run the {again} again from the start of batch {last.batch_id}. It then writes "
-        f"only the lost rows. To continue without these rows, {_accept_loss_advice(sink_id)}.",
+        advice=f"Run the {again} again from the start of batch {last.batch_id}. It will then "
+        "write only the lost rows. To continue without these rows, "
+        f"{_accept_loss_advice(sink_id)}.",
         transactional_id=sink_id,
     )
 

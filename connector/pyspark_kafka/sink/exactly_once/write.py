@@ -135,7 +135,7 @@ class ExactlyOnceWrite:
         if task is None:
             found = {name: context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID, _RUN)}
             raise ExactlyOnceError(
-                "Spark did not provide the query and the micro-batch of a task. The local "
+                "Spark did not provide the ids of a task's query and micro-batch. The local "
                 f"properties are {found}. Nothing was written.",
                 advice="Do not change the job group of a streaming query, and use a trigger that "
                 "runs micro-batches.",
@@ -163,7 +163,7 @@ class ExactlyOnceWrite:
         """Return the source offsets of the micro-batch if they are required or cheap to read.
 
         With `onReplayMismatch=warn` they are required, because nothing else shows that a replay
-        with other rows has the same input.
+        with different rows has the same input.
         """
         options = self.exactly_once
         if options.checkpoint is None:
@@ -179,7 +179,9 @@ class ExactlyOnceWrite:
         try:
             return read_source_offsets(options.checkpoint, batch_id)
         except PysparkKafkaError as error:
-            log.info("If this batch is replayed, its source offsets are not compared: %s", error)
+            log.info(
+                "If this batch is replayed, its source offsets will not be compared: %s", error
+            )
             return None
 
     def abort(
@@ -199,7 +201,7 @@ class ExactlyOnceWrite:
         except Exception:
             log.warning(
                 "The cleanup after a failed batch with transactionalId '%s' failed. When the "
-                "query starts again, it aborts the batch's transactions, unless they time out "
+                "query starts again, it will abort the batch's transactions, unless they time out "
                 "first.",
                 self.exactly_once.transactional_id,
                 exc_info=True,
