@@ -26,7 +26,7 @@ SIZE_ADVICE: Final = (
 )
 _ROWS_ABORTED: Final = (
     "Consumers that use read_committed will not see the rows of this task attempt. If Spark "
-    "retries the task, the new attempt writes the rows with its own transactional id."
+    "retries the task, the new attempt will write the rows with its own transactional id."
 )
 
 
@@ -95,7 +95,7 @@ class DeliveryErrors:
         """Return the error for a request that was rejected because the producer was fenced."""
         return ProducerFencedError(
             f"{what} Either another producer now owns transactional id {transactional_id!r}, or "
-            "its transaction was aborted because it timed out or because a newer run of the "
+            "the transaction was aborted because it timed out or because a newer run of the "
             f"query started. {_ROWS_ABORTED}",
             topic=None if partition is None else partition.topic,
             partition=None if partition is None else partition.partition,

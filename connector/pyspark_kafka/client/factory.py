@@ -1,6 +1,6 @@
 """Chooses the engine and opens its clients.
 
-This is the only module that imports the engines, and it imports an engine only when it is needed.
+This is the only module that imports the engines, and it imports each engine only when needed.
 Its functions resolve config provider references in the settings.
 Invariant: the choice depends only on the options, the installed packages and
 `PYSPARK_KAFKA_RECORDS`, so that the driver and the tasks choose the same engine.
@@ -184,7 +184,7 @@ def _producer_settings(
 
 
 def check_supported(options: ClientOptions, role: Role) -> None:
-    """Raise `OptionError` for settings that no engine, or the chosen engine, does not support."""
+    """Raise `OptionError` for settings that are unsupported by all engines or by the chosen one."""
     with resolved(options) as known:
         librdkafka_properties(known.kafka, role=role)
         if known.engine == "native":
@@ -250,7 +250,7 @@ def _warn_without_kernel(role: Role, alternative: str = _OR_LIBRDKAFKA) -> None:
 
 
 def _missing_kernel() -> str | None:
-    """Return a clause that reports that the kernel is not installed, or None.
+    """Return a clause that states that the kernel is not installed, or None.
 
     Returns None if it is installed or `PYSPARK_KAFKA_RECORDS` is set. Looks only for the file,
     because planning must not import an engine.

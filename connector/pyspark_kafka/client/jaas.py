@@ -223,7 +223,7 @@ def _trust_store(store: Mapping[str, str]) -> dict[str, str]:
 
 
 def _extensions_only(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the property for `extension_*`. Raises `OptionError` if there is another option."""
+    """Return the property for `extension_*`. Raises `OptionError` for any other option."""
     pairs = []
     for name, value in options.items():
         if not name.startswith(_EXTENSION):
@@ -237,7 +237,7 @@ def _extensions_only(options: Mapping[str, str]) -> dict[str, str]:
 def _unsecured(options: Mapping[str, str]) -> dict[str, str]:
     """Return the properties for the options of `OAuthBearerUnsecuredLoginCallbackHandler`.
 
-    `sasl.oauthbearer.config` separates its values with spaces, and scopes with commas.
+    In `sasl.oauthbearer.config`, values are separated by spaces, and scopes by commas.
     """
     pairs = {}
     for name, value in options.items():

@@ -146,8 +146,8 @@ _REJECTED: Final[Mapping[str, str]] = MappingProxyType(
         "enable.partition.eof": _SET_BY_CONNECTOR_ADVICE,
         "log.queue": _SET_BY_CONNECTOR_ADVICE,
         "metadata.broker.list": "use 'kafka.bootstrap.servers'",
-        "partitioner.class": "remove the option: keys are hashed with murmur2, like Java's default "
-        "partitioner. To choose partitions yourself, compute the 'partition' column",
+        "partitioner.class": "remove the option: keys are hashed with murmur2, as in Java's "
+        "default partitioner. To choose partitions yourself, compute the 'partition' column",
         "partitioner.ignore.keys": "write null keys, or compute the 'partition' column",
         "sasl.kerberos.ticket.renew.jitter": _KERBEROS_ADVICE,
         "sasl.kerberos.ticket.renew.window.factor": _KERBEROS_ADVICE,
@@ -155,8 +155,8 @@ _REJECTED: Final[Mapping[str, str]] = MappingProxyType(
         "sasl.oauthbearer.jwks.endpoint.url": "remove the option: it is a broker setting",
         "security.providers": _JAVA_CLASS_ADVICE,
         "ssl.engine.factory.class": _JAVA_CLASS_ADVICE,
-        "ssl.provider": "remove the option, because OpenSSL implements TLS. Its providers are set "
-        "with librdkafka's 'kafka.ssl.providers'",
+        "ssl.provider": "remove the option, because OpenSSL implements TLS. To set OpenSSL's "
+        "providers, use librdkafka's 'kafka.ssl.providers'",
     }
 )
 
@@ -258,10 +258,10 @@ def is_secret(name: str) -> bool:
 
 
 def librdkafka_properties(kafka: Mapping[str, str], *, role: Role) -> dict[str, str]:
-    """Translate settings, which are named without the `kafka.` prefix. Raises `OptionError`.
+    """Translate settings that are named without the `kafka.` prefix. Raises `OptionError`.
 
     The result does not contain settings that are fields of `ClientOptions`, such as the bootstrap
-    servers and the group id. For `admin` it contains only connection properties.
+    servers and the group id. For `admin`, it contains only connection properties.
     """
     settings = {name.lower(): value for name, value in kafka.items()}
     for name in settings:
@@ -310,7 +310,7 @@ def librdkafka_properties(kafka: Mapping[str, str], *, role: Role) -> dict[str, 
 
 
 def native_token_source(properties: Mapping[str, str]) -> str | None:
-    """Return the property that sets a token source only the native engine supports, or None."""
+    """Return the property for a token source that only the native engine supports, or None."""
     url = "sasl.oauthbearer.token.endpoint.url"
     if TOKEN_PROVIDER in properties:
         return TOKEN_PROVIDER
@@ -366,7 +366,7 @@ JAVA_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         TOKEN_PROVIDER: (TOKEN_PROVIDER, _HANDLER, "sasl.mechanism", "sasl.mechanisms"),
     }
 )
-"""Java's settings from which librdkafka's properties are translated, in addition to the tables.
+"""The Java settings from which each librdkafka property is translated, in addition to the tables.
 
 If the user set none of them, errors name the first one.
 """
@@ -508,8 +508,9 @@ def _check_token_source(properties: Mapping[str, str]) -> None:
         "Option 'kafka.sasl.mechanism' has the value 'OAUTHBEARER', but no option sets a token "
         "source.",
         advice="Set 'kafka.sasl.oauthbearer.token.endpoint.url' to the token endpoint of an "
-        "identity provider (with a client id and secret) or to a token file (file:///PATH), or set "
-        f"'kafka.{TOKEN_PROVIDER}' to aws_msk_iam, azure, google or module:callable.",
+        "identity provider (with a client id and secret) or to a token file (file:///PATH). "
+        f"Alternatively, set 'kafka.{TOKEN_PROVIDER}' to aws_msk_iam, azure, google or "
+        "module:callable.",
         option="kafka.sasl.oauthbearer.token.endpoint.url",
     )
 

@@ -26,10 +26,10 @@ class Producer(Protocol):
     def send(self, batch: pa.RecordBatch) -> None:
         """Queue validated rows with columns of `columns.PRODUCE_SCHEMA`.
 
-        The `topic` and `value` columns are required. Other missing columns count as null. Blocks
-        while the send buffer is full. Raises `RowError` for a record that is too large or whose
-        partition does not exist, `DeliveryError` if an earlier row could not be written, and
-        `AccessError`.
+        The `topic` and `value` columns are required. Other columns are treated as null if they are
+        missing. Blocks while the send buffer is full. Raises `RowError` for a record that is too
+        large or whose partition does not exist, `DeliveryError` if an earlier row could not be
+        written, and `AccessError`.
         """
 
     def flush(self) -> None:
@@ -99,7 +99,7 @@ class KafkaReadClient(Protocol):
         `columns` are column names from `columns.SOURCE_SCHEMA`, in any order. Gaps in the
         offsets, including at the end of the range, are not errors: control records, aborted
         transactions and compaction cause them. Raises `OffsetOutOfRangeError`, whose message
-        contains the available offsets, `UnknownTopicOrPartitionError` (including if the topic's id
+        contains the available offsets, `UnknownTopicOrPartitionError` (also if the topic's id
         is not `topic_id`), `FetchTimeoutError` if no data arrives for
         `kafkaConsumer.pollTimeoutMs`, and `CorruptBatchError`.
         """

@@ -70,7 +70,7 @@ class TransactionalClient(KafkaClient, Protocol):
     def init_producer_ids(
         self, transactional_ids: Collection[str], *, timeout_ms: int
     ) -> Mapping[str, ProducerIdAndEpoch]:
-        """Send the InitProducerId requests of several transactional ids in parallel."""
+        """Send InitProducerId requests for several transactional ids in parallel."""
 
     def end_transactions(self, ends: Collection[EndTransaction]) -> Mapping[str, ErrorCode | None]:
         """Send EndTxn for all transactional ids in parallel. Return the final error code of each.

@@ -55,8 +55,8 @@ def _load(selected: str | None) -> tuple[str, Decode, Encode]:
                     f"The environment variable {_VARIABLE} has the value {selected!r}, but this "
                     f"implementation cannot be loaded ({error}).",
                     advice=(
-                        "Install pyspark-kafka with a C compiler or from a wheel for this system, "
-                        f"or set {_VARIABLE} to 'pure'."
+                        "Install a pyspark-kafka wheel for this system, build pyspark-kafka with a "
+                        f"C compiler, or set {_VARIABLE} to 'pure'."
                     ),
                     option=_VARIABLE,
                 ) from error

@@ -164,7 +164,7 @@ def decode(data, request):
 
 
 def crc_of(data, by_tables=False):
-    """Compute the CRC-32C with the instruction of the processor, or with tables."""
+    """Compute the CRC-32C with the processor's CRC instruction, or with tables."""
     cdef Py_buffer view
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
@@ -176,7 +176,7 @@ def crc_of(data, by_tables=False):
 
 
 cdef class _Decoding:
-    """One call of `decode`, which does the work between the calls of `step`."""
+    """One call to `decode`, which does the work between the calls to `step`."""
 
     cdef State state
     cdef const uint8_t *start

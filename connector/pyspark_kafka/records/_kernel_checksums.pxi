@@ -93,7 +93,7 @@ def row_checksums(batch):
 
 
 cdef class _Checksums:
-    """One call of `row_checksums`. `rows` points into the memory of the arrays."""
+    """One call to `row_checksums`. `rows` points into the memory of the arrays."""
 
     cdef Hashed rows
     cdef object batch

@@ -1,4 +1,4 @@
-# The calls of the fast path in `common_records.h`. They determine which batches the fast path can
+# The calls to the fast path in `common_records.h`. They determine which batches the fast path can
 # handle and how many rows have enough memory. `read_record` and `append` handle all other records.
 # `_kernel.pyx` includes this file.
 

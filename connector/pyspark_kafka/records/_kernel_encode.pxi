@@ -199,7 +199,7 @@ cdef inline uint32_t murmur2(const uint8_t *key, int64_t size) noexcept nogil:
 
 
 cdef inline int64_t field_size(int64_t size) noexcept nogil:
-    """Return the encoded size of a field of `size` bytes (-1 for null), with its length."""
+    """Return the encoded size of a field of `size` bytes (-1 for null), including its length."""
     return varint_bytes(size) + (size if size > 0 else 0)
 
 
@@ -316,7 +316,7 @@ cdef inline uint8_t *put_field(
     if size <= 0:
         return at
     if size <= SHORT_BYTES_MAX and column.end - field >= size + COMMON_WORD_BYTES:
-        # Copy whole words, even past the field: the source is long enough and the batch padded.
+        # Copy whole words, even past the field: the source is long enough and the batch is padded.
         while copied < size:
             memcpy(at + copied, field + copied, COMMON_WORD_BYTES)
             copied += COMMON_WORD_BYTES
@@ -369,7 +369,7 @@ cdef void write_rows(Plan *plan) noexcept nogil:
 cdef void put_header(
     uint8_t *data, int64_t size_bytes, const Planned *batch, const Sealing *sealing
 ) noexcept nogil:
-    """Write the header and the CRC of a batch whose records are already written."""
+    """Write the header and the CRC of a batch whose records have already been written."""
     put_big64(data, 0)
     put_big32(data + 8, <uint32_t> (size_bytes - LENGTH_END))
     put_big32(data + 12, <uint32_t> -1)
@@ -396,7 +396,7 @@ def encode(rows, encoding):
 
 
 cdef class _Encoding:
-    """One call of `encode`. `plan` points into the memory of the arrays of `rows`."""
+    """One call to `encode`. `plan` points into the memory of the arrays of `rows`."""
 
     cdef Plan plan
     cdef object rows

@@ -222,7 +222,7 @@ cdef int read_header(State *state) noexcept nogil:
 
 
 cdef int read_records(State *state) noexcept nogil:
-    """Read the records from `index` on. After `FULL`, the next call reads the record again."""
+    """Read the records from `index` on. After `FULL`, the next call rereads the record."""
     cdef Record record
     cdef bint common = is_common(state)
     cdef int event

@@ -1,4 +1,4 @@
-# Copying of fields to columns, which are growing memory blocks. `_kernel.pyx` includes this file.
+# Copying fields to columns, which are growing memory blocks. `_kernel.pyx` includes this file.
 # A row is appended completely or not at all. If memory cannot be allocated, decoding fails.
 
 cdef inline int append(State *state, Record *record, int64_t offset) noexcept nogil:
@@ -55,7 +55,7 @@ cdef inline int append(State *state, Record *record, int64_t offset) noexcept no
 
 
 cdef inline bint is_timestamp(int64_t base, int64_t delta) noexcept nogil:
-    """Return whether the sum of two numbers of milliseconds fits into an int64 of microseconds."""
+    """Return whether the sum of two values in milliseconds fits into an int64 in microseconds."""
     cdef int64_t total
     return not add_overflows(base, delta, &total) and (
         -TIMESTAMP_MS_MAX <= total <= TIMESTAMP_MS_MAX

@@ -26,7 +26,7 @@ cdef enum Event:
     FAILED
     MEMORY
 
-# The errors of reading a number.
+# The errors that can occur while reading a number.
 cdef enum:
     CUT = 1
     TOO_LONG = 2
@@ -63,7 +63,7 @@ cdef struct Block:
 
 cdef struct Binary:
     # A binary column. Offsets and validity have an entry for each row. If `null_from` is not
-    # negative, all rows from `null_from` on are null and not in offsets and validity yet.
+    # negative, all rows from `null_from` on are null and not yet in offsets and validity.
     bint selected
     Block offsets
     Block valid

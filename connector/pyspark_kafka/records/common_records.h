@@ -6,8 +6,9 @@
  * and does not depend on the state of the kernel.
  *
  * A common record is valid, has numbers of at most three bytes, and has no headers. The section has
- * at least COMMON_AHEAD_BYTES after the record, which are read without a check. The code is C, so
- * that the compiler can build a loop for each common choice of columns and for newer processors.
+ * at least COMMON_AHEAD_BYTES after the record, which are read without a check. The code is written
+ * in C, so that the compiler can build a loop for each common choice of columns and for newer
+ * processors.
  */
 #ifndef PYSPARK_KAFKA_COMMON_RECORDS_H
 #define PYSPARK_KAFKA_COMMON_RECORDS_H

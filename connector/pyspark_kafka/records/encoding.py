@@ -16,7 +16,7 @@ from pyspark_kafka.errors import RowError
 from pyspark_kafka.records.contract import Codec
 
 SEQUENCE_MAX: Final = 2**31 - 1
-"""The maximum sequence number. The next one is 0 (`DefaultRecordBatch.incrementSequence`)."""
+"""The maximum sequence number. It is followed by 0 (`DefaultRecordBatch.incrementSequence`)."""
 
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
@@ -138,7 +138,7 @@ def no_such_partition(encoding: Encoding, partition: int) -> RowError:
     """Return the error for a row with a partition that does not exist in the topic."""
     count = encoding.partition_count
     return RowError(
-        f"A row has partition {partition}, but topic {encoding.topic!r} has only the partitions 0 "
+        f"A row has partition {partition}, but topic {encoding.topic!r} has only partitions 0 "
         f"to {count - 1}.",
         advice="Correct the column 'partition', or set it to null to use the partitioner.",
         column="partition",

@@ -111,7 +111,7 @@ def _number(section: memoryview, position: int) -> tuple[int, int]:
 def _halves(records: list[_Record]) -> tuple[list[_Record], list[_Record]]:
     """Split the records into two parts.
 
-    The parts have similar sizes unless a single record has most of the bytes.
+    The parts have similar sizes unless a single record contains most of the bytes.
     """
     left = sum(len(record.rest) for record in records) // 2
     for index, record in enumerate(records[:-1], 1):

@@ -1,6 +1,6 @@
 """Administrative requests for topics and brokers, without retries.
 
-CreateTopics requests use kio, and DescribeConfigs requests do not. Replicas and brokers are read
+CreateTopics requests use kio, but DescribeConfigs requests do not. Replicas and brokers are read
 from Metadata responses. A response that does not contain exactly the requested resources raises an
 error. Errors contain the broker's message. Sources: CreateTopicsRequest.json and
 DescribeConfigsRequest.json of Kafka; KIP-226, KIP-569.

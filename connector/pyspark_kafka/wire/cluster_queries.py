@@ -1,12 +1,12 @@
 """Queries for topics, offsets and consumer groups, with retries.
 
 `ClusterQueries` implements `list_topics`, `describe_topics`, `list_offsets`, `committed_offsets`
-and `commit_offsets` of `KafkaReadClient`. If a leader or coordinator moves or a broker fails, it
-refreshes the metadata and sends the request to the new broker. Every query ends within
+and `commit_offsets` of `KafkaReadClient`. If a leader or coordinator moves or a broker fails, the
+metadata is refreshed and the request is sent to the new broker. Every query ends within
 `api_timeout_s` with a result or an error of `pyspark_kafka.errors`.
 
 Retriable errors are retried with exponential backoff until the timeout. After errors that are
-usually permanent (an unknown topic, a server error, a malformed response) there are at most
+usually permanent (an unknown topic, a server error, a malformed response), there are at most
 `retries` attempts, with a pause of `retry_interval_s` between them.
 """
 
@@ -53,7 +53,7 @@ _FIRST_TRY_S: Final = 2.0
 _TRY_GROWTH: Final = 1.5
 """Each attempt has a longer timeout than the previous attempt, because a cluster may be slow."""
 _COMMON_S: Final = 2.0
-"""CONCURRENT_TRANSACTIONS is common for this time, while the coordinator writes markers."""
+"""CONCURRENT_TRANSACTIONS is common for this long, while the coordinator writes markers."""
 _MISCONFIGURED_TIMEOUT_S: Final = 10.0
 _TIMEOUT_OPTION: Final = "kafka.default.api.timeout.ms"
 _CONSUMER: Final = -1
@@ -153,7 +153,7 @@ class ClusterQueries:
         partitions: Collection[TopicPartition] = (),
         timeout_s: float | None = None,
     ) -> T:
-        """Call `call` repeatedly until it succeeds or its error is permanent. Raises `KafkaError`.
+        """Call `call` repeatedly until it succeeds or fails permanently. Raises `KafkaError`.
 
         `call` receives the deadline of the attempt. All attempts together take at most `timeout_s`
         (default: `api_timeout_s`). If a broker reports after `retries` attempts that one of
@@ -208,8 +208,8 @@ class ClusterQueries:
     def _is_misconfigured(self, failed: ApiError | KafkaError) -> bool:
         """Return whether an option seems to be wrong, because the brokers close all connections.
 
-        Other causes are temporary, for example a load balancer without a broker. After the first
-        Metadata response, such failures are always treated as temporary.
+        Other possible causes are temporary, for example a load balancer without a broker. After the
+        first Metadata response, such failures are always treated as temporary.
         """
         return (
             isinstance(failed, BrokerUnreachableError)
@@ -316,7 +316,7 @@ def _is_access_error(failed: ApiError | KafkaError) -> bool:
 
 
 class _ListOffsets:
-    """One call of `list_offsets`.
+    """One call to `list_offsets`.
 
     Each attempt sends requests to the leaders of all partitions that have no result yet.
     """

@@ -3,7 +3,7 @@
 A request can be sent before the responses to earlier requests arrive. The broker responds in the
 order of the requests, and the client verifies the order with the correlation ids. Every wait ends
 by its deadline with a response, or with an error that names the broker and the request. After an
-error the connection is closed and all its requests fail. The connection is not used again, because
+error, the connection is closed and all its requests fail. The connection is not used again, because
 the next bytes could belong to any response. The callers choose the broker and handle failures.
 
 With SASL, the connection authenticates again before its session ends (KIP-368). The broker accepts

@@ -21,7 +21,7 @@ from pyspark_kafka.wire.versions import Api
 from pyspark_kafka.wire.writer import NO_TAGGED_FIELDS, int8, length, string
 
 FIRST_OF_MANY: Final = 4
-"""The first version that can contain several keys."""
+"""The first version in which a request can contain several keys."""
 _FIRST_FLEXIBLE: Final = 3
 
 

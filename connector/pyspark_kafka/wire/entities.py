@@ -65,8 +65,8 @@ def response_schema(api: Api, version: int) -> Any:
 def has_flexible_header(api: Api, version: int) -> bool:
     """Return whether the header of the response contains tagged fields.
 
-    The header of an ApiVersions response never does, because the client reads it before it knows
-    which versions the broker supports (KIP-511).
+    The header of an ApiVersions response never does, because the client has to read it before it
+    knows which versions the broker supports (KIP-511).
     """
     return api is not Api.API_VERSIONS and SUPPORTED_VERSIONS[api].is_flexible(version)
 

@@ -3,9 +3,9 @@
 Fetch is the most frequent request in a read. The records are views of the response frame, which kio
 would copy. A valid response contains only requested partitions, each at most once.
 
-Fetch sessions are not used: the session id is 0 and the session epoch -1. Source: FetchRequest.json
-and FetchResponse.json of Kafka; KIP-320 (leader epochs), KIP-392 (preferred replica), KIP-516
-(topic ids), KIP-951 (new leaders in the response).
+Fetch sessions are not used: the session id is 0 and the session epoch is -1.
+Source: FetchRequest.json and FetchResponse.json of Kafka; KIP-320 (leader epochs), KIP-392
+(preferred replica), KIP-516 (topic ids), KIP-951 (new leaders in the response).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Produce requests and responses, versions 3 to 13, without kio.
 
 Produce is the most frequent request in a write. The body of a request is a list of buffers, so that
-record batches are sent without a copy. A valid response contains each partition of the request
-exactly once.
+record batches are sent without being copied. A valid response contains each partition of the
+request exactly once.
 
 `acks` is always "all". Source: ProduceRequest.json and ProduceResponse.json of Kafka; KIP-98
 (transactions), KIP-467 (record errors), KIP-516 (topic ids), KIP-890 (implicit addition to a

@@ -32,7 +32,7 @@ _TOKEN: Final = re.compile(r"[-_~+/.a-zA-Z0-9]+=*")
 
 
 class SaslError(Exception):
-    """The broker violated the SASL mechanism or failed to prove its identity."""
+    """The broker violated the SASL mechanism's protocol or failed to prove its identity."""
 
 
 class SaslClient(Protocol):
@@ -196,8 +196,8 @@ class OAuthBearerCredentials:
     @property
     def advice(self) -> str:
         return (
-            "Check the credentials in 'kafka.sasl.jaas.config' or 'kafka.sasl.oauthbearer.*', and "
-            "that the brokers accept tokens of this issuer, audience and scope."
+            "Check the credentials in 'kafka.sasl.jaas.config' or 'kafka.sasl.oauthbearer.*'. Also "
+            "check that the brokers accept tokens with this issuer, audience and scope."
         )
 
     def prepare(self) -> None:
@@ -257,10 +257,10 @@ class ScramSaslClient:
 
 
 def is_kept_by_saslprep(text: str) -> bool:
-    """Return whether `scramp` accepts a user name or password and does not change it.
+    """Return whether `scramp` accepts a user name or password without changing it.
 
-    Kafka does not normalize them, although RFC 5802 requires it. `scramp` does, so a value that
-    it changes would never match.
+    RFC 5802 requires normalization. Kafka does not normalize these values, but `scramp` does, so a
+    value that `scramp` changes would never match.
     """
     from scramp import ScramException  # noqa: PLC0415
     from scramp.utils import saslprep  # noqa: PLC0415

@@ -1,7 +1,7 @@
 """TLS connections: a `Connect` function and a `Transport` (`SslTransportLayer` in Kafka).
 
 The handshake ends by the deadline of the connection. A peer that does not speak TLS causes an
-error, so nothing is ever sent without encryption. Sessions are resumed per address. The error of a
+error, so nothing is ever sent without encryption. Sessions are resumed per address. The error for a
 failed handshake states which side rejected what, and which option to check.
 """
 
@@ -82,7 +82,7 @@ _PEM_BLOCK: Final = re.compile(
     r"(?P<begin>-----BEGIN (?P<label>[A-Z0-9 ]+)-----)(?P<base64>[A-Za-z0-9+/=\s]*)"
     r"(?P<end>-----END (?P=label)-----)"
 )
-"""A block without headers. OpenSSL requires that headers are on their own lines."""
+"""A block without headers. OpenSSL requires headers to be on their own lines."""
 
 Part = Literal["authorities", "certificate", "key", "passphrase"]
 
@@ -106,10 +106,10 @@ class ClientCertificate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """The trusted authorities, the verification settings and the client certificate.
+    """The trusted certificate authorities (CAs), verification settings and client certificate.
 
     `ca_location` is a PEM file or a directory, and `ca_pem` contains PEM certificates. Without
-    either, the authorities of the operating system are trusted.
+    either, the CAs of the operating system are trusted.
     """
 
     ca_location: str | None = None
@@ -243,7 +243,7 @@ class TlsTransport:
         return self._socket.fileno()
 
     def close(self) -> None:
-        # TLS 1.3 sends the tickets after the handshake, so the session is complete only now.
+        # TLS 1.3 sends tickets after the handshake, so the session is complete only now.
         with contextlib.suppress(ValueError, OSError):
             session = self._socket.session
             if session is not None and session.has_ticket:
@@ -261,7 +261,7 @@ class TlsTransport:
         return self._rejected(error)
 
     def _rejected(self, error: OSError) -> TransportError:
-        """Return the error for an alert. With TLS 1.3, it can arrive after the handshake."""
+        """Return the error for an alert. With TLS 1.3, alerts can arrive after the handshake."""
         if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
             return _alert(error, has_certificate=self._has_certificate)
         return TransportError(CLOSED if isinstance(error, ssl.SSLEOFError) else reason_of(error))
@@ -270,8 +270,8 @@ class TlsTransport:
 def _first_record(parts: Iterable[memoryview]) -> memoryview | bytes:
     """Return the first part, or several small parts joined.
 
-    After an incomplete send, OpenSSL requires the same bytes again. They are a prefix of the next
-    result of this function.
+    After an incomplete send, OpenSSL requires the same bytes again. The next result of this
+    function starts with them.
     """
     joined = bytearray()
     for part in parts:
@@ -357,7 +357,7 @@ def _load_certificate(context: ssl.SSLContext, certificate: ClientCertificate) -
             raise TlsSettingsError("key", reason) from None
         if was_asked:
             reason = (
-                "the private key is encrypted and no passphrase is set"
+                "the private key is encrypted, but no passphrase is set"
                 if certificate.passphrase is None
                 else "the passphrase of the private key is wrong"
             )
@@ -401,9 +401,9 @@ def _untrusted(
         found = "not valid" if names is None else f"valid for {names}, but not"
         return TransportError(
             f"the broker's certificate is {found} for {address.host!r}",
-            advice="Use a name from the certificate in 'kafka.bootstrap.servers' and in the "
-            "brokers' 'advertised.listeners'. To accept any name, set "
-            "'kafka.ssl.endpoint.identification.algorithm' to the empty string.",
+            advice="In 'kafka.bootstrap.servers' and in the brokers' 'advertised.listeners', use a "
+            "name that the certificate contains. To accept any name, set "
+            "'kafka.ssl.endpoint.identification.algorithm' to an empty string.",
             option="kafka.ssl.endpoint.identification.algorithm",
             is_rejection=True,
         )
@@ -417,9 +417,10 @@ def _untrusted(
         )
     return TransportError(
         reason,
-        advice=f"Set '{_TRUST}' (and '{_TRUST.replace('location', 'type')}' to 'PEM') or "
-        "'kafka.ssl.ca.location' to a PEM file that contains the certificate of the authority that "
-        "issued the broker's certificate.",
+        advice="Set 'kafka.ssl.ca.location' to a PEM file that contains the certificate of the "
+        "certificate authority (CA) that issued the broker's certificate. "
+        f"Alternatively, set '{_TRUST}' to this file and '{_TRUST.replace('location', 'type')}' to "
+        "'PEM'.",
         option=_TRUST,
         is_rejection=True,
     )
@@ -467,15 +468,15 @@ def _alert(error: ssl.SSLError, *, has_certificate: bool) -> TransportError:
     if code in _NO_CERTIFICATE and not has_certificate:
         return TransportError(
             f"the broker requires a client certificate ({_text(error)})",
-            advice=f"Set '{_IDENTITY}' to the certificate and the private key of this client.",
+            advice=f"Set '{_IDENTITY}' to a file with this client's certificate and private key.",
             option=_IDENTITY,
             is_rejection=True,
         )
     if code in _CERTIFICATE_REJECTED | _NO_CERTIFICATE:
         return TransportError(
             f"the broker rejected this client's certificate ({_text(error)})",
-            advice=f"Check that the certificate in '{_IDENTITY}' is valid and that its authority "
-            "is in the broker's trust store.",
+            advice=f"Check that the certificate in '{_IDENTITY}' is valid and that the CA that "
+            "issued it is in the broker's trust store.",
             option=_IDENTITY,
             is_rejection=True,
         )

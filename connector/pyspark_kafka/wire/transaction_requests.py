@@ -162,7 +162,7 @@ def list_transactions(
     """Send ListTransactions to these brokers.
 
     For each broker, returns the transactional ids with this prefix in one of these states (in any
-    state if there are none), or an error.
+    state if `states` is empty), or an error.
     """
     make_request = partial(_list, id_prefix, states)
     requests = {broker: BrokerRequest(broker, make_request) for broker in brokers}

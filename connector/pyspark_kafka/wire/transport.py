@@ -86,7 +86,7 @@ class Transport(Protocol):
     def write_event(self) -> int: ...
 
     def send(self, parts: Iterable[memoryview]) -> int:
-        """Send bytes without waiting, and return the number of sent bytes, which can be 0.
+        """Send bytes without waiting, and return the number of bytes sent, which can be 0.
 
         Raises `TransportError`.
         """

@@ -86,7 +86,7 @@ SUPPORTED_VERSIONS: Final[Mapping[Api, SupportedVersions]] = {
         first=0, last=3, throttled_from=2, flexible_from=3
     ),  # 3: finalized features
     Api.CREATE_TOPICS: SupportedVersions(first=2, last=7, throttled_from=3, flexible_from=5),
-    # 3: expected producer epoch. 6 is for two-phase commit (KIP-939), and unstable.
+    # 3: expected producer epoch. 6 is for two-phase commit (KIP-939) and is unstable.
     Api.INIT_PRODUCER_ID: SupportedVersions(first=0, last=5, throttled_from=1, flexible_from=2),
     Api.ADD_PARTITIONS_TO_TXN: SupportedVersions(
         first=0, last=3, throttled_from=1, flexible_from=3
@@ -109,7 +109,7 @@ _SINCE: Final[Mapping[Api, str]] = {
     Api.DESCRIBE_TRANSACTIONS: "3.0",
     Api.LIST_TRANSACTIONS: "3.0",
 }
-"""The Kafka releases that introduced the APIs that are newer than message format v2."""
+"""The Kafka releases that introduced APIs newer than message format v2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -204,7 +204,7 @@ ENDPOINT = {"sasl_oauthbearer_token_endpoint_url": "https://localhost/token"}
         (
             {"security_protocol": "SSL", "ssl_keystore_key": "hush"},
             "ssl.keystore.key",
-            "certificate that belongs to it is not",
+            "no certificate is set",
         ),
         ({**SCRAM, "sasl_mechanism": "SCRAM-SHA-1"}, "sasl.mechanism", "'SCRAM-SHA-1'"),
         (SCRAM, "sasl.jaas.config", "not set"),

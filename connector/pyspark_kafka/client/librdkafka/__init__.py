@@ -1,8 +1,8 @@
 """The `librdkafka` engine, which implements `client.port` with confluent-kafka.
 
 Only this package imports `confluent_kafka`. librdkafka reports some errors only as global events,
-logs to stderr and retries indefinitely. This package hides this from its callers: every call
-returns a result or raises an error of `pyspark_kafka.errors` within a bounded time.
+logs to stderr and retries indefinitely. This package hides that behavior from its callers: every
+call returns a result or raises an error of `pyspark_kafka.errors` within a bounded time.
 """
 
 from __future__ import annotations

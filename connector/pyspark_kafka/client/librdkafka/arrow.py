@@ -111,7 +111,7 @@ def _header_lists(messages: list[Message]) -> list[list[tuple[str, bytes | None]
 
     Repeated keys are kept. Raises `KafkaError` for a header key that is not UTF-8. For such a key,
     confluent-kafka returns an incomplete list and sets an exception. `map` detects the exception,
-    but a direct call of `Message.headers` crashes the process (confluent-kafka 2.16, Python 3.11).
+    but a direct call to `Message.headers` crashes the process (confluent-kafka 2.16, Python 3.11).
     """
     lists: list[Any] = []
     try:

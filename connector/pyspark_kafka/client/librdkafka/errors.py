@@ -1,7 +1,7 @@
 """Converts librdkafka's errors to the errors of `pyspark_kafka.errors`.
 
 A table maps error codes to classes. Invariant: a message names the operation and the bootstrap
-servers, and never contains the value of another setting.
+servers, and never contains the value of any other setting.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ ERROR_BY_CODE: Final[Mapping[int, type[KafkaError]]] = {
 
 
 def error_class(error: Code) -> type[KafkaError]:
-    """Return the class for an error code of librdkafka or of a broker."""
+    """Return the error class for an error code from librdkafka or from a broker."""
     return ERROR_BY_CODE.get(error.code(), KafkaError)
 
 
@@ -141,10 +141,10 @@ class ErrorEvents:
     """Stores one librdkafka handle's global errors, which concern brokers and authentication.
 
     `unauthorized` is the first authentication or authorization error since `clear` was called.
-    librdkafka retries until the timeout after such an error, usually without success. `last` is the
-    latest error of any kind, for the message of a timeout error. Both are cleared before the next
-    request, because a handle can exist for days, and a broker may reject a login temporarily, for
-    example during a restart.
+    After such an error, librdkafka retries until the timeout, usually without success. `last` is
+    the latest error of any kind, for the message of a timeout error. Both are cleared before the
+    next request, because a handle can exist for days, and a broker may reject a login temporarily,
+    for example during a restart.
     """
 
     bootstrap_servers: str
@@ -158,7 +158,7 @@ class ErrorEvents:
             self.unauthorized = error
 
     def clear(self) -> None:
-        """Clear all errors. Callers must poll the handle first, because it may queue old errors."""
+        """Clear all errors. Callers must poll the handle first to receive queued errors."""
         self.unauthorized = self.last = None
 
     def raise_if_unauthorized(self, operation: str) -> None:

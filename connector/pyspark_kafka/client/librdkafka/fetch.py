@@ -64,7 +64,7 @@ CONSUMER_DEFAULTS: Final[Mapping[str, str]] = {
     "queued.max.messages.kbytes": "32768",
     "check.crcs": "true",
 }
-"""The connector's defaults, measured with values of 100 bytes on a local broker."""
+"""The connector's defaults, tuned with values of 100 bytes on a local broker."""
 
 CONSUMER_OWNED: Final[Mapping[str, str]] = {
     "enable.auto.commit": "false",
@@ -219,8 +219,8 @@ class RangeReader:
         pending = _MessageBuffer(self.columns)
         deadline = self._deadline()
         while not progress.done:
-            # Take the available messages. If there are none, wait for one message only: waiting
-            # for several would always last until the timeout at the end of a range.
+            # Take the available messages. If there are none, wait for only one message: at the end
+            # of a range, waiting for several would always last until the timeout.
             before = (progress.position, progress.end_of_partition, fetched.next_offset)
             messages = consumer.consume(_MESSAGES_PER_CALL, 0)
             messages = messages or consumer.consume(1, _WAIT_SLICE_S)

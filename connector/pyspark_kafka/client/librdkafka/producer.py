@@ -1,8 +1,8 @@
 """The producer of the `librdkafka` engine, which uses librdkafka's idempotent producer.
 
 Arrow columns are put into librdkafka's queue with little Python code per row. Invariant: `flush`
-returns only if all rows are acknowledged, and no wait is more than a few seconds longer than
-`delivery.timeout.ms`.
+returns only if all rows are acknowledged, and no wait exceeds `delivery.timeout.ms` by more than a
+few seconds.
 
 Confirmation of rows: librdkafka reports only failures (`delivery.report.only.error`). It counts a
 message as outstanding from `produce` until the broker acknowledges it or its failure is reported to
@@ -54,7 +54,7 @@ PRODUCER_DEFAULTS: Final[Mapping[str, str]] = {
     "queue.buffering.max.messages": "200000",
     "queue.buffering.max.kbytes": "65536",
 }
-"""The connector's defaults, measured with values of 100 bytes on a local broker."""
+"""The connector's defaults, tuned with values of 100 bytes on a local broker."""
 
 PRODUCER_OWNED: Final[Mapping[str, str | bool]] = {
     "enable.idempotence": "true",
@@ -87,7 +87,7 @@ class _Deliveries:
     failed: KafkaError | None = None
 
     def __call__(self, error: Code | None, message: Message) -> None:
-        """Store the first error. librdkafka calls this `on_delivery` only for failures."""
+        """Store the first error. librdkafka calls this `on_delivery` callback only for failures."""
         if error is None or self.failed is not None:
             return
         self.failed = self._failure(error, message)
@@ -148,7 +148,7 @@ class LibrdkafkaProducer:
             self._raise_if_failed()
             if time.monotonic() >= deadline:
                 raise self._unconfirmed(len(self._rd))
-        # Every row is acknowledged or has failed, so errors of `error_cb` can be ignored.
+        # Every row is acknowledged or has failed, so errors from `error_cb` can be ignored.
         if self._deliveries.failed is not None:
             raise self._deliveries.failed
 
@@ -187,7 +187,7 @@ class LibrdkafkaProducer:
                 return
 
     def _queue_for_new_partition(self, row: tuple[Any, ...], error: Code) -> None:
-        """Queue a row again after `produce` raised `error`, because its partition may be new.
+        """Queue a row again after `produce` raised `error`, because the row's partition may be new.
 
         librdkafka refreshes metadata every five minutes and rejects partitions that are not in it.
         Raises the error of `_not_queued` if the partition is still unknown after fresh metadata, or
@@ -205,7 +205,7 @@ class LibrdkafkaProducer:
                 return
             except KafkaException as exception:
                 error = code_of(exception)
-                self._rd.poll(_WAIT_SLICE_S)  # wait until brokers have the metadata of partitions
+                self._rd.poll(_WAIT_SLICE_S)  # wait until brokers have the partition's metadata
             else:
                 return
         raise self._not_queued(error, row)
@@ -306,7 +306,7 @@ class IdleProducer:
     """Keeps the producer that was returned last, because a new producer is slow to start.
 
     An idempotent producer requests a producer id from the brokers. librdkafka does this on a timer,
-    which takes about half a second.
+    so it takes about half a second.
     """
 
     properties: Mapping[str, str] = field(repr=False)

@@ -48,7 +48,7 @@ _TRY_GROWTH: Final = 1.5
 _PAUSE_S_MIN: Final = 0.02
 _TIMEOUT_OPTION: Final = "kafka.default.api.timeout.ms"
 _LOCAL_CODES_END: Final = -100
-"""RD_KAFKA_RESP_ERR__END. Lower codes are librdkafka errors, and higher codes broker errors."""
+"""RD_KAFKA_RESP_ERR__END. Lower codes are librdkafka errors; higher codes are broker errors."""
 
 _LEADERLESS: Final = frozenset(
     {
@@ -127,7 +127,7 @@ class RetryLoop:
         timeout_s: float | None = None,
         check_existence: Callable[[float], None] | None = None,
     ) -> T:
-        """Execute `call` with the timeout of an attempt until it does not raise `NoResponseError`.
+        """Execute `call` with the timeout of each attempt until no `NoResponseError` is raised.
 
         All attempts together take at most `timeout_s`, by default `kafka.default.api.timeout.ms`.
         If the partition or its leader is unknown (librdkafka does not distinguish the two) after
@@ -192,7 +192,7 @@ class RetryLoop:
                 ) from None
 
     def metadata(self, operation: str, *, try_s: float) -> Any:
-        """Refresh librdkafka's metadata of all topics and brokers. Raises `NoResponseError`."""
+        """Refresh librdkafka's metadata for all topics and brokers. Raises `NoResponseError`."""
         deadline = time.monotonic() + try_s
         while True:
             try:

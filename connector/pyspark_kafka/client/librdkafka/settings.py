@@ -96,13 +96,14 @@ def _check_token_source(properties: Mapping[str, str]) -> None:
         raise OptionError(
             f"Option 'kafka.{name}' requires the 'native' engine, because the 'librdkafka' engine "
             "does not support token providers or token files.",
-            advice="Set 'engine' to 'native', and remove options that it does not support.",
+            advice="Set 'engine' to 'native', and remove options that this engine does not "
+            "support.",
             option=f"kafka.{name}",
         )
 
 
 def _check(settings: LibrdkafkaSettings, role: Role, kafka: Mapping[str, str]) -> None:
-    """Let librdkafka check the settings. Without bootstrap servers it does not connect."""
+    """Let librdkafka check the settings. Without bootstrap servers, it does not connect."""
     given = settings.consumer if role == "consumer" else settings.producer
     properties: dict[str, Any] = {
         name: value for name, value in given.items() if name != "bootstrap.servers"

@@ -4,7 +4,7 @@ Each partition has a queue. The batches at its front are in flight. Invariant: t
 partition are appended once and in the order in which they were added, even if responses are lost or
 the leader changes. A batch keeps its sequence numbers. The number of batches in flight per
 partition does not exceed the number of batches that brokers remember for a producer
-(`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`). Times are arguments.
+(`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`). All times are passed as arguments.
 
 | response for a batch                             | effect on the batch                           |
 | ------------------------------------------------ | --------------------------------------------- |
@@ -110,7 +110,7 @@ class _PartitionQueue:
     Their order is `presumed`, then `in_flight` and `failed`, then `waiting`. `presumed` batches are
     confirmed when a later batch is confirmed. `sent_to` is the broker of the last request.
     `confirmed_by` is the broker of the last successful response. Several batches may be in flight
-    to this broker, but only one to other brokers.
+    to this broker, but only one to any other broker.
     """
 
     waiting: deque[ProducerBatch] = field(default_factory=deque)
@@ -133,7 +133,7 @@ class _PartitionQueue:
         return bool(self.waiting) and not self.failed and now >= self.not_before
 
     def may_send_to(self, broker_id: int, in_flight_max: int) -> bool:
-        """Return whether one more batch may be in flight to this broker."""
+        """Return whether another batch may be sent to this broker."""
         window = in_flight_max if self.confirmed_by == broker_id else 1
         return len(self.in_flight) < window
 

@@ -161,7 +161,7 @@ class NativeReadClient:
     def _offset_of(
         self, partition: TopicPartition, query: int, isolation_level: IsolationLevel
     ) -> int:
-        """Return the offset for a special offset such as EARLIEST. Uses a short timeout."""
+        """Look up a special offset such as EARLIEST. Uses a short timeout."""
         queries = replace(
             self.queries, api_timeout_s=min(_DIAGNOSIS_TIMEOUT_S, self.queries.api_timeout_s)
         )

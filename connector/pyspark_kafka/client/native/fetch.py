@@ -6,7 +6,7 @@ records of the range are yielded once and in order, every wait ends after `poll_
 progress, and at most two responses are in memory.
 
 The last offsets of a range may contain no visible records. The range is complete when the offsets
-of the fetched batches reach its end, or when the broker has no more records before its end that are
+of the fetched batches reach its end, or when the broker has no more records in the range that are
 visible at the isolation level.
 """
 
@@ -91,8 +91,8 @@ class PartitionReader(ABC, Generic[T]):
     `offset_of` looks up a special offset such as EARLIEST with ListOffsets and a short timeout.
     `check_existence` takes a topic id, and raises `UnknownTopicOrPartitionError` if the cluster
     confirms that the partition does not exist. `pinned_id` is the id of the topic to read; None
-    means the id in the first metadata. `request_timeout_s` is `request.timeout.ms` in seconds, and
-    `wait_ms_max` is `fetch.max.wait.ms`.
+    means the id in the first Metadata response. `request_timeout_s` is `request.timeout.ms` in
+    seconds, and `wait_ms_max` is `fetch.max.wait.ms`.
     """
 
     errors: FetchErrors
@@ -175,7 +175,7 @@ class PartitionReader(ABC, Generic[T]):
     def _retry_without_progress(
         self, request: _InFlightFetch, fetched: FetchedPartition, deadline: float
     ) -> None:
-        """Increase the fetch size or pause before the next attempt. Raises if neither helps."""
+        """Increase the fetch size or pause before a retry. Raises an error if neither helps."""
         if len(fetched.records) > 0:
             if not self.sizes.grow_for_batch(request.size):
                 partition = self.fetch_range.topic_partition
@@ -253,7 +253,7 @@ class PartitionReader(ABC, Generic[T]):
         try:
             pending = connection.send(request, deadline=deadline)
         except (BrokerUnreachableError, ProtocolError):
-            # A usable connection is throttled. Keep it, because a new one would ignore that.
+            # A connection that is still usable is throttled. A new one would ignore the throttling.
             if not connection.is_usable:
                 self._drop_connection(connection)
             raise
@@ -332,7 +332,7 @@ class PartitionReader(ABC, Generic[T]):
     def _react(
         self, code: ErrorCode, fetched: FetchedPartition, response: FetchResponse, position: int
     ) -> None:
-        """Update metadata after an error code. Raises if the error code is not retriable."""
+        """Update metadata after an error code. Raises an error if the code is not retriable."""
         partition = self.fetch_range.topic_partition
         if code is ErrorCode.corrupt_message or REACTIONS[code] is Reaction.FAIL:
             if code is ErrorCode.offset_out_of_range:
@@ -356,7 +356,7 @@ class PartitionReader(ABC, Generic[T]):
             )
 
     def _count_persistent(self, position: int, error: ApiError | KafkaError) -> None:
-        """Raise an error that is usually permanent after it has occurred several times."""
+        """Raise an error that is usually permanent, once it has occurred several times."""
         is_unknown = isinstance(error, ApiError) and error.code in _UNKNOWN
         if not is_unknown and not isinstance(error, ProtocolError):
             return

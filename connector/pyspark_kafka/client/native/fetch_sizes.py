@@ -1,7 +1,7 @@
 """The number of bytes that each fetch of a range requests.
 
 A short range is read with one fetch that returns few records beyond the range, and a long range
-with few large fetches. The last response provides estimates of the bytes per offset and of the
+with a few large fetches. The last response provides estimates of the bytes per offset and of the
 ratio of decoded bytes to fetched bytes. Invariant: a fetch requests at most `bytes_max` bytes, and
 is expected to decode to at most `DECODED_BYTES_MAX` bytes of rows.
 
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Final
 
 FETCH_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Measured on a local broker: reads are 10 % slower with 4 MiB, and no faster with 16 MiB."""
+"""Measured on a local broker: reads are 10% slower with 4 MiB, and no faster with 16 MiB."""
 DECODED_BYTES_MAX: Final = 64 * 1024 * 1024
 WHOLE_BATCH_BYTES_MAX: Final = 64 * 1024 * 1024
-"""The maximum size of a fetch after a response did not contain a complete batch."""
+"""The maximum size of a fetch after a response that did not contain a complete batch."""
 _SPARE_BYTES: Final = 64 * 1024
 _GUESSED_BYTES: Final = 1024
 """The estimated bytes per offset before the first response."""
@@ -50,7 +50,7 @@ class FetchSizes:
         self._bytes_per_offset = fetched_bytes / max(offsets, 1)
 
     def record_decoded(self, decoded_bytes: int, fetched_bytes: int) -> None:
-        """Record how many bytes of Arrow data a response was decoded to."""
+        """Record how many bytes of Arrow data a response was decoded into."""
         self._decoded_per_byte = max(decoded_bytes / max(fetched_bytes, 1), 1.0)
 
     def shrink(self, requested_bytes: int) -> None:

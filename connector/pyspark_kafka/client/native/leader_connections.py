@@ -117,7 +117,8 @@ class LeaderConnections:
     def fail_overdue(self) -> bool:
         """Close connections whose oldest call is overdue.
 
-        Returns whether any connection is closed. `done` then yields the calls of that connection.
+        Returns whether any connection is closed. `done` then yields the calls of closed
+        connections.
         """
         now = self.router.clock.now()
         for leader in list(self):

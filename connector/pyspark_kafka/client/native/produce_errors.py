@@ -1,7 +1,7 @@
 """Converts error codes that a producer receives to errors of `pyspark_kafka.errors`.
 
-Invariant: an error contains the error code, and names what it concerns, for example the partition,
-the broker or the bootstrap servers. `batch_queues` determines which error codes are retried.
+Invariant: an error contains the error code and the affected object, for example the partition, the
+broker or the bootstrap servers. `batch_queues` determines which error codes are retried.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def batch_rejected(
     batch: ProducerBatch,
     transactional_id: str | None = None,
 ) -> KafkaError:
-    """Return the error for a batch that a broker rejects with an error code that is not retried."""
+    """Return the error for a batch that a broker rejected with a non-retriable error code."""
     partition, code = batch.topic_partition, partition_response.error_code
     reason = f"{broker} returned {format_code(code)}{_details(partition_response)}"
     if transactional_id is not None:
@@ -119,7 +119,7 @@ def offsets_not_committed(
 
 
 def topic_not_available(errors: DeliveryErrors, topic: str, code: ErrorCode) -> KafkaError:
-    """Return the error for a topic that does not exist or that the principal may not write to."""
+    """Return the error for a topic that does not exist or to which the principal cannot write."""
     if issubclass(error_class(code), AccessError):
         return request_failed(errors, ApiError(code, f"writing to topic {topic!r}"), topic=topic)
     advice = missing_topic_advice(topic) if code in _NO_TOPIC else None

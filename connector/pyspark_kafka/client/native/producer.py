@@ -1,13 +1,13 @@
 """The idempotent producer of the `native` engine, which runs in the caller's thread.
 
-It encodes rows as batches, sends the batches to leaders, and waits for all acknowledgements.
+It encodes rows as batches, sends the batches to leaders, and waits for all acknowledgments.
 Invariant: `flush` returns only if every row is acknowledged. A call raises an error if a row has
 waited longer than `delivery_timeout_s`. At most `buffer_bytes` are buffered, or a single larger
-row. `batch_queues` determines the order of sending.
+row. `batch_queues` determines the order in which batches are sent.
 
 The producer has no background thread. Deadlines exclude the time between calls, so a slow source
 does not cause timeouts. Each call handles the responses that have arrived and sends the batches
-that are ready. Calls wait for responses only in `flush` and if the buffer is full.
+that are ready. `flush` waits for all responses, but `send` waits only if the buffer is full.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _FIRST_TIMEOUT_S: Final = 2.0
 _PARTITION_CHECKS: Final = 3
 _RANDOM_MAX: Final = 2**31
 _LINGER_S: Final = 1.0
-"""The maximum time that rows wait for more rows of their batch. Excludes time between calls."""
+"""The maximum time that rows wait for their batch to fill. Excludes the time between calls."""
 _BATCH_BYTES_MIN: Final = 512
 _WAIT_S_MAX: Final = 0.5
 _RETRIABLE: Final = (ApiError, BrokerUnreachableError, ProtocolError)
@@ -198,7 +198,7 @@ class NativeProducer:
     def _topic(self, name: str) -> TopicState:
         found = self._topics.get(name)
         if found is None:
-            # The start is random, so that the first batches of tasks use different partitions.
+            # The start is random, so that tasks write their first batches to different partitions.
             found = self._topics[name] = TopicState(
                 batch_bytes_max=self._settings.batch_bytes_max,
                 unkeyed_batches=int(self._clock.random() * _RANDOM_MAX),
@@ -216,7 +216,7 @@ class NativeProducer:
                 self._wait()
 
     def _check_partitions(self, topic: str, rows: pa.RecordBatch) -> None:
-        """Raise `RowError` for a partition that does not exist in fresh metadata of the topic."""
+        """Raise `RowError` for a partition that does not exist in the topic's fresh metadata."""
         if "partition" not in rows.schema.names:
             return
         highest = pc.max(rows.column("partition")).as_py()
@@ -253,7 +253,7 @@ class NativeProducer:
             raise
 
     def _resume(self) -> None:
-        """Exclude the time since the last call from deadlines. Raises an earlier error again."""
+        """Exclude the time since the last call from deadlines. Re-raises an earlier error."""
         if self._failed is not None:
             raise self._failed
         outside_s = self._clock.now() - self._returned_at
@@ -522,12 +522,12 @@ class NativeProducer:
         partition_response: ProducedPartition,
         response: ProduceResponse,
     ) -> None:
-        """Update metadata after a retriable error, from the leader in the response if there is one.
+        """Update metadata after a retriable error, with the leader in the response if there is one.
 
-        Leaders in responses were added by KIP-951.
+        KIP-951 added leaders to responses.
         """
         partition, code = partition_response.topic_partition, partition_response.error_code
-        failure = f"{leader.broker} answered {format_code(code)}"
+        failure = f"{leader.broker} returned {format_code(code)}"
         if partition_response.current_leader is None:
             self._router.invalidate(code, topic=partition.topic)
         else:

@@ -1,8 +1,8 @@
 """A pool of one idle producer and the idle connections of one transactional producer.
 
-The next task reuses the producer, because a new producer has to request a producer id and to
-connect. A transactional producer is used for only one transaction, so only its connections are
-reused. Invariant: a producer is reused only if all of its rows were acknowledged.
+The next task reuses the producer, because a new producer has to connect and request a producer id.
+A transactional producer is used for only one transaction, so only its connections are reused.
+Invariant: a producer is reused only if all of its rows were acknowledged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _IDLE_S_MAX: Final = 300.0
 
 @dataclass(slots=True, kw_only=True)
 class ProducerPool:
-    """Lends producers, and keeps the producer that was returned last with its connections."""
+    """Lends producers, and keeps the most recently returned producer and its connections."""
 
     router: Router
     settings: ProducerSettings

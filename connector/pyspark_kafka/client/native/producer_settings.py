@@ -2,7 +2,7 @@
 
 They consist of the supported producer properties, with defaults and ranges. Invariant: with any
 valid settings, every row is written once and in order. A property that affects partitioning or
-acknowledgements is never ignored.
+acknowledgments is never ignored.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ PRODUCER_PROPERTIES: Final = frozenset(
 )
 """Supported producer properties.
 
-`acks` and `enable.idempotence` have only one supported value. `linger.ms` has no effect: rows wait
-until a batch is full, until a fixed time has passed, or until `flush`, which a task calls after its
-last row.
+`acks` and `enable.idempotence` each have only one supported value. `linger.ms` has no effect: rows
+wait until a batch is full, until a fixed time has passed, or until `flush`, which a task calls
+after its last row.
 """
 
 _INT32_MAX: Final = 2**31 - 1
@@ -56,7 +56,7 @@ class ProducerSettings:
     """Settings of a producer. Except for the batch size, the defaults are those of the Java client.
 
     If `level` is None, the codec's default level is used. `delivery_timeout_s` limits the time from
-    `send` to the acknowledgement of a row, `request_timeout_s` the time for one request,
+    `send` to the acknowledgment of a row, `request_timeout_s` the time for one request,
     `api_timeout_s` the time for all attempts of a request, and `topic_wait_s` the wait for a topic
     to be created.
     """

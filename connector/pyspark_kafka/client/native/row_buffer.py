@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyspark_kafka.client.delivery_errors import DeliveryErrors
 
 _RECORD_OVERHEAD_BYTES: Final = 61 + 21
-"""The size of a batch header, and the maximum size of a record without key, value and headers
+"""The size of a batch header plus the maximum size of a record without key, value and headers
 (`DefaultRecordBatch.estimateBatchSizeUpperBound`)."""
 _HEADER_OVERHEAD_BYTES: Final = 10
 _DATA: Final = ("key", "value", "partition", "timestamp", "headers")
@@ -38,7 +38,10 @@ class RowBuffer:
         self.bytes += rows.nbytes
 
     def take(self) -> pa.RecordBatch:
-        """Remove all rows and return them as one Arrow batch. Copies them if they are in pieces."""
+        """Remove all rows and return them as one Arrow batch.
+
+        Copies the rows if there are several pieces.
+        """
         pieces, self.pieces, self.bytes = self.pieces, [], 0
         if len(pieces) == 1:
             return pieces[0]

@@ -98,7 +98,7 @@ def _unusable(error: TlsSettingsError, option: str) -> OptionError:
 
 
 _TLS_ADVICE: Final[Mapping[Part, str]] = {
-    "authorities": "Set it to certificates in PEM format. A path must exist on all machines.",
+    "authorities": "Set it to CA certificates in PEM format. A path must exist on all machines.",
     "certificate": "Set it to the certificate chain of this client in PEM format.",
     "key": "Set it to the private key that belongs to the certificate, in PEM format.",
     "passphrase": "Set it to the passphrase with which the private key is encrypted.",
@@ -187,8 +187,8 @@ def _client_certificate(settings: _Settings) -> ClientCertificate | None:
         given, missing = (_KEY, _CERTIFICATE) if chain is None else (_CERTIFICATE, _KEY)
         option = settings.option_of_any(given)
         raise OptionError(
-            f"Option '{option}' is set, but the {'certificate' if chain is None else 'private key'}"
-            " that belongs to it is not.",
+            f"Option '{option}' is set, but no {'certificate' if chain is None else 'private key'} "
+            "is set.",
             advice=f"Set '{settings.option(missing[0])}' or 'kafka.{missing[1]}'.",
             option=option,
         )

@@ -111,7 +111,7 @@ def _security(properties: Mapping[str, str], kafka: Mapping[str, str]) -> Securi
 
 
 def number_of(text: str) -> int:
-    """Parse an integer like librdkafka: octal with prefix 0, hexadecimal with prefix 0x."""
+    """Parse an integer as librdkafka does: octal with prefix 0, hexadecimal with prefix 0x."""
     stripped = text.strip()
     return int(stripped, 8) if _OCTAL.fullmatch(stripped) else int(stripped, 0)
 

@@ -1,6 +1,6 @@
 """The partitions that AddPartitionsToTxn has added to a transaction (KIP-98).
 
-Invariant: a partition counts as added when the coordinator has confirmed it, and is never removed.
+Invariant: a partition counts as added once the coordinator has confirmed it, and is never removed.
 """
 
 from __future__ import annotations
@@ -41,5 +41,5 @@ class TransactionPartitions:
 
 
 def is_final(code: ErrorCode) -> bool:
-    """Return whether this error code of a coordinator is not retriable."""
+    """Return whether this error code from a coordinator is not retriable."""
     return REACTIONS[code] is Reaction.FAIL and code is not ErrorCode.operation_not_attempted

@@ -1,7 +1,7 @@
 """The `TransactionalClient` of the `native` engine.
 
 It adds retries to the requests in `wire`. Invariant: every call ends within
-`kafka.default.api.timeout.ms`, and a final error code is raised immediately. If a request contains
+`kafka.default.api.timeout.ms`, and a final error code is not retried. If a request contains
 many transactional ids, an id without a response does not delay the other ids.
 """
 
@@ -368,7 +368,7 @@ def _final(
 
 
 def _check_init(transactional_id: str, code: ErrorCode, timeout_ms: int) -> None:
-    """Raise the errors of InitProducerId that no retry can change."""
+    """Raise an error for an InitProducerId error code that no retry can change."""
     if code in _FENCED:
         raise _fenced(transactional_id, code)
     if code is ErrorCode.invalid_transaction_timeout:
@@ -387,7 +387,7 @@ def _timeout_too_long(transactional_id: str, timeout_ms: int) -> OptionError:
     return OptionError(
         f"Initializing transactional id {transactional_id!r} failed: the transaction timeout of "
         f"{timeout_ms} ms exceeds the limit of the brokers.",
-        advice="Lower option 'transactionTimeout', or raise the broker setting "
+        advice="Lower 'transactionTimeout', or raise the broker setting "
         "'transaction.max.timeout.ms'.",
         option="transactionTimeout",
         transactional_id=transactional_id,

@@ -7,7 +7,7 @@ The transaction version determines how a partition is added. With version 1 (KIP
 sends AddPartitionsToTxn before the first batch. With version 2 (KIP-890), the leader adds the
 partition when it receives a Produce request of version 12 or later, and rejects requests of earlier
 versions. With both versions, leaders verify the transaction with the coordinator, so Produce can
-return error codes of the coordinator.
+return the coordinator's error codes.
 
 The classification of error codes follows `TransactionManager` and `Sender` in Apache Kafka.
 """
@@ -267,7 +267,7 @@ class NativeTransactionalProducer(NativeProducer):
                 if is_final(code):
                     raise self._not_added(partition, code)
             failures = {
-                partition: f"the coordinator answered {format_code(code)} to AddPartitionsToTxn"
+                partition: f"the coordinator returned {format_code(code)} for AddPartitionsToTxn"
                 for partition, code in failed.items()
             }
         self._failed_additions = self._failed_additions + 1 if failures else 0

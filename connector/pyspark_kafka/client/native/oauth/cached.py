@@ -24,7 +24,10 @@ _REFRESH_WAIT_S: Final = 1.0
 """How long a caller waits for a new token if the old one is still valid."""
 _REFRESH_BACKOFF_S: Final = 10.0
 _LIFE_S_MAX: Final = 10 * 366 * 86_400.0
-"""A later expiry is probably in milliseconds, and the token would never be refreshed."""
+"""The maximum lifetime of a token.
+
+A later expiry is probably in milliseconds, so the token would never be refreshed.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

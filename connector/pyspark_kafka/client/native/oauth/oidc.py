@@ -118,8 +118,8 @@ class OidcTokens:
         return AuthenticationError(
             f"No token for client {self.client_id!r} could be obtained from "
             f"{parts.scheme}://{host}{parts.path} ({reason}).",
-            advice=f"Set '{option}' to the CA certificates that verify the endpoint, and check the "
-            f"host name in '{self.option}'."
+            advice=f"Set '{option}' to the CA certificates for verifying the endpoint, and check "
+            f"the host name in '{self.option}'."
             if option
             else f"Check '{self.option}', the client id and the client secret.",
             option=option or self.option,

@@ -173,7 +173,7 @@ def _load(target: str, option: str) -> TokenProvider:
     if not callable(found):
         raise OptionError(
             f"Option '{option}' names '{target}', which is not callable.",
-            advice="Name a function with the signature of pyspark_kafka.tokens.TokenProvider.",
+            advice="Use a function with the signature of pyspark_kafka.tokens.TokenProvider.",
             option=option,
         )
     return found

@@ -1,4 +1,4 @@
-"""Tokens without a signature, for brokers in development."""
+"""Tokens without a signature, for brokers in development environments."""
 
 from __future__ import annotations
 
