@@ -1,9 +1,9 @@
 """Build hook that compiles the kernel of `pyspark_kafka.records` if there is a C compiler.
 
-A wheel build or an editable install compiles `_kernel.pyx` to an extension for Python's stable ABI,
-3.11 and later. Without a compiler the hook prints a warning and installs the package without the
-extension. With `PYSPARK_KAFKA_RECORDS=cython` a missing compiler is an error; with `pure` the hook
-builds no extension.
+A wheel build or an editable install compiles `_kernel.pyx` into an extension for Python's stable
+ABI (Python 3.11 and later). Without a compiler, the hook prints a warning and installs the package
+without the extension. With `PYSPARK_KAFKA_RECORDS=cython`, a missing compiler is an error. With
+`pure`, the hook builds no extension.
 
 Invariant: a wheel's tag matches its content.
 """
@@ -45,8 +45,8 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg, misc, unuse
             if selected == "cython":
                 raise
             self.app.display_warning(
-                f"The kernel of pyspark-kafka was not compiled ({failed}). Records are decoded in "
-                "plain Python, which is slower. Install a C compiler and the Python headers. To "
+                f"The kernel of pyspark-kafka was not compiled ({failed}). Records will be decoded "
+                "in pure Python, which is slower. Install a C compiler and the Python headers. To "
                 f"make this an error, set {VARIABLE}=cython."
             )
             return
@@ -67,7 +67,7 @@ class BuildFailedError(Exception):
 
 
 def is_stable() -> bool:
-    """Return whether this Python has the stable ABI. A free-threaded build does not have it."""
+    """Return whether this Python has the stable ABI. Free-threaded builds do not."""
     return not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 

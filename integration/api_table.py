@@ -51,7 +51,7 @@ def render(*, kafka: Versions, reference: Versions, kafka_version: str) -> str:
 
 
 def parse(document: str) -> tuple[Versions, Versions]:
-    """Parse a document and return its versions of Apache Kafka and of `broker_ref`."""
+    """Parse a document and return the API versions of Apache Kafka and of `broker_ref`."""
     kafka: dict[int, tuple[int, int]] = {}
     reference: dict[int, tuple[int, int]] = {}
     for found in filter(None, map(_ROW.match, document.splitlines())):

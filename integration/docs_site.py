@@ -1,11 +1,11 @@
 """Prepare the documentation in `build/docs`, from which Zensical builds the site.
 
-`make docs` runs this module. The copy has the layout of the repository, so that a relative link
-works on a code host and on the site. A source file or directory to which a page links becomes a
-page of the site that contains the code. A block whose only line is `$ python -m ... --help` is
-extended with the output of the command.
+`make docs` runs this module. The copy has the layout of the repository, so that relative
+links work both on a code host and on the site. A source file to which a page links becomes a page
+that contains its code. A linked directory becomes a page that lists its modules. A block whose only
+line is `$ python -m ... --help` is extended with the output of the command.
 
-Invariant: a link to a path that does not exist is not changed, and the strict build fails on it.
+Invariant: a link to a path that does not exist is not changed, so that the strict build fails.
 """
 
 from __future__ import annotations

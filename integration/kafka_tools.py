@@ -1,7 +1,7 @@
 """Apache Kafka's command-line tools, which run against any cluster.
 
 Runs `kafka-topics.sh` and other tools as Java classes from the Maven artifacts of the `kafka`
-backend. Invariant: every tool ends within its timeout or is killed by process id.
+backend. Invariant: every tool exits within its timeout or is killed by process id.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ MAIN_CLASSES: Final[Mapping[str, str]] = {
 _SERVERS: Final[Mapping[str, str]] = {"transactional-message-copier": "--broker-list"}
 """The option for the bootstrap servers, for tools without `--bootstrap-server`."""
 
-# A tool runs for one or two seconds, so it compiles less and does not log about class archives.
+# A tool runs for only a second or two. These options make its JVM compile less, and suppress log
+# messages about class archives.
 _JVM_OPTIONS: Final = (
     "-Xmx256m",
     "-XX:+UseSerialGC",
@@ -69,7 +70,7 @@ rootLogger.appenderRef.console.ref = console
 
 
 class KafkaToolError(AssertionError):
-    """A tool failed or did not end. The message contains its output."""
+    """A tool failed or did not finish. The message contains its output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,7 @@ class Output:
 
     @property
     def rows(self) -> list[list[str]]:
-        """The fields of each line of stdout, split at white space."""
+        """The fields of each line of stdout, split at whitespace."""
         return [line.split() for line in self.lines]
 
     @property
@@ -96,7 +97,7 @@ class Output:
 
 
 class KafkaTools:
-    """Kafka's tools for one cluster, as a context manager that removes their files at the end."""
+    """Kafka's tools for one cluster, as a context manager that removes their files on exit."""
 
     def __init__(self, bootstrap_servers: str, *, command_config: Path | None = None) -> None:
         """Prepare the tools. `command_config` is a properties file for clients of the cluster.
@@ -114,7 +115,7 @@ class KafkaTools:
         self._logging = self.directory / "log4j2.properties"
         self._logging.write_text(_LOGGING)
         self._archive = self.directory / "classes.jsa"
-        # All later tools use this class archive, which halves their start time.
+        # All later tools use this class archive, which halves their startup time.
         self._archive_option = f"-XX:ArchiveClassesAtExit={self._archive}"
         self.attempt("consumer-groups", "--list")
         self._archive_option = f"-XX:SharedArchiveFile={self._archive}"
@@ -144,7 +145,7 @@ class KafkaTools:
     def run(
         self, tool: str, *arguments: str, stdin: str = "", timeout_s: float = TIMEOUT_S
     ) -> Output:
-        """Run a tool to completion. Raise `KafkaToolError` if it fails or does not end."""
+        """Run a tool to completion. Raise `KafkaToolError` if it fails or does not finish."""
         output, status = self.attempt(tool, *arguments, stdin=stdin, timeout_s=timeout_s)
         if status != 0:
             raise KafkaToolError(_report(tool, arguments, f"status {status}", output))
@@ -155,7 +156,7 @@ class KafkaTools:
     ) -> tuple[Output, int]:
         """Run a tool that may fail, and return its output and exit status.
 
-        Raises `KafkaToolError` if the tool does not end within `timeout_s` seconds.
+        Raises `KafkaToolError` if the tool does not finish within `timeout_s` seconds.
         """
         try:
             done = subprocess.run(
@@ -168,7 +169,7 @@ class KafkaTools:
             )
         except subprocess.TimeoutExpired as expired:
             output = Output(stdout=_text(expired.stdout), stderr=_text(expired.stderr))
-            reason = f"the tool did not end within {timeout_s} s"
+            reason = f"the tool did not finish within {timeout_s} s"
             raise KafkaToolError(_report(tool, arguments, reason, output)) from None
         return Output(stdout=done.stdout, stderr=done.stderr), done.returncode
 

@@ -1,8 +1,8 @@
 """Check that the software that `make demo` and `make test` require is installed.
 
 The Makefile runs this module with the selected interpreter before any package is installed.
-Therefore it uses only the standard library and syntax that Python 3.6 can parse. If something is
-missing, the module writes one line to standard error and exits with status 1.
+Therefore it uses only the standard library, and only syntax that Python 3.6 can parse. If something
+is missing, the module writes one line to standard error and exits with status 1.
 """
 
 import re
@@ -29,7 +29,9 @@ def java_problem(version_output: "str | None") -> "str | None":
 
     `version_output` is the output of `java -version`, or None if there is no `java`.
     """
-    remedy = "Install a JDK or JRE 17 (such as openjdk-17-jre-headless) and put it on the PATH."
+    remedy = (
+        "Install a Java 17 JDK or JRE (such as openjdk-17-jre-headless) and put it on the PATH."
+    )
     if version_output is None:
         return "Spark requires Java 17 or 21, but there is no 'java' on the PATH. " + remedy
     match = re.search(r'version "(\d+)', version_output)

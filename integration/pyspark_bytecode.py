@@ -1,11 +1,11 @@
-"""Adds bytecode to the archives in which PySpark ships its modules.
+"""Add bytecode to the archives in which PySpark ships its modules.
 
     python -m integration.pyspark_bytecode
 
-Each Python process of Spark imports PySpark from `pyspark.zip`, which contains only sources, and
-compiles them again. With bytecode in the archives of the test environment, the start of such a
-process takes almost a second less CPU time. Benchmarks use a different environment. Invariant: an
-archive is replaced as a whole, and its sources stay in it.
+Each Python process that Spark starts imports PySpark from `pyspark.zip`, which contains only
+sources, and compiles them again. With bytecode in the archives of the test environment, starting
+such a process takes almost a second less CPU time. Benchmarks use a different environment.
+Invariant: an archive is replaced as a whole and keeps its sources.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def add_bytecode(archive: Path) -> None:
         compileall.compile_dir(
             modules,
             quiet=2,  # Some modules of PySpark's tests are not valid in all Python versions.
-            legacy=True,  # Next to the sources, where the import from an archive expects it.
+            legacy=True,  # Next to the sources, where imports from an archive expect it.
             stripdir=str(modules),
             prependdir=str(archive),
             invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,

@@ -3,7 +3,7 @@
 A test sends a request entity and gets the response entity, or it sends arbitrary bytes. `request`
 builds a request for any API and version from plain values, so that a test can iterate over
 versions. Invariant: a connection sends one request at a time, without retries and without routing.
-This module depends neither on the connector nor on the reference broker, but only on kio's schemas.
+This module depends only on kio's schemas, not on the connector or the reference broker.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class RawConnection:
     def send(self, entity: RequestPayload, *, client_id: str | None = "raw") -> Any:
         """Send a request and return its response entity.
 
-        Raises `ConnectionClosedByBrokerError`, `TimeoutError`, or `ValueError` if the frame is not
-        the response to this request.
+        Raises `ConnectionClosedByBrokerError` or `TimeoutError`. Raises `ValueError` if the frame
+        is not the response to this request.
         """
         self.send_only(entity, client_id=client_id)
         return self.receive(entity)
@@ -70,7 +70,7 @@ class RawConnection:
         return self.send(request(api, version, **fields))
 
     def send_frame(self, frame: bytes) -> None:
-        """Send bytes as one frame, preceded by its length in four bytes."""
+        """Send bytes as one frame, preceded by its four-byte length."""
         self.send_bytes(struct.pack(">i", len(frame)) + frame)
 
     def send_bytes(self, data: bytes) -> None:

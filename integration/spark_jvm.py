@@ -1,11 +1,11 @@
-"""JVM options that make the Spark drivers of tests start fast.
+"""JVM options that make the Spark drivers of tests start quickly.
 
 `environment` returns the options for code that starts a driver. `python -m integration.spark_jvm`
 creates the class archive. Invariant: a JVM that cannot use the archive starts without it.
 
-In its first half minute a JVM spends most of its time loading and compiling Spark's classes.
-Therefore it compiles less and loads the classes from an archive (application class-data sharing,
-JEP 310 and JEP 350). Benchmarks do not use these options.
+In its first half-minute, a JVM spends most of its time loading and compiling Spark's classes. With
+these options, it compiles less and loads the classes from an archive (application class-data
+sharing, JEP 310 and JEP 350). Benchmarks do not use these options.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def prepare() -> None:
         else:
             sys.stderr.write(
                 f"{output[-_CHARACTERS_MAX:]}\nThe archive of Spark's classes was not created. "
-                "Spark drivers of tests will start more slowly.\n"
+                "The Spark drivers of tests will start more slowly.\n"
             )
 
 
 def _run(*arguments: str, variables: Mapping[str, str]) -> tuple[str, int]:
     """Run this module as a program and return its output and exit status.
 
-    The output ends when the JVM has ended. The JVM writes the archive shortly before it ends.
+    The output ends when the JVM has exited. The JVM writes the archive shortly before it exits.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "integration.spark_jvm", *arguments],
@@ -86,7 +86,7 @@ def _variables(more: tuple[str, ...]) -> Mapping[str, str]:
 
 
 def _warm_up(directory: str) -> None:
-    """Load the classes of test drivers: SQL, Python workers and a stream with a checkpoint."""
+    """Load the classes that test drivers use: SQL, Python workers, a stream with a checkpoint."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",

@@ -53,9 +53,9 @@ MANY_TASKS: Final = 200
 class Comparison:
     """The ratio of two measured values, and its target.
 
-    The ratio is the peer's `quantity` divided by ours, or with `at_most` ours divided by the
-    peer's. `target` is the minimum of the ratio, or with `at_most` its maximum; None if there is no
-    target. `suffix` is appended to the case's name if the quantity is not time.
+    The ratio is the peer's `quantity` divided by ours or, with `at_most`, ours divided by the
+    peer's. `target` is the minimum of the ratio or, with `at_most`, its maximum; None if there is
+    no target. `suffix` is appended to the case's name if the quantity is not time.
     """
 
     peer: str
@@ -67,7 +67,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One benchmark: our side, its peers and their comparisons.
+    """One benchmark: our side, its peers and the comparisons.
 
     `records` is the number of records per side and round. `quick_records` is None if a quick run
     skips the case. If `takes_records` is false, `--records` does not change the number.

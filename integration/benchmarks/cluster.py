@@ -8,7 +8,7 @@ thousand partitions use, and transactions (see `cluster_transactions`). Prints a
 `build/cluster-benchmark.json`.
 
 Invariant: each round measures both clusters with the same client and settings, so that other load
-on the machine affects both. Throughput is the best of the rounds. All other figures are medians.
+on the machine affects both. Throughput is that of the best round. All other figures are medians.
 """
 
 from __future__ import annotations
@@ -113,10 +113,10 @@ def failover(parsed: argparse.Namespace) -> Iterator[Figure]:
 
 
 def idle(parsed: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
-    """Measure the CPU usage of a cluster of three idle brokers, in percent of one core."""
+    """Measure the CPU usage of a cluster of three idle brokers, as a percentage of one core."""
     for backend in BACKENDS:
         with clusters.open_cluster(backend, brokers=3, is_measured=True):
-            # The time is fixed because no condition marks the end of the start-up load.
+            # The time is fixed because no condition marks the end of the startup load.
             time.sleep(IDLE_SETTLING_S)
             since_s = time.monotonic()
             with CpuMeter() as meter:
@@ -126,7 +126,7 @@ def idle(parsed: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
 
 
 def memory(parsed: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
-    """Measure resident megabytes before and after creating a thousand partitions."""
+    """Measure the resident memory before and after creating a thousand partitions."""
     for backend in BACKENDS:
         with clusters.open_cluster(backend, brokers=1, is_measured=True) as cluster:
             before = _resident_bytes()
@@ -173,7 +173,7 @@ def transactions(parsed: argparse.Namespace) -> Iterator[Figure]:
 
 
 def coordinator_failover(parsed: argparse.Namespace) -> Iterator[Figure]:
-    """Measure how long ten thousand transactional ids have no coordinator after it is killed."""
+    """Kill a coordinator and measure how long its ten thousand transactional ids have none."""
     found: dict[str, list[cluster_transactions.Failover]] = {backend: [] for backend in BACKENDS}
     for _ in range(parsed.rounds):
         for backend, times in found.items():

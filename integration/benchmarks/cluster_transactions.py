@@ -2,8 +2,8 @@
 
 Measures how many small transactions one producer commits per second, the latency from a commit to a
 `read_committed` consumer, and how long transactional ids have no coordinator after the coordinator
-is killed. The controller detects the kill when the broker's session expires, so the time that the
-next coordinator takes to load the ids is also reported separately.
+is killed. The controller detects the failure only when the broker's session expires. Therefore the
+time that the next coordinator takes to load the ids is also reported separately.
 
 Invariant: the same client measures both backends.
 """
@@ -120,7 +120,7 @@ def coordinator_failover(cluster: Cluster, ids: int) -> Failover:
         epoch = _eventually(lambda: _initialized(connection, last))
     served_s = time.perf_counter()
     if epoch <= epochs[last]:
-        raise SystemExit(f"{cluster.version}: {last}: epoch {epoch} does not follow {epochs[last]}")
+        raise SystemExit(f"{cluster.version}: {last}: epoch {epoch} is not above {epochs[last]}")
     return Failover(total_s=served_s - killed_s, loading_s=served_s - named_s)
 
 

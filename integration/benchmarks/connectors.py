@@ -1,4 +1,4 @@
-"""The data sources that are compared, with their options.
+"""The data sources to compare, with their options.
 
 Invariant: the options are those that a user would set.
 """
@@ -24,7 +24,7 @@ class Connector:
     """A data source and its options.
 
     Only our connector has an `engine`; None means the engine that the run measures. With
-    `is_secured` it connects over SASL_SSL with SCRAM.
+    `is_secured`, the data source connects over SASL_SSL with SCRAM.
     """
 
     format: str

@@ -69,7 +69,7 @@ class StoredBatches(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding(StoredBatches):
-    """A side that decodes the chunks to Arrow batches of all 7 columns with `implementation`."""
+    """A side that decodes the chunks into Arrow batches of all 7 columns with `implementation`."""
 
     implementation: Implementation = "cython"
 
@@ -141,8 +141,8 @@ class OtherClientDecoding(StoredBatches):
 class Consuming:
     """A side that connects to the broker and consumes the topic with confluent-kafka.
 
-    With `fields` it reads the seven fields of each message, as a program that builds rows would.
-    Otherwise it reads only the error.
+    With `fields`, it reads the seven fields of each message, as a program that builds rows would.
+    Otherwise, it reads only the error.
     """
 
     contents: Contents
@@ -174,7 +174,7 @@ class Consuming:
         deadline_s = time.monotonic() + WORK_TIMEOUT_S
         while rows < wanted:
             if time.monotonic() > deadline_s:
-                raise TimeoutError(f"{rows} of {wanted} records within {WORK_TIMEOUT_S:g} s")
+                raise TimeoutError(f"{rows} of {wanted} records read within {WORK_TIMEOUT_S:g} s")
             for message in consumer.consume(10_000, timeout=1.0):
                 rows += message.error() is None
                 if self.fields:
@@ -189,7 +189,7 @@ class Consuming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values(ABC):
-    """A side that encodes values to record batches. Slow sides encode only a `share` of them."""
+    """A side that encodes values as record batches. Slow sides encode only a `share` of them."""
 
     value_bytes: int
     share: float = 1.0
@@ -213,7 +213,7 @@ class Values(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding(Values):
-    """A side that encodes Arrow batches to record batches with `implementation`."""
+    """A side that encodes Arrow batches as record batches with `implementation`."""
 
     implementation: Implementation = "cython"
 

@@ -26,8 +26,8 @@ _MILLION: Final = 1_000_000
 def measure_tree(work: Callable[[], int], *, excluded: Collection[int]) -> Sample:
     """Measure `work` with the CPU time of this process and its descendants.
 
-    `work` returns its number of rows. The processes in `excluded`, which are the brokers, are not
-    counted.
+    `work` returns the number of rows that it has processed. The processes in `excluded`, which are
+    the brokers, are not counted.
     """
     with CpuMeter(excluded) as meter:
         cpu_before_s, since_s = time.process_time(), time.perf_counter()

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Final
 
 DISTINCT: Final = 1024
-"""The number of values. A record batch has fewer records, so that no batch repeats a value."""
+"""The number of values. A record batch has fewer records, so no batch repeats a value."""
 
 _SEED: Final = 20_240_501
 _WORDS: Final = (

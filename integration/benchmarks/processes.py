@@ -15,8 +15,8 @@ _SAMPLE_INTERVAL_S: Final = 0.25
 _PROC: Final = Path("/proc")
 _CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-# Indexes of the fields after the name in /proc/PID/stat, because the name may contain any
-# character: proc(5).
+# Indexes into the fields that follow the name in /proc/PID/stat (see proc(5)). The name may contain
+# any character.
 _PARENT: Final = 1
 _TIMES: Final = slice(11, 13)
 _RESIDENT: Final = 21
@@ -47,12 +47,12 @@ def parent(pid: int) -> int | None:
 
 
 class CpuMeter:
-    """A context that measures the user and system CPU seconds of descendants while it is open.
+    """Context manager that measures the user and system CPU seconds of descendants.
 
-    Spark does not wait for its Python workers, so the operating system discards their CPU time when
-    they end, and Spark ends idle workers. Therefore the meter polls the descendants several times
-    per second and keeps the last value of each. It does not count this process, the processes in
-    `excluded` or their descendants.
+    Spark stops idle Python workers and does not wait for them, so the operating system discards
+    their CPU time. Therefore the meter polls the descendants several times per second and keeps the
+    last value of each. It does not count this process, the processes in `excluded` or their
+    descendants.
     """
 
     def __init__(self, excluded: Collection[int] = ()) -> None:
@@ -76,7 +76,7 @@ class CpuMeter:
 
     @property
     def seconds(self) -> float:
-        """The CPU seconds up to the last poll, or the total after the context is closed."""
+        """The CPU seconds up to the last poll, or the total after the context has exited."""
         ticks = sum(last - self._first.get(pid, 0) for pid, last in self._last.items())
         return ticks / _CLOCK_TICKS
 

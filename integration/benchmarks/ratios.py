@@ -1,6 +1,6 @@
 """Ratios of samples from alternating runs.
 
-Invariant: both values of a ratio are from the same round, so that a slow period affects both.
+Invariant: both values of a ratio come from the same round, so that a slow period affects both.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The resources that cases share: one broker, one Spark session and filled topics.
 
-They are created on demand. Invariant: `close` ends everything that this module started, and every
+They are created on demand. Invariant: `close` stops everything that this module started, and every
 Spark job has a timeout.
 """
 
@@ -30,7 +30,7 @@ from integration.clusters.security import SecuredListener, Security
 WORK_TIMEOUT_S: Final = 300.0
 
 _BROKER_SETTINGS: Final = {"log.segment.delete.delay.ms": "1000"}
-"""Topic configs that make the broker free the disk space of deleted topics after one second."""
+"""Broker configs that free the disk space of deleted topics after one second."""
 
 _SECURED: Final = "SECURED"
 _USER: Final = "bench"
@@ -62,7 +62,7 @@ class Resources:
         self.close()
 
     def close(self) -> None:
-        """Close all resources in reverse order."""
+        """Close all resources in reverse order of creation."""
         self._opened.close()
 
     @cached_property
@@ -84,7 +84,7 @@ class Resources:
         return opened
 
     def options_of(self, connector: Connector) -> dict[str, str]:
-        """Return the options of a connector for Spark, with the addresses of the cluster."""
+        """Return a connector's options for Spark, including the addresses of the cluster."""
         options = {"kafka.bootstrap.servers": self.cluster.bootstrap_servers}
         if connector.is_secured:
             options = self.cluster.secured.scram_options(_SECURED, _USER)
@@ -95,7 +95,7 @@ class Resources:
     @cached_property
     def spark(self) -> SparkSession:
         """The Spark session of all cases, with Spark's own connector and ours."""
-        # The cluster must start before Spark, so that only its processes are excluded.
+        # The cluster must start before Spark, so that only the cluster's processes are excluded.
         assert self.cluster.broker_ids
         self._say("starting Spark")
         session = open_session(self.directory)
@@ -117,7 +117,7 @@ class Resources:
 
     @contextmanager
     def empty_topic(self, partitions: int) -> Iterator[str]:
-        """Create a topic, and delete it when the context closes."""
+        """Create a topic, and delete it when the context exits."""
         name = self._new_name()
         self.cluster.create_topic(name, partitions=partitions)
         try:
@@ -134,7 +134,7 @@ class Resources:
         return Path(tempfile.mkdtemp(dir=self.directory))
 
     def measure(self, work: Callable[[], int]) -> Sample:
-        """Measure Spark work and cancel its jobs after `WORK_TIMEOUT_S`."""
+        """Measure Spark work, and cancel its jobs after `WORK_TIMEOUT_S` seconds."""
         limit = threading.Timer(WORK_TIMEOUT_S, self.spark.sparkContext.cancelAllJobs)
         limit.daemon = True
         limit.start()

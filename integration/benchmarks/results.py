@@ -22,10 +22,11 @@ RESULTS: Final = reports.DIRECTORY / "benchmarks.json"
 class Result:
     """The result of one comparison.
 
-    If the comparison failed, the ratios are None and `error` is the reason. With `at_most` the
-    ratio is ours divided by the peer's and the target is an upper bound. Otherwise the ratio is the
-    peer's divided by ours and the target is a lower bound. The CPU seconds are medians per million
-    rows, summed over driver, workers and JVM. They are None if the case does not count rows.
+    If the comparison failed, the ratios are None and `error` is the reason. With `at_most`, the
+    ratio is ours divided by the peer's, and the target is an upper bound. Otherwise, the ratio is
+    the peer's divided by ours, and the target is a lower bound. The CPU seconds are medians per
+    million rows, summed over the driver, the workers and the JVM. They are None if the case does
+    not count rows.
     """
 
     case: str
@@ -85,7 +86,7 @@ def merge(old: Iterable[Result], new: Sequence[Result], *, order: Sequence[str])
 
 
 def incomplete(results: Iterable[Result], *, order: Collection[str]) -> list[str]:
-    """Return the names of cases without results, or with an error in a result."""
+    """Return the names of the cases that have no results or a result with an error."""
     found = {result.of_case for result in results}
     failed = {result.of_case for result in results if result.error is not None}
     return [case for case in order if case not in found or case in failed]

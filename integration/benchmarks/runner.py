@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """The number of records and rounds of a case."""
+    """The numbers of records and rounds of a case."""
 
     records: int
     rounds: int

@@ -1,7 +1,7 @@
 """The Spark session of the benchmarks, `local[2]`, with both connectors.
 
 Invariant: settings are Spark's defaults, except settings that depend on the machine, settings that
-reduce log output, and `SETTINGS`, which the report contains.
+reduce log output, and `SETTINGS`, which the report lists.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ commit have one client each, which they keep from one micro-batch to the next. T
 row. Invariant: each request that a client sends is counted, including retries and ApiVersions, and
 the micro-batches that open the connections are not part of the results.
 
-This is not a case of the benchmark: it reports counts and milliseconds, not ratios.
+This is not a benchmark case: it reports counts and milliseconds, not ratios.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ WORKERS: Final = 2
 BROKERS: Final = 3
 ROUNDS: Final = 9
 ROUNDS_OF_LARGE: Final = 3
-"""The number of measured micro-batches with at least `LARGE` tasks, which take minutes."""
+"""The number of measured micro-batches for at least `LARGE` tasks. Each of them takes minutes."""
 LARGE: Final = 10_000
 COMMIT_TOPIC: Final = "commits"
 
 _WARM_UP: Final = 3
 _TASKS_OF_WARM_UP: Final = 100
-"""The number of tasks of a micro-batch that opens the connections to all brokers."""
+"""The number of tasks in a warm-up micro-batch, which opens the connections to all brokers."""
 _PARTITIONS: Final = 3
 _TRANSACTION_TIMEOUT_MS: Final = 900_000
 _ROW: Final = pa.record_batch({"value": pa.array([b"x" * 100], pa.binary())})
@@ -71,7 +71,7 @@ _HEAD: Final = (
 )
 
 Requests = Mapping[str, int]
-"""The number of requests by the name of their API."""
+"""The number of requests by API name."""
 
 T = TypeVar("T")
 
@@ -80,12 +80,12 @@ T = TypeVar("T")
 class Costs:
     """The costs of a micro-batch, which are medians of the measured micro-batches.
 
-    `task_requests` and `empty_task_requests` are the requests of all tasks of a micro-batch with
-    rows, and without rows. `restart_requests` and `restart_ms` are the costs of the planning that
-    ends the open transactions of all tasks, after the driver stopped before its decision.
+    `task_requests` and `empty_task_requests` are the requests of all tasks of a micro-batch, with
+    and without rows. `restart_requests` and `restart_ms` are the costs of the planning that aborts
+    the open transactions of all tasks after the driver has stopped before its decision.
     `decision_bytes` is the size of the keys and values of the decision.
-    `kept_bytes` is the size of the records of the sink that log compaction keeps in the commit
-    topic after a micro-batch.
+    `kept_bytes` is the size of the sink's records that log compaction keeps in the commit topic
+    after a micro-batch.
     """
 
     tasks: int
@@ -116,7 +116,7 @@ class _MicroBatch:
 
 
 def measure(cluster: Cluster, tasks: int, *, rounds: int) -> Costs:
-    """Run micro-batches of `tasks` tasks under a new sink id and return their costs."""
+    """Run micro-batches of `tasks` tasks with a new sink id and return their costs."""
     with _sent_requests() as sent, _Sink(cluster, f"costs-{tasks}", sent) as sink:
         for _ in range(_WARM_UP):
             sink.micro_batch(_TASKS_OF_WARM_UP)
@@ -231,7 +231,7 @@ class _Sink:
         )
 
     def restart(self, tasks: int) -> _Phase:
-        """Write the rows of a micro-batch without committing them, and plan it again."""
+        """Write the rows of a micro-batch without committing them, and plan the batch again."""
         planned = plan(self._planner, self._exactly_once)
         self._work(planned, tasks)
         self._next_attempt += tasks
@@ -252,7 +252,7 @@ class _Sink:
         return sorted(found, key=lambda message: message.task.partition)
 
     def kept_bytes(self) -> int:
-        """Return the size of the last record of each key of the sink, without tombstones."""
+        """Return the size of the last record of each of the sink's keys, without tombstones."""
         kept = dict(self._records(0, lambda _: True))
         return _size_of((key, value) for key, value in kept.items() if value is not None)
 
@@ -356,7 +356,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m integration.benchmarks.sink_costs", description=__doc__
     )
     parser.add_argument("--cluster", choices=BACKENDS, default="kafka")
-    parser.add_argument("--tasks", type=int, action="append", metavar="N", help="tasks")
+    parser.add_argument("--tasks", type=int, action="append", metavar="N", help="tasks per batch")
     parser.add_argument("--rounds", type=int, metavar="N", help="measured micro-batches")
     return parser
 

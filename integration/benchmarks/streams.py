@@ -22,7 +22,7 @@ from integration.benchmarks.resources import WORK_TIMEOUT_S, Resources
 from integration.benchmarks.synthetic import TRIVIAL
 from integration.benchmarks.topics import BATCH_RECORDS, Contents
 
-BATCH_SECONDS: Final = "seconds a micro-batch"
+BATCH_SECONDS: Final = "seconds per micro-batch"
 """The median of `durationMs.triggerExecution` of a query's micro-batches, in seconds."""
 
 BATCH_ROWS: Final = 10
@@ -51,7 +51,7 @@ class Backlog:
             query = writer.start()
             try:
                 if not query.awaitTermination(int(WORK_TIMEOUT_S)):
-                    raise TimeoutError(f"the stream did not end within {WORK_TIMEOUT_S:g} s")
+                    raise TimeoutError(f"the query did not end within {WORK_TIMEOUT_S:g} s")
                 found = sum(progress.numInputRows for progress in query.recentProgress)
             finally:
                 query.stop()
@@ -97,7 +97,7 @@ class MicroBatches:
     def _reader(self, resources: Resources, connector: Connector, batches: int) -> DataStreamReader:
         # The topic has more rows than needed, because the query must have work until it is stopped.
         contents = Contents(value_bytes=100, partitions=self.tasks)
-        # All partitions have equal size, because Spark divides a limit among partitions in
+        # All partitions have the same size, because Spark divides a limit among partitions in
         # proportion to the remaining rows and rounds down.
         blocks = 1 + 2 * batches * self.rows // (self.tasks * BATCH_RECORDS)
         topic = resources.topic(contents, blocks * self.tasks * BATCH_RECORDS)
@@ -117,7 +117,7 @@ class MicroBatches:
 
 
 def _median_seconds(query: StreamingQuery, batches: int, rows: int) -> float:
-    """Wait for `batches` micro-batches and return their median duration without the warm-up."""
+    """Wait for `batches` micro-batches and return their median duration, excluding the warm-up."""
     deadline_s = time.monotonic() + WORK_TIMEOUT_S
     while True:
         failure = query.exception()

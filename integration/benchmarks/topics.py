@@ -110,7 +110,7 @@ def record_counts(chunks: Iterable[bytes]) -> int:
 
 
 def _batches(data: bytes | memoryview) -> Iterator[tuple[int, int]]:
-    """Yield the start and end position of each complete record batch."""
+    """Yield the start and end positions of each complete record batch."""
     position = 0
     while position + _BATCH_OVERHEAD_BYTES <= len(data):
         length = data[position + _LENGTH_AT : position + _BATCH_OVERHEAD_BYTES]

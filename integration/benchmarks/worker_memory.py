@@ -109,7 +109,7 @@ def sampled() -> Iterator[dict[int, list[int]]]:
 
 
 def memory_of(traces: Mapping[int, Trace]) -> Sample:
-    """Return the growth of the worker whose memory grew most.
+    """Return the growth of the worker whose memory grew the most.
 
     Raises `ValueError` if no worker has enough samples.
     """

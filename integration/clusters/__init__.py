@@ -50,8 +50,8 @@ def open_cluster(
 
     The caller closes the cluster or uses it as a context manager.
 
-    `configs` are broker configs, and `racks` the racks of brokers by broker id. `features` are
-    finalized feature versions that differ from the backend's defaults, such as
+    `configs` are broker configs, and `racks` maps broker ids to racks. `features` are finalized
+    feature versions that differ from the backend's defaults, such as
     `{"transaction.version": 1}`. `links` chooses the advertised addresses of nodes, for example
     addresses of proxies. With `is_measured`, for benchmarks, Kafka's JVMs run with default options.
     Otherwise they are optimized for a fast start. `security` adds secured listeners.
@@ -67,7 +67,7 @@ def open_cluster(
         "features": features,
     }
     # Backends are imported on demand, so that a backend that is not installed does not break
-    # others.
+    # the others.
     if backend == "reference":
         from integration.clusters.reference import ReferenceCluster  # noqa: PLC0415
 

@@ -64,7 +64,7 @@ class DirectLinks:
 
 
 def secured_listeners(security: Security | None, directory: Path) -> SecuredListeners | None:
-    """Return the secured listeners of a cluster in `directory`, or None without `security`."""
+    """Return the secured listeners of a cluster in `directory`, or None if `security` is None."""
     if security is None:
         return None
     # `cryptography` is not installed with the package.
@@ -122,7 +122,10 @@ class Cluster(Protocol):
         """
 
     def stop_broker(self, broker_id: int) -> None:
-        """Shut down a broker cleanly (SIGTERM): it moves its leaderships and flushes its logs."""
+        """Shut down a broker cleanly (SIGTERM).
+
+        The broker transfers the leadership of its partitions and flushes its logs.
+        """
 
     def kill_broker(self, broker_id: int) -> None:
         """Kill a broker (SIGKILL)."""

@@ -1,10 +1,10 @@
 """The `testcontainers` backend, which runs Apache Kafka's Docker image.
 
-Provides the same cluster as the `kafka` backend on machines that have Docker but no Java. Brokers
-and controller communicate over a Docker network, and clients connect to ports on the loopback
-interface. Invariant: `close` removes the containers and the network. If this process is killed,
-testcontainers' reaper removes them. Only `DockerContainers` depends on Docker's API, so tests can
-replace it.
+Provides the same cluster as the `kafka` backend on machines that have Docker but no Java. The
+brokers and the controller communicate over a Docker network, and clients connect to ports on the
+loopback interface. Invariant: `close` removes the containers and the network. If this process is
+killed, testcontainers' reaper removes them. Only `DockerContainers` depends on Docker's API, so
+tests can replace that class.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Container(Protocol):
 
 
 class Containers(Protocol):
-    """Factory of containers on one network."""
+    """A factory for containers on one network."""
 
     def create(self, spec: ContainerSpec) -> Container: ...
 
@@ -338,7 +338,7 @@ class DockerContainers:
             .with_network_aliases(spec.hostname)
         )
         for port, host_port in spec.ports.items():
-            # docker-py binds to the loopback interface only if it gets a pair of host and port.
+            # docker-py binds to the loopback interface only if it gets a (host, port) pair.
             bound: Any = container.ports
             bound[port] = ("127.0.0.1", host_port)
         return _DockerContainer(container)

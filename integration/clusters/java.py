@@ -17,7 +17,7 @@ JAVA_VERSION_MIN = 17
 def java_command() -> str:
     """Return the path of a suitable `java`.
 
-    Raises `ClusterUnavailableError` with instructions to install Java if there is none.
+    Raises `ClusterUnavailableError` with instructions for installing Java if there is none.
     """
     home = os.environ.get("JAVA_HOME")
     if home and (Path(home) / "bin" / "java").exists():
@@ -26,7 +26,7 @@ def java_command() -> str:
         java = shutil.which("java")
     if java is None:
         raise ClusterUnavailableError(
-            f"Apache Kafka requires Java, which was not found. Install a JDK or JRE of version "
+            f"Apache Kafka requires Java, which was not found. Install a JDK or JRE, version "
             f"{JAVA_VERSION_MIN} or newer."
         )
     version = java_version(java)

@@ -2,9 +2,9 @@
 
 The behavior of this cluster is the reference for the other backends. The controller is a separate
 node (isolated mode), so that any node can be killed. Invariant: the cluster listens only on the
-loopback interface, keeps all files in one temporary directory, and ends only its own processes, by
-process id. Configs are Kafka's defaults, except those that a small cluster or a small machine
-requires. The JVMs are optimized for a fast start unless they are measured.
+loopback interface, keeps all files in one temporary directory, and stops only its own processes, by
+process id. Configs have Kafka's defaults, except where a small cluster or a small machine requires
+other values. The JVMs are optimized for a fast start, except in benchmarks.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def settings(brokers: int) -> dict[str, str]:
 class KafkaCluster(NodeCluster):
     """A cluster of Apache Kafka processes. The constructor starts it.
 
-    `jvm_options` returns the JVM options for a role, by default options for a fast start.
+    `jvm_options` returns the JVM options for a role, by default those for a fast start.
     `security` adds secured listeners. Raises `ClusterUnavailableError` if Java or the artifacts are
     missing. Raises `ClusterStartError` with the end of the logs if a node does not start.
     """
@@ -163,7 +163,7 @@ class KafkaCluster(NodeCluster):
         if broker_id in self._racks:
             properties["broker.rack"] = self._racks[broker_id]
         name = f"broker-{broker_id}"
-        # Write the file that formatting would create. Formatting takes seconds, as it starts a JVM.
+        # Write the file that formatting would create. Formatting starts a JVM, which takes seconds.
         (self._directory / name).mkdir(exist_ok=True)
         (self._directory / name / "meta.properties").write_text(
             f"version=1\ncluster.id={self._cluster_id}\nnode.id={broker_id}\n"
@@ -232,9 +232,9 @@ class KafkaCluster(NodeCluster):
 
 
 def class_archives(version: str = KAFKA_VERSION) -> Path:
-    """Return the directory of class archives for this Java and Kafka, and create it if missing."""
+    """Return the directory of class archives for this Java and Kafka. Create it if necessary."""
     name = apache_kafka(version).name
-    # The archives are next to the JARs, because Java rejects archives of other JARs.
+    # The archives are next to the JARs, because Java rejects archives created from other JARs.
     directory = CACHE / name / f"classes-java-{java_version(java_command())}"
     with locked(CACHE / f"{name}.lock"):
         if not directory.exists():

@@ -3,9 +3,9 @@
 The options depend on the role of the node, `controller` or `broker`. Invariant: a JVM that cannot
 use the class archive starts without it.
 
-A broker that runs for one test spends most of its time loading and compiling Kafka's classes.
-Therefore it compiles less and loads the classes from an archive (application class-data sharing,
-JEP 310 and JEP 350). Benchmarks use the JVM's defaults.
+A broker that runs for one test spends most of its time loading and compiling Kafka's classes. With
+the options for a fast start, it compiles less and loads the classes from an archive (application
+class-data sharing, JEP 310 and JEP 350). Benchmarks use the JVM's defaults.
 """
 
 from __future__ import annotations

@@ -24,7 +24,10 @@ from integration.clusters.base import ClusterUnavailableError
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache"
 KAFKA_VERSION = os.environ.get("KAFKA_VERSION", "4.3.0")
-"""The version of Apache Kafka that tests and benchmarks run. The variable selects another one."""
+"""The version of Apache Kafka that tests and benchmarks run.
+
+The environment variable of the same name selects a different version.
+"""
 RESOLVE_TIMEOUT_S = 600
 
 
@@ -56,8 +59,8 @@ def apache_kafka(version: str = KAFKA_VERSION) -> Artifacts:
 
 KAFKA_STREAMS = Artifacts(
     name=f"kafka-streams-{KAFKA_VERSION}",
-    # Most dependencies are those of `apache_kafka`. RocksDB (70 MB) is not needed for jobs whose
-    # state is in memory.
+    # Most dependencies are already in `apache_kafka`. RocksDB (70 MB) is not needed for jobs that
+    # keep their state in memory.
     coordinates=(f"org.apache.kafka:kafka-streams:{KAFKA_VERSION}",),
     transitive=False,
 )

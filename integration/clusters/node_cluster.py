@@ -51,11 +51,11 @@ class Node(Protocol):
 
     @property
     def is_started(self) -> bool:
-        """Whether the node was started and not stopped or killed. It may have exited by itself."""
+        """Whether the node was started and not stopped or killed. It may have exited on its own."""
 
     @property
     def is_active(self) -> bool:
-        """Whether the node was started and is not paused. It may have exited by itself."""
+        """Whether the node has been started and is not paused. It may have exited on its own."""
 
     def failure(self) -> str | None:
         """Return why the node cannot become ready, or None."""
@@ -70,10 +70,10 @@ class Node(Protocol):
         """
 
     def stop(self) -> None:
-        """Stop the node cleanly, or by force after a timeout."""
+        """Stop the node cleanly, or forcibly after a timeout."""
 
     def kill(self) -> None:
-        """Kill the node and wait until it has ended."""
+        """Kill the node and wait until it has stopped."""
 
     def pause(self) -> None:
         """Pause the node."""

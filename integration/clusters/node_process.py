@@ -44,12 +44,12 @@ class NodeProcess:
 
     @property
     def is_started(self) -> bool:
-        """Whether the node was started and not stopped or killed. It may have exited by itself."""
+        """Whether the node was started and not stopped or killed. It may have exited on its own."""
         return self._process is not None
 
     @property
     def is_active(self) -> bool:
-        """Whether the node was started and is not paused. It may have exited by itself."""
+        """Whether the node has been started and is not paused. It may have exited on its own."""
         return self._process is not None and not self._is_paused
 
     def failure(self) -> str | None:
@@ -101,7 +101,7 @@ class NodeProcess:
         """Send SIGSTOP and wait until all threads are stopped."""
         process = self._started()
         process.send_signal(signal.SIGSTOP)
-        # The signal takes effect some milliseconds after it is sent.
+        # The signal takes effect a few milliseconds after it is sent.
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         self._is_paused = True
 

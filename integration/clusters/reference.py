@@ -33,7 +33,7 @@ def settings(brokers: int) -> dict[str, str]:
 
 
 class ReferenceCluster:
-    """A cluster of `broker_ref` nodes that run in this process, on an event loop of their own."""
+    """A cluster of `broker_ref` nodes that run in this process, on their own event loop."""
 
     def __init__(
         self,
@@ -129,13 +129,16 @@ class ReferenceCluster:
         )
 
     def stop_broker(self, broker_id: int) -> None:
-        """Shut down a broker cleanly: it moves its leaderships and flushes its logs."""
+        """Shut down a broker cleanly.
+
+        The broker transfers the leadership of its partitions and flushes its logs.
+        """
         self._check_id(broker_id)
         self._cluster.stop_broker(broker_id)
         self._paused.discard(broker_id)
 
     def kill_broker(self, broker_id: int) -> None:
-        """End a broker abruptly, without a flush or a controlled shutdown."""
+        """Stop a broker abruptly, without a flush or a controlled shutdown."""
         self._check_id(broker_id)
         self._cluster.kill_broker(broker_id)
         self._paused.discard(broker_id)
@@ -146,7 +149,7 @@ class ReferenceCluster:
         self._cluster.start_broker(broker_id)
 
     def pause_broker(self, broker_id: int) -> None:
-        """Pause a broker. It processes nothing, and its connections stay open."""
+        """Pause a broker. Its connections stay open, but it processes nothing."""
         self._check_id(broker_id)
         self._cluster.pause_broker(broker_id)
         self._paused.add(broker_id)
@@ -164,7 +167,7 @@ class ReferenceCluster:
         self._cluster.stop_controller()
 
     def kill_controller(self) -> None:
-        """End the controller abruptly, without a flush."""
+        """Stop the controller abruptly, without a flush."""
         self._cluster.kill_controller()
 
     def start_controller(self) -> None:

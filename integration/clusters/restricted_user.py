@@ -1,7 +1,7 @@
 """A user that has only the ACLs that the guide lists for an exactly-once query.
 
-The harnesses of the sink use it with `--secured`: the query connects over SASL_SSL as this user.
-Brokers and the harness itself connect without security, as super users.
+With `--secured`, the harnesses of the sink run the query as this user, over SASL_SSL. Brokers and
+the harness itself connect without security, as super users.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Prefixes:
 
 
 def allow(cluster: Cluster, prefixes: Prefixes, *, user: str = USER) -> None:
-    """Create the ACLs of docs/exactly-once.md, and those for reading the sources."""
+    """Create the ACLs listed in docs/exactly-once.md, and those for reading the sources."""
     with RawConnection(cluster.bootstrap_servers.partition(",")[0]) as connection:
         response = connection.call("create_acls", 3, creations=[*_acls(prefixes, user)])
     codes = {result.error_code for result in response.results}

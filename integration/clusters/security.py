@@ -1,6 +1,6 @@
 """Secured listeners of a test cluster, and a development CA with certificates.
 
-A cluster keeps its listener without security for traffic between nodes. Each `SecuredListener`
+A cluster keeps its plaintext listener for traffic between nodes. Each `SecuredListener`
 adds a port to every broker. The CA and all keys exist only in the directory of the cluster.
 """
 
@@ -29,7 +29,7 @@ _MODULES = "org.apache.kafka.common.security"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecuredListener:
-    """A secured listener, which every broker has.
+    """A secured listener that is added to every broker.
 
     `names` are the names in the certificate, and `session_ms` is `connections.max.reauth.ms`.
     """
@@ -45,7 +45,7 @@ class SecuredListener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """The secured listeners of a cluster, and the passwords of users by name."""
+    """The secured listeners of a cluster, and the users' passwords by user name."""
 
     listeners: tuple[SecuredListener, ...]
     users: Mapping[str, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Security:
     def broker_configs(
         self, addresses: Mapping[str, str], certificates: Certificates
     ) -> Mapping[str, str]:
-        """Return the configs of one broker. `addresses` maps listeners to addresses."""
+        """Return the configs of one broker. `addresses` maps listener names to addresses."""
         protocols = {one.name: one.protocol for one in self.listeners}
         configs = {
             "listeners": ",".join(f"{name}://{address}" for name, address in addresses.items()),
@@ -112,7 +112,7 @@ class SecuredListeners:
     ) -> Mapping[str, str]:
         """Return the configs of one broker with new ports.
 
-        `plaintext` is the address of the listener without security.
+        `plaintext` is the address of the plaintext listener.
         """
         self.set_ports(broker_id, free_ports(len(self.names)))
         secured = self._addresses[broker_id]

@@ -48,7 +48,7 @@ def await_brokers(
 
 
 def _brokers_known(address: str) -> set[int]:
-    """Return the unfenced brokers that a broker reports, or an empty set without a response."""
+    """Return the unfenced brokers that a broker reports, or an empty set if it does not respond."""
     try:
         with RawConnection(address, timeout_s=5) as connection:
             versions = connection.call("api_versions", 0)
@@ -141,8 +141,8 @@ def _await_served(connection: RawConnection, name: str, partitions: int) -> None
 def _is_served(connection: RawConnection, name: str, partitions: int) -> bool:
     """Return whether all brokers return the same leaders, and each leader serves its partitions.
 
-    A broker returns a topic in metadata shortly before it serves the partitions, and brokers apply
-    metadata at different times. A consumer that fetches too early gets an error.
+    A broker returns a topic in its metadata shortly before it serves the partitions, and brokers
+    apply metadata at different times. A consumer that fetches too early gets an error.
     """
     leaders = _leaders(connection, name)
     if len(leaders) != partitions or any(leader < 0 for leader in leaders):
@@ -180,7 +180,7 @@ def _serves_partitions(address: str, name: str, leaders: list[int], partitions: 
                 "list_offsets", 4, replica_id=-1, topics=[{"name": name, "partitions": queries}]
             )
     except (OSError, ConnectionClosedByBrokerError):
-        # The leader has ended, and no other leader is elected yet.
+        # The leader has stopped, and no new leader has been elected yet.
         return False
     (topic,) = offsets.topics
     return all(partition.error_code == ErrorCode.none for partition in topic.partitions)

@@ -1,9 +1,9 @@
 """The watchdog that kills a child process when this process has ended.
 
 A test run that is killed cannot stop its brokers, and a JVM keeps running after its parent has
-ended. Therefore a shell waits until a pipe is closed, which the operating system does when this
-process ends, and then kills the child by process id. Invariant: the watchdog acts only if this
-process ends without calling `close`. The caller calls `close` when it ends the child, so the
+ended. Therefore a shell waits until a pipe is closed and then kills the child by process id. The
+operating system closes the pipe when this process ends. Invariant: the watchdog acts only if this
+process ends without calling `close`. The caller calls `close` when it stops the child, so the
 watchdog never kills another process that reuses the process id.
 """
 

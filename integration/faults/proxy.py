@@ -121,7 +121,7 @@ class TcpProxy:
         self._bytes_per_second = bytes_per_second
 
     def cut(self, *, directions: frozenset[Direction] = BOTH) -> None:
-        """Stop forwarding bytes and connection closes, as if packets were lost.
+        """Stop forwarding bytes and connection closures, as if packets were lost.
 
         New connections are accepted. If the direction to the broker is cut, they do not reach the
         broker. The bytes that were held back are forwarded after `uncut` or `heal`.
@@ -137,7 +137,7 @@ class TcpProxy:
         self._call(self._abort_connections())
 
     def refuse_connections(self) -> None:
-        """Close all connections and refuse new ones, as if nothing listened on the port."""
+        """Close all connections and refuse new ones, as if nothing were listening on the port."""
         self._call(self._refuse())
 
     def drop_requests(self, match: Match, *, times: int | None = 1) -> Rule:
@@ -149,9 +149,9 @@ class TcpProxy:
         return self._add(Rule(match, RuleAction.DROP_RESPONSE, times=times))
 
     def hold_requests(self, match: Match, *, times: int | None = None) -> Rule:
-        """Hold matching requests and all later requests of their connections.
+        """Hold matching requests and all later requests on their connections.
 
-        They are forwarded after the rule's `end` or after `heal`.
+        They are forwarded after a call to the rule's `end` method or to `heal`.
         """
         return self._add(Rule(match, RuleAction.HOLD, times=times))
 
@@ -170,7 +170,7 @@ class TcpProxy:
     def close(self) -> None:
         """Close all connections and stop the proxy.
 
-        Raises the first unexpected error of a connection, such as one that a rule's matcher raised.
+        Raises the first unexpected error of a connection, such as an error from a rule's matcher.
         """
         if not self._is_closed:
             self._is_closed = True
@@ -346,7 +346,7 @@ async def _read_frame(reader: asyncio.StreamReader) -> _Frame | None:
     """Read and return the prefix of a frame, or None at the end of the stream."""
     try:
         prefix = await reader.readexactly(4)
-        # As the length of a Kafka frame, these bytes would mean more than 300 MiB.
+        # Interpreted as the length of a Kafka frame, these bytes would mean more than 300 MiB.
         if prefix[0] in _TLS_CONTENT_TYPES and prefix[1] == _TLS_MAJOR_VERSION:
             prefix += await reader.readexactly(1)
             return _Frame(prefix, int.from_bytes(prefix[3:]), is_tls=True)

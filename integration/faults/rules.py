@@ -15,7 +15,10 @@ from enum import Enum
 from integration.raw import api_key
 
 FIXED_HEADER_BYTES = 10
-"""The size of API key, version, correlation id and client id length, the same in all versions."""
+"""The total size of the API key, the version, the correlation id and the client id length.
+
+The size is the same in all versions.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +61,7 @@ class RuleAction(Enum):
 
 
 class Rule:
-    """A rule that applies an action to the next `times` matching requests, after `delay_s`.
+    """A rule that applies an action to the next `times` matching requests, after `delay_s` seconds.
 
     If `times` is None, the action is applied to all matching requests.
     """

@@ -1,1 +1,1 @@
-"""A complete broker_ref cluster in one process, in virtual time, with faults chosen by a seed."""
+"""A broker_ref cluster in one process and in virtual time, with faults determined by a seed."""

@@ -21,7 +21,7 @@ class Administrator:
         self._client = client
 
     def make_topic(self, name: str, configs: Mapping[str, str] | None = None) -> None:
-        """Create a topic. `made` contains its name once it exists."""
+        """Create a topic. `made` contains its name once the topic exists."""
         self._client.spawn(self._make(name, configs or {}), after_ms=300)
 
     def _make(self, name: str, configs: Mapping[str, str]) -> Script:

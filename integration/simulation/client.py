@@ -1,9 +1,9 @@
-"""A client of a simulated cluster, which runs scripts.
+"""A simulated client, which runs scripts.
 
 A script is a generator. It yields a `Call` and receives the response (or None), or it yields a
 `Pause`. A client runs several scripts concurrently. It keeps one connection per broker and closes
-it when a response is late. For each partition it keeps the leader with the highest leader epoch
-(KIP-320). Invariant: a stopped client does nothing.
+the connection when a response is late. For each partition, it keeps the leader with the highest
+leader epoch (KIP-320). Invariant: a stopped client does nothing.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Client:
         self._event_queue.after(after_ms, lambda: self._go_on(script, None))
 
     def later(self, delay_ms: int, act: Callable[[], None]) -> None:
-        """Run an action after a delay, unless the client is stopped."""
+        """Run an action after a delay, unless the client has been stopped."""
         self._event_queue.after(delay_ms, lambda: None if self.is_stopped else act())
 
     def stop(self) -> None:
@@ -153,7 +153,7 @@ class Client:
     def await_leader(self, partition: TopicPartition, *, refresh: bool = False) -> Step:
         """Return a partition's leader. Retry until a leader is known.
 
-        With `refresh` the client requests metadata even if a leader is known.
+        With `refresh`, the client requests metadata even if a leader is known.
         """
         if refresh:
             yield Pause(ms=self.random.randint(1, RETRY_MS))

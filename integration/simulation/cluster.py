@@ -1,7 +1,7 @@
-"""The nodes of a simulated cluster: a controller and brokers, each with a disk of its own.
+"""The nodes of a simulated cluster: a controller and brokers, each with its own disk.
 
 The cluster runs nodes as the asyncio layer of broker_ref does, but in virtual time: it passes
-events to nodes, carries out effects, wakes nodes at their deadlines and ends nodes that fail. It
+events to nodes, carries out effects, wakes nodes at their deadlines and stops nodes that fail. It
 also starts, kills, stops and pauses nodes and cuts their power. Invariant: all events of a node
 come from the event queue, so a run depends only on the seed.
 """
@@ -63,7 +63,7 @@ def host_of(broker_id: int) -> str:
 
 
 def seeded_bytes(seed: str | int = 1) -> Callable[[int], bytes]:
-    """Return a source of random bytes that returns the same bytes in every run."""
+    """Return a function that returns the same random bytes in every run."""
     state = hashlib.sha256(str(seed).encode()).digest()
 
     def draw(count: int) -> bytes:
@@ -85,8 +85,8 @@ class UnexplainedFailureError(Exception):
 class Process:
     """One run of a node from start to end, with its channels and its next wake-up time.
 
-    `incarnation` distinguishes it from earlier and later runs of the same node. While the node is
-    paused, `kept` contains the events that it has not processed.
+    `incarnation` distinguishes this run from earlier and later runs of the same node. While the
+    node is paused, `kept` contains the events that it has not yet processed.
     """
 
     node: Node
@@ -117,7 +117,7 @@ class _NodeCaller:
 class SimulatedCluster:
     """The nodes of a cluster, by host name.
 
-    `on_step` is called after every step of a node, and `note` with each line of the trace.
+    `on_step` is called after every step of a node. `note` is called with each line of the trace.
     `failures` contains the errors of failed nodes, by host name. `faults` and `log_dir` are passed
     to the nodes.
     """
@@ -262,7 +262,7 @@ class SimulatedCluster:
             self._event_queue.after(100, lambda: self._await_stop(host, process, then))
 
     def pause(self, host: str) -> None:
-        """Pause a node. It processes no events, and its connections stay open."""
+        """Pause a node. Its connections stay open, but it processes no events."""
         process = self._processes.get(host)
         if process is not None and process.kept is None:
             process.kept = []

@@ -46,7 +46,7 @@ class Coordinator:
         timeout_ms: int = 2_000,
         attempts_max: int = 1_000_000,
     ) -> Step:
-        """Send a request, retry it, and return the response and its error code.
+        """Send a request, retry it if necessary, and return the response and its error code.
 
         If the retries are exhausted, return None and the last error code.
         """

@@ -81,8 +81,8 @@ class SimulatedFile:
 class SimulatedDisk:
     """The files of a machine, by path.
 
-    With `is_full`, every write fails. With `lacks_descriptors`, operations that open a file to
-    change it fail at random, without side effects.
+    With `is_full`, every write fails. With `lacks_descriptors`, operations that open a file for
+    writing fail at random, without side effects.
     """
 
     def __init__(self) -> None:

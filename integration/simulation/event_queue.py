@@ -1,8 +1,8 @@
 """The event queue of a simulation, in virtual time.
 
-Nodes, network and clients share one queue. Invariant: events run in order of time, events with the
-same time run in order of insertion, and time never goes backwards. Therefore a run depends only on
-the inserted events.
+The nodes, the network and the clients share one queue. Invariant: events run in chronological
+order, events with the same time run in order of insertion, and time never goes backwards. Therefore
+a run depends only on the inserted events.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Inject a plan's faults into a simulated cluster, and repair them.
 
-This module implements each kind of fault. It excludes one situation, because Kafka cannot survive
-it either: a disk loses committed records that no other in-sync replica has on its disk. Therefore,
+This module implements each kind of fault. It excludes one situation that Kafka cannot survive
+either: a disk loses committed records that no other in-sync replica has on its disk. Therefore,
 unless every append is flushed, a machine loses power only while all other brokers are running and
-in sync. After that no other fault is injected until the controller has detected the power loss.
-Invariant: after `repair` no fault is active.
+in sync. After that, no other fault is injected until the controller has detected the power loss.
+Invariant: after `repair`, no fault is active.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from integration.simulation.event_queue import START_MS, EventQueue
 from integration.simulation.plan import BROKERS, FAULTS_END_MS, LEADER, Fault, FaultKind, Settings
 
 STRANDED_MAX_MS = 1_000
-"""The maximum duration of a stall, too short for a leader to remove a follower from the ISR."""
+"""The maximum duration of a stall. A leader waits longer before it shrinks the ISR."""
 
 
 class Faults:

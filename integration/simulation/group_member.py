@@ -1,8 +1,8 @@
 """Clients that are members of a consumer group.
 
 Members join, get partitions, commit offsets, send heartbeats, and leave or are killed. Checked
-invariants: in each generation a partition is assigned to one member, a commit succeeds only in the
-last generation, and a committed offset is never lost and never decreases. Modeled on Kafka's
+invariants: in each generation, a partition is assigned to one member, a commit succeeds only in the
+latest generation, and a committed offset is never lost and never decreases. Modeled on Kafka's
 `ConsumerCoordinator`.
 """
 
@@ -73,7 +73,7 @@ class GroupHistory:
             owned.generation, owned.member_id = generation, member_id
 
     def generation_of(self, partition: TopicPartition) -> int:
-        """Return the last generation in which a member owned the partition."""
+        """Return the latest generation in which a member owned the partition."""
         return self._owned[partition].generation
 
     def least_offset(self, partition: TopicPartition) -> int:
@@ -89,7 +89,7 @@ class GroupHistory:
     ) -> None:
         """Record an acknowledged commit and check its generation.
 
-        `newest` is the last generation at the time when the commit was sent.
+        `newest` was the latest generation when the commit was sent.
         """
         if generation < newest:
             raise InvariantViolationError(
@@ -102,7 +102,7 @@ class GroupHistory:
     def fetched(self, partition: TopicPartition, offset: int, *, least: int, who: str) -> None:
         """Check a fetched offset.
 
-        `least` is the highest acknowledged offset at the time when OffsetFetch was sent.
+        `least` was the highest acknowledged offset when OffsetFetch was sent.
         """
         if offset < least or (offset >= 0 and offset not in self._owned[partition].tried):
             raise InvariantViolationError(
@@ -207,7 +207,7 @@ class GroupMember:
         return mine
 
     def _assignments(self, joined: Any) -> list[dict[str, object]]:
-        """Return the assignment if this member is the leader, otherwise an empty list.
+        """Return the assignment if this member is the group leader, otherwise an empty list.
 
         Each member's assignment contains the indexes of its partitions, one byte each.
         """

@@ -84,8 +84,8 @@ class Transactions:
         """Record the coordinator's response to EndTxn, and check it against the markers."""
         if transaction.outcome not in (None, outcome):
             raise InvariantViolationError(
-                f"{transaction.name}: the coordinator returned {outcome.name}, but the markers of "
-                "the transaction differ"
+                f"{transaction.name}: the coordinator returned {outcome.name}, but the "
+                "transaction has different markers"
             )
         transaction.response = outcome
 
@@ -215,7 +215,7 @@ class CommittedLog:
             )
 
     def acknowledged(self, value: bytes, offset: int, who: str) -> None:
-        """Check that a record that was acknowledged with acks=all is committed at its offset."""
+        """Check that a record acknowledged with acks=all is committed at its offset."""
         if offset >= self.end_offset:
             raise InvariantViolationError(
                 f"{self.partition}: {value!r} was acknowledged to {who} at offset {offset}, but "
@@ -224,7 +224,7 @@ class CommittedLog:
         self.read(value, offset, who)
 
     def read(self, value: bytes, offset: int, who: str) -> None:
-        """Check that a record that a client read equals the committed record."""
+        """Check that a record received by a client equals the committed record."""
         if self.values.get(offset) != value:
             raise InvariantViolationError(
                 f"{self.partition}: {who} received {value!r} at offset {offset} instead of the "
@@ -263,7 +263,7 @@ def batches_between(
 
 @dataclass(slots=True)
 class _ObservedPartition:
-    """The last observed state of a replica. Below `verified` it equals the committed records."""
+    """The last observed state of a replica. Below `verified`, it equals the committed records."""
 
     partition: Partition
     verified: int = 0

@@ -3,7 +3,7 @@
 The network transports frames in virtual time as TCP does: in order on one connection, and in any
 order across connections. Every frame has a random delay, and a small share of frames has a long
 delay. A connection can break and lose the frames in transit in both directions. A link between two
-hosts can be cut: either its frames wait until it is repaired, as TCP retransmits them, or its
+hosts can be cut: either its frames wait until it is repaired, because TCP retransmits them, or its
 connections break. If a client closes a connection, the requests that it has sent still arrive.
 Requests that the client retries on another connection can therefore arrive twice and out of order.
 
@@ -155,7 +155,7 @@ class Network:
         return connection.source if connection is not None else None
 
     def send_response(self, connection_id: int, frame: bytes | None) -> None:
-        """Send the response to the current request, or None if the request has no response."""
+        """Send the response to the current request. `frame` is None if there is no response."""
         connection = self._by_id.get(connection_id)
         if connection is None or not connection.is_open_at_target:
             return
@@ -208,7 +208,7 @@ class Network:
     def cut(self, one: str, other: str, *, until_ms: int, breaks: bool) -> None:
         """Cut the link between two hosts until the time `until_ms`.
 
-        If `breaks` is true, the connections of the link are reset. Otherwise their frames are
+        If `breaks` is true, the connections on the link are reset. Otherwise, their frames are
         delayed.
         """
         self._cuts[frozenset((one, other))] = _Cut(until_ms=until_ms, breaks=breaks)

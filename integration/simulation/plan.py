@@ -25,7 +25,7 @@ FAULTS_END_MS: Final = 8_500
 
 
 class FaultKind(Enum):
-    """The kinds of faults. Each fault is repaired after its duration."""
+    """The kinds of faults. Each fault is repaired when its duration has elapsed."""
 
     KILL = "a broker's process is killed and restarted"
     POWER_LOSS = "a broker's machine loses power, and its unflushed data is lost"
@@ -78,7 +78,7 @@ class Settings:
 
     @property
     def is_valid(self) -> bool:
-        """Whether no client count is negative."""
+        """Whether all client counts are at least zero."""
         counts = (self.acks_one_producers, self.idempotent_producers, self.group_members)
         return min(*counts, self.transactional_clients) >= 0
 
@@ -100,7 +100,7 @@ def plan_of(seed: int) -> Plan:
     faults: list[Fault] = []
     at_ms = FAULTS_BEGIN_MS
     for _ in range(random.randint(2, 9)):
-        # Faults that coincide find more bugs than separate faults.
+        # Faults that coincide reveal more bugs than separate faults.
         if not faults or random.random() < 0.5:
             at_ms = random.randint(FAULTS_BEGIN_MS, FAULTS_END_MS)
         else:

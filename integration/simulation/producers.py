@@ -2,7 +2,7 @@
 
 An idempotent producer uses acks=all, retries without limit and has up to five batches in flight per
 partition, as Kafka's producer does. The acks=1 producer has no producer id. Its records may be
-lost, so that the logs of replicas diverge.
+lost, in which case the replicas' logs diverge.
 
 Invariant of the idempotent producer: it sends and retries the batches of a partition in order. It
 never sends a batch five or more positions after an unacknowledged batch, because the broker keeps
@@ -81,7 +81,7 @@ def encode(
 ) -> bytes:
     """Return a batch of records with these values.
 
-    `producer` consists of producer id, producer epoch and base sequence.
+    `producer` consists of the producer id, the producer epoch and the base sequence.
     """
     producer_id, producer_epoch, base_sequence = producer
     return encode_batch(
@@ -100,7 +100,7 @@ class _Batch:
     values: tuple[bytes, ...]
     encoded: bytes
     openings: int
-    """The number of times that a replica was opened before the batch was created."""
+    """The number of times that a replica had been opened when the batch was created."""
     is_under_way: bool = False
     is_delayed: bool = False
 
@@ -142,7 +142,7 @@ class IdempotentProducer:
 
     @property
     def is_done(self) -> bool:
-        """Whether all records are acknowledged and the producer writes no more records."""
+        """Whether all records are acknowledged and the producer will write no more records."""
         return self._client.now_ms >= self._until_ms and not any(
             queue.batches for queue in self._queues
         )
@@ -269,8 +269,8 @@ class IdempotentProducer:
             return
         raise InvariantViolationError(
             f"{queue.partition}: sequence {batch.sequence} of {self._client.name} (producer id "
-            f"{self._producer_id}) is rejected with {code.name}, although all earlier batches are "
-            "acknowledged"
+            f"{self._producer_id}) was rejected with {code.name}, although all earlier batches "
+            "were acknowledged"
         )
 
 

@@ -173,7 +173,7 @@ class _Run:
             self._event_queue.run_until(self._event_queue.now_ms + CHECK_INTERVAL_MS)
         if TOPIC not in self._administrator.made:
             raise InvariantViolationError(
-                "the topics were not created although no fault was injected"
+                "the topics were not created, although no fault was injected"
             )
         self._faults.schedule(self.plan.faults)
         self._start_work()

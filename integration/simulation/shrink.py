@@ -1,7 +1,7 @@
 """Search for a shorter run that also fails.
 
 Removes faults, clients and network problems from a failing plan as long as it still fails, up to a
-maximum number of runs. Invariant: the returned run was executed and has failed.
+maximum number of runs. Invariant: the returned run was executed and failed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def shrink(failed: Outcome, run: Callable[[Plan], Outcome], *, runs_max: int = R
 def _simpler(plan: Plan) -> Iterator[Plan]:
     """Yield simpler plans.
 
-    They have half the faults, one fault fewer, one client fewer, or no network problems.
+    Each of them has half the faults, one fewer fault, one fewer client, or no network problems.
     """
     faults = plan.faults
     half = len(faults) // 2

@@ -1,10 +1,10 @@
 """Clients that produce records in transactions.
 
-A transactional producer writes to partitions, commits offsets of a group, and then commits, aborts
-or abandons the transaction. At random times its process is killed or replaced: a new process with
+A transactional producer writes to partitions, commits a group's offsets, and then commits, aborts
+or abandons the transaction. At random times, its process is killed or replaced: a new process with
 the same transactional id takes over, in some cases while the old process is still running. Both
-versions of the client protocol (KIP-890) are used. With `transaction.version` 1 the client sends
-AddPartitionsToTxn before it writes. With version 2 it does not, and each EndTxn returns a new
+versions of the client protocol (KIP-890) are used. With `transaction.version` 1, the client sends
+AddPartitionsToTxn before it writes. With version 2, it does not, and each EndTxn returns a new
 producer epoch. Checked invariants: only allowed error codes are returned, and group offsets are
 offsets of committed transactions. Modeled on Kafka's `TransactionManager`.
 """
@@ -39,7 +39,7 @@ FENCED: Final = frozenset(
         ErrorCode.out_of_order_sequence_number,
     }
 )
-"""Error codes that a producer gets after it was fenced or after its transaction timed out.
+"""Error codes that a producer gets after it has been fenced or its transaction has timed out.
 
 OUT_OF_ORDER_SEQUENCE_NUMBER is possible because the previous transaction may have been aborted.
 """
@@ -76,8 +76,8 @@ class TransactionHistory:
         if found is None or offset < seen or found.transaction.outcome is Marker.ABORT:
             raise InvariantViolationError(
                 f"group {self.transactional_id}: {who} fetched offset {offset} "
-                f"({found.transaction if found is not None else 'of no transaction'}), but at "
-                f"least offset {seen} is committed"
+                f"({found.transaction if found is not None else 'of no transaction'}), but the "
+                f"committed offset is at least {seen}"
             )
 
     @property

@@ -1,7 +1,7 @@
 """`python -m integration.sink_model`: check the protocol, or show how a mutation breaks it.
 
 --case NAME            check one case (default: all small cases; --all: also the large cases)
---mutation NAME        check the protocol with this error, in the case that detects it or in --case
+--mutation NAME        introduce this error; check --case or else the case that detects it
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The driver's actions in abort(), which Spark calls after a failure of tasks or of commit().
+"""The driver's actions in abort(), which Spark calls if a task or commit() fails.
 
 Models `abort.abort`: look, fence, read. The sweep that follows is in `sweep`. Invariant: abort()
-never aborts a transaction that may be decided.
+never aborts a transaction that may already be decided.
 """
 
 from __future__ import annotations
@@ -96,9 +96,10 @@ def fence(action: DriverAction) -> Transitions:
 
 
 def _check_not_rejected(action: DriverAction) -> None:
-    """Check that InitProducerId does not abort the batch's own decision with version 1.
+    """Check that, with version 1, InitProducerId does not abort the batch's own decision.
 
-    It would then be rejected, and abort() would leave the tasks' transactions open.
+    Otherwise InitProducerId would be rejected, and abort() would leave the tasks' transactions
+    open.
     """
     sink_id, owner = action.state.sink_id, action.driver.owner
     is_own = (sink_id.epoch, sink_id.status) == (owner, ONGOING)

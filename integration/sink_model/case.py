@@ -21,7 +21,7 @@ BY_DELAYED_INIT = "a delayed InitProducerId"
 BY_SWEEP = "a sweep"
 BY_ITSELF = "the attempt itself"
 BY_ROLL_FORWARD = "roll-forward"
-"""The possible causes of the end of a transaction."""
+"""The possible causes of a transaction's end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +31,12 @@ class Case:
     `queries` contains the query of each driver, in the order in which the drivers start. All
     queries share one sink id. `batches` is the number of batches per query, and `version` is
     `transaction.version`. With `ids_wrap`, all plans of all runs have the same generation, unless
-    an unfinished decision contains ids of this generation. Without it, each plan has its own
+    an unfinished decision contains ids of this generation. Otherwise, each plan has its own
     generation. With `reuses_unfinished_ids`, even ids of unfinished decisions are reused: the
     invariants hold nevertheless. With `same_ids`, all attempts of a task have the same id, as can
     happen after Spark has repeated a stage. With `halves`, a task writes its rows in two requests.
     With `slow_decisions`, other actions can happen between an EndTxn for the sink id and its
-    marker, and with `slow_markers` between an EndTxn for a task id and its markers. With
+    marker, and with `slow_markers`, between an EndTxn for a task id and its markers. With
     `late_inits`, a copy of an InitProducerId request can be delayed. `empty` contains one number
     per partition, in which each set bit represents a batch without rows. `mutation` names a
     deliberate error in the protocol.
@@ -96,7 +96,7 @@ class Case:
         """Return whether this cause may abort a decided transaction.
 
         The protocol then detects the loss of its rows. With transaction version 1, a sweep that has
-        stalled may fence an attempt of a much later batch that has the same id.
+        stalled may fence an attempt of a much later batch if the attempt has the same id.
         """
         if who == BY_LATE_TASK:
             return self.ids_wrap or self.same_ids

@@ -150,7 +150,7 @@ ALL: Final[Mapping[str, Case]] = {case.name: case for case in SMALL + FULL}
 
 
 class Found(NamedTuple):
-    """The case that detects a mutation, and the invariant that is violated in it."""
+    """The case that detects a mutation, and the invariant that is violated."""
 
     case: str
     violates: str
@@ -222,5 +222,5 @@ UNDETECTABLE: Final[Mapping[str, tuple[str, str]]] = {
         "test_names.py::test_generation_skips_unfinished_decisions",
     ),
 }
-"""For each mutation that no case can detect: the reason, and the test of the code that covers it.
+"""The mutations that no case can detect, with the reason and the test of the code that covers it.
 """

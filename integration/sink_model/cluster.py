@@ -1,8 +1,8 @@
 """The effects of requests on the cluster: transactional ids, rows, markers and the commit topic.
 
-Each function is one request that reaches its broker, or one action of the coordinator. Invariant:
-rows are committed when the coordinator writes PREPARE_COMMIT, and only in this module. The
-invariants about rows are checked here.
+Each function models one request that reaches its broker, or one action of the coordinator.
+Invariant: rows are committed when the coordinator writes PREPARE_COMMIT, and only in this module.
+The invariants about rows are checked here.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ DONE: Final = 0
 LOST: Final = 1
 WAIT: Final = 2
 UNKNOWN: Final = 3
-"""The outcomes of a decided transaction."""
+"""The possible outcomes of a decided transaction."""
 
 _OUTCOMES: Final = {
     PREPARE_COMMIT: DONE,
@@ -56,7 +56,7 @@ _OUTCOMES: Final = {
     PREPARE_ABORT: LOST,
     COMPLETE_ABORT: LOST,
 }
-"""The outcomes by the state that the coordinator returns with the epoch after the end."""
+"""The outcomes by the state of the id, if it has the epoch that follows the transaction's end."""
 
 
 # Ids of task attempts
@@ -75,7 +75,7 @@ def init_task_id(
             return state, response, after.epoch
 
 
-def end_task_transaction(  # noqa: PLR0917 - they are the fields of the request
+def end_task_transaction(  # noqa: PLR0917 - the arguments are the fields of the request
     case: Case,
     state: State,
     index: int,
@@ -113,7 +113,7 @@ def write_markers(state: State, index: int, task_id: TaskId) -> State:
     return _with_id(state, index, part, task_id, coordinator.completed(find(part.ids, task_id)))
 
 
-def produce_rows(  # noqa: PLR0917 - they are the fields of the request
+def produce_rows(  # noqa: PLR0917 - the arguments are the fields of the request
     case: Case, state: State, index: int, task_id: TaskId, epoch: int, rows: int, *, goes_on: bool
 ) -> State | None:
     """Produce rows in a transaction; return None if the broker rejects them.
@@ -145,7 +145,7 @@ def _with_id(
     return state._replace(partitions=replaced(state.partitions, index, part))
 
 
-def _store(  # noqa: PLR0917 - they are the fields of the request
+def _store(  # noqa: PLR0917 - the arguments are the fields of the request
     case: Case, state: State, index: int, task_id: TaskId, after: TransactionalId, who: str
 ) -> State:
     """Store the result of a request, with its effects on rows and markers."""
@@ -265,7 +265,7 @@ def _with_sink_id(case: Case, state: State, after: TransactionalId) -> State:
 
 
 def _decided(state: State) -> State:
-    """Make the batch decided: the coordinator has written PREPARE_COMMIT for its decision."""
+    """Record that the batch is decided: PREPARE_COMMIT has been written for its decision."""
     decision = next(each for each in state.log if each.is_open and each.query != NONE)
     query, batch = decision.query, decision.batch
     for record in state.log:

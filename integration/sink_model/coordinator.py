@@ -4,7 +4,7 @@ It models the effect of each request on a transactional id, and the response. In
 functions change the state of an id. `REFUSED` represents all error codes after which the outcome is
 unknown.
 
-The conformance tests check the same behavior on Apache Kafka: the epochs after an end, a fence and
+The conformance tests check the same behavior on Apache Kafka: the epochs after EndTxn, a fence and
 a timeout in both transaction versions, the response to an InitProducerId with an epoch, and the
 response to a repeated EndTxn. Transaction version 2 uses EndTxn version 5, and transaction version
 1 uses EndTxn version 4.
@@ -83,12 +83,12 @@ def end(
 
 
 def completed(current: TransactionalId) -> TransactionalId:
-    """Complete a prepared transaction whose markers are all written."""
+    """Complete a prepared transaction whose markers have all been written."""
     status = COMPLETE_COMMIT if current.status == PREPARE_COMMIT else COMPLETE_ABORT
     return TransactionalId(current.epoch, status, current.last_epoch, 0)
 
 
 def expired(current: TransactionalId) -> TransactionalId:
-    """Expire an id. The next InitProducerId returns another producer id."""
+    """Expire an id. The next InitProducerId returns a different producer id."""
     highest = (current.epoch // PRODUCER_ID + 1) * PRODUCER_ID - 1
     return TransactionalId(highest, EXPIRED, NONE, 0)

@@ -1,6 +1,6 @@
 """The driver's actions in commit(): steps 8 to 10. Step 7 is in `job`, and step 11 is in `sweep`.
 
-Models `commit.commit`. Invariant: the actions use the epoch of the sink id from planning.
+Models `commit.commit`. Invariant: the actions use the epoch that planning obtained for the sink id.
 """
 
 from __future__ import annotations

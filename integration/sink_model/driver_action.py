@@ -1,7 +1,7 @@
 """The context of a driver's action, and the state changes that several actions share.
 
 The methods set the program counter and the remaining work. Invariant: a driver changes only its
-program counter and its remaining work directly. Everything else changes through requests of
+program counter and its remaining work directly. Everything else changes through requests in
 `cluster`.
 """
 
@@ -52,7 +52,7 @@ class DriverAction:
     ) -> State:
         """Return the state with a new program counter of this driver.
 
-        With `owner` NONE, the driver forgets its plan.
+        If `owner` is NONE, the driver forgets its plan.
         """
         old = self.driver
         driver = Driver(
@@ -67,7 +67,7 @@ class DriverAction:
         return state._replace(drivers=replaced(state.drivers, self.number, driver))
 
     def fail(self, state: State) -> State:
-        """Return the state after the driver's query failed. Attempts of its tasks can still act."""
+        """Return the state after the driver's query has failed. Its task attempts can still act."""
         state = state._replace(drivers=replaced(state.drivers, self.number, DEAD_DRIVER))
         return self.with_works(state, [NO_WORK] * len(state.partitions))
 

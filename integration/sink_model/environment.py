@@ -51,7 +51,7 @@ def steps(case: Case, state: State) -> Transitions:
 
 
 def started(case: Case, state: State) -> State:
-    """Start the next driver, at the batch after the last batch in Spark's commit log."""
+    """Start the next driver, with the batch that follows the last one in Spark's commit log."""
     number = len(state.drivers)
     driver = job.start(case, state.completed[case.queries[number]] + 1)
     return state._replace(

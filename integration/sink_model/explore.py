@@ -30,7 +30,7 @@ class Outcome:
     `is_complete` is false after a violation or if there were too many states.
 
     `trace` is the counterexample, with one line per action. It ends at the state whose next action
-    violates the invariant, or at the end of a fresh driver.
+    violates the invariant, or when a fresh driver ends.
     """
 
     case: Case

@@ -19,7 +19,7 @@ from integration.sink_model.state import NO_WORK, NONE, ONGOING, Faults, Partiti
 
 ERRORS_MAX: Final = 2
 """The number of drivers that may fail. The first can find lost rows, and the second can find that
-the rows that replaced them are lost, too."""
+the rows that replaced them are also lost."""
 
 STEPS_MAX: Final = 400
 

@@ -39,10 +39,10 @@ _OF_TASK_LOOK: Final = (START_WITHOUT_LOOKING, START_DESPITE_A_DECISION, LOOK_BE
 
 
 def prune(case: Case, state: State) -> State:
-    """Remove delayed requests and late attempts without effect, markers, and closed ids.
+    """Remove delayed requests and late attempts without effect, and unneeded markers and ids.
 
-    Markers and ids are removed if nothing refers to them: no decision, driver, attempt or delayed
-    request.
+    Markers and closed ids are removed if no decision, driver, attempt or delayed request refers to
+    them.
     """
     if state.late:
         late = tuple(each for each in state.late if _is_effective(state, each))

@@ -3,7 +3,7 @@
 Planning and commit use these functions. Invariant: an entry is done only if its rows are committed,
 and lost only if they never will be.
 
-Planning in the code describes the transactions first, and sends EndTxn only for open ones. The
+In the code, planning first describes the transactions, and sends EndTxn only for open ones. The
 outcome is the same, because EndTxn(commit) changes only an open transaction.
 """
 
@@ -62,7 +62,7 @@ def with_outcome(
 
 
 def request_of(entry: Entry) -> TaskRequest:
-    """Return the EndTxn(commit) of an entry as a delayed request."""
+    """Return the EndTxn(commit) request for an entry, as a delayed request."""
     return TaskRequest(END_COMMIT, entry.task_id, entry.epoch)
 
 

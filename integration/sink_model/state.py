@@ -20,7 +20,7 @@ PREPARE_ABORT: Final = 3
 COMPLETE_COMMIT: Final = 4
 COMPLETE_ABORT: Final = 5
 EXPIRED: Final = 6
-"""The states of a transactional id at its coordinator. `STATUS_NAMES` has Kafka's names."""
+"""The states of a transactional id at its coordinator. `STATUS_NAMES` contains Kafka's names."""
 
 STATUS_NAMES: Final = (
     "Empty",
@@ -34,7 +34,7 @@ STATUS_NAMES: Final = (
 PREPARED: Final = (PREPARE_COMMIT, PREPARE_ABORT)
 
 NONE: Final = -1
-"""The value for no epoch, no batch or no query."""
+"""The value if there is no epoch, batch or query."""
 
 
 class TransactionalId(NamedTuple):
@@ -133,7 +133,7 @@ class Work(NamedTuple):
     `role` is the role of the task. `to_do` contains entries to roll forward, `lost` contains
     aborted entries, and `listed` contains ids that a sweep will fence. `message` is the entry that
     the task returned, with number 0. `spare` contains ids that a sweep will not fence. Only a
-    mutation uses it.
+    mutation uses `spare`.
     """
 
     role: int
@@ -145,7 +145,7 @@ class Work(NamedTuple):
 
 
 NO_MESSAGE: Final = Entry(NONE, NONE, TaskId(NONE, NONE), NONE)
-"""The value for no message. It is an `Entry`, because partitions must be comparable."""
+"""The value if there is no message. It is an `Entry`, because partitions must be comparable."""
 
 NO_WORK: Final = Work(NO_ROLE, (), (), (), NO_MESSAGE)
 
@@ -195,9 +195,9 @@ class Record(NamedTuple):
 class Driver(NamedTuple):
     """A driver process, which is one run of its query. `pc` is the program counter (see `labels`).
 
-    `owner` is the epoch of the sink id from planning. `last` and `number` are the batch and the
-    number of the query's last decision at that time. `unfinished` contains the (query, number) of
-    each decision that the driver rolls forward. `generation` is part of the ids of the tasks.
+    `owner` is the epoch that planning obtained for the sink id. `last` and `number` are the batch
+    and the number of the query's last decision at that time. `unfinished` contains the query and
+    number of each decision that the driver rolls forward. `generation` is part of the task ids.
     """
 
     pc: int
@@ -222,10 +222,10 @@ class LateRequest(NamedTuple):
 
 
 class Faults(NamedTuple):
-    """The number of faults of each kind that can still happen.
+    """The number of faults of each kind that can still occur.
 
     `lost_responses` counts lost responses and delayed requests, `attempts` counts additional
-    attempts of tasks (retries or speculation), and `strangers` counts transactions of other sinks
+    task attempts (retries or speculation), and `strangers` counts transactions of other sinks
     in the commit topic.
     """
 

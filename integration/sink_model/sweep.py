@@ -1,13 +1,14 @@
 """The driver's actions in a sweep: list ids, check the owner, fence the listed ids.
 
 Models steps 3 and 11, and the end of abort(). Invariant: an id is fenced only if it was listed
-before the owner of the sink id was checked, and with transaction version 2 only if it still has the
-listed epoch.
+before the owner of the sink id was checked and, with transaction version 2, only if it still has
+the listed epoch.
 
-The model is simpler than the code in three points. The list is complete, so one round is
+The model is simpler than the code in three respects. The list is complete, so one round is
 sufficient. An initialized id without a transaction is listed only if an attempt can still use it,
-because fencing it has no effect otherwise. (With version 1, the code recognizes ids that a sweep
-has fenced by their timeout.) Decided transactions are not spared, because none of them is open.
+because fencing it has no effect otherwise. (With version 1, the code uses the timeout of an id to
+recognize that a sweep has fenced it.) Decided transactions are not spared, because none of them is
+open.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def _is_in_scope(action: DriverAction, task_id: TaskId) -> bool:
 def _is_owner(action: DriverAction) -> bool:
     """Return whether the driver still owns the sink id.
 
-    With transaction version 2, the driver's own EndTxn has raised the sink id's epoch by one.
+    With transaction version 2, the driver's own EndTxn has bumped the sink id's epoch.
     """
     sink_id, owner = action.state.sink_id, action.driver.owner
     if sink_id.epoch == owner:
@@ -167,7 +168,7 @@ def fence(action: DriverAction) -> Transitions:
 
 
 def _end(action: DriverAction, index: int, listed: Listed) -> Transitions:
-    """Send EndTxn(abort). It raises the epoch, or has no effect if the id has another epoch."""
+    """Send EndTxn(abort). It bumps the epoch, or has no effect if the id has a different epoch."""
     case, state, (task_id, epoch) = action.case, action.state, listed
     version = 1 if case.mutation == SWEEP_BY_END_TXN_V4 else case.version
     if epoch == NONE:
@@ -187,7 +188,7 @@ def _end(action: DriverAction, index: int, listed: Listed) -> Transitions:
 
 
 def _init(action: DriverAction, index: int, listed: Listed) -> Transitions:
-    """Send InitProducerId. It raises the epoch, whatever the id's epoch is."""
+    """Send InitProducerId. It bumps the id's epoch, regardless of its current value."""
     case, task_id = action.case, listed.task_id
     state, response, _ = init_task_id(case, action.state, index, task_id, BY_SWEEP)
     name = f"partition {index}, id {task_id}"
@@ -205,7 +206,7 @@ def _init(action: DriverAction, index: int, listed: Listed) -> Transitions:
 
 
 def _after_fence(action: DriverAction, state: State, index: int, listed: Listed) -> State:
-    """Return the state after one id was fenced. After the last id, the sweep is complete."""
+    """Return the state after one id has been fenced. After the last id, the sweep is complete."""
     work = state.partitions[index].works[action.number]
     state = action.with_work(state, index, work._replace(listed=without(work.listed, listed)))
     is_done = not any(each.listed for each in action.works(state))
@@ -222,8 +223,8 @@ def _after_sweep(action: DriverAction, state: State) -> State:
 def _check_swept(action: DriverAction, state: State) -> None:
     """Check that nothing is open, and that no attempt can begin a transaction later.
 
-    Delayed requests count as if they had arrived. An attempt that has not checked the owner yet
-    begins no transaction, see `task`.
+    Delayed requests are treated as if they had arrived. An attempt that has not checked the owner
+    yet does not begin a transaction (see `task`).
     """
     for index, part in enumerate(state.partitions):
         named = [

@@ -176,7 +176,7 @@ class _AttemptAction:
             yield f"{text}; a copy of InitProducerId is delayed", after
 
     def produce(self) -> Iterator[Transition]:
-        """Write all rows or half of them and return the message, or fail."""
+        """Write all rows or half of them. Return the message after the last row, or fail."""
         case, attempt, epoch = self.case, self.attempt, self.attempt.epoch
         is_second = attempt.phase == HALF_PRODUCED
         rows = case.row(case.queries[attempt.run], attempt.batch, int(is_second))

@@ -5,8 +5,7 @@ request of a step to the actions that it can be a part of. A trace is valid if i
 of a path through these actions, because a process can die at any point. Invariant: nothing here is
 derived from the connector's code.
 
-A trace contains no values. That the values are right follows from the rows and offsets, which the
-runs check.
+A trace contains no values. The runs check the values indirectly, through the rows and offsets.
 """
 
 from __future__ import annotations
@@ -35,7 +34,10 @@ CASES: Final = frozenset(
         "one-batch-with-late-attempts",
     }
 )
-"""Cases that together contain all pairs of successive actions of a driver. They take seconds."""
+"""Cases that together contain all pairs of successive actions of a driver.
+
+Exploring them takes seconds.
+"""
 
 _NOT_MODELED: Final = frozenset(
     each.title for each in (Step.PLAN_CHECK, Step.PLAN_REGISTER, Step.TASK_CHECK, Step.TASK_COUNT)
@@ -60,7 +62,7 @@ _ROUNDS: Final[Mapping[int, int]] = {
 """The model's lists are complete. The code lists ids again until there are none left."""
 
 _STARTS: Final = frozenset({labels.PLAN_FENCE, labels.TASKS, labels.ABORT_LOOK, _TASK_INIT})
-"""The first action of planning, commit(), abort() and a task attempt."""
+"""The first actions of planning, commit(), abort() and a task attempt."""
 
 _LAST: Final = {
     labels.PLAN_FENCE: labels.TASKS,
@@ -139,8 +141,8 @@ def followers() -> Mapping[int, frozenset[int]]:
 def first_invalid(failpoints: Iterable[str], *, is_complete: bool = False) -> str | None:
     """Return the first step or request that the model does not allow, or None if there is none.
 
-    `failpoints` are those of one process, in order. `is_complete` states that the process has
-    ended without an error.
+    `failpoints` are those of one process, in order. `is_complete` is true if the process has ended
+    without an error.
     """
     order = followers()
     at: frozenset[int] = frozenset()

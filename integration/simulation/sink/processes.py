@@ -4,8 +4,8 @@ Each process is a thread, but only one thread runs at a time: the event queue re
 waits until the process blocks again. A process blocks only in `sleep` and `wait_for`. Invariant: a
 run depends only on its event queue, because no two threads ever run at the same time.
 
-A killed process runs no further code of its own: every blocking call raises `KilledError`, and
-`is_killed` stops the transports. A stalled process stays where it is, as after SIGSTOP.
+A killed process runs no more of its code: every blocking call raises `KilledError`, and `is_killed`
+stops the transports. A stalled process stays where it is, as after SIGSTOP.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 from integration.simulation.event_queue import EventQueue
 
 _ENDED: Final = 30.0
-"""The limit in real seconds for a thread to end. Only a bug exceeds it."""
+"""The time limit, in real seconds, for a thread to end. It is exceeded only if there is a bug."""
 
 
 class KilledError(BaseException):
@@ -26,7 +26,7 @@ class KilledError(BaseException):
 
 
 class SimulatedProcess:
-    """A process that runs `main`, and then calls `on_end` in the event queue.
+    """A process that runs `main` and then calls `on_end` in the event queue.
 
     `owner` identifies the long-lived Python process whose caches this process uses. `result` is the
     value that `main` returned, and `error` is the exception that it raised.
@@ -63,13 +63,16 @@ class SimulatedProcess:
     # --- called by the process itself ---
 
     def sleep(self, seconds: float) -> None:
-        """Block for a virtual time."""
+        """Block for a number of virtual seconds."""
         self._check()
         self._event_queue.after(_milliseconds(seconds), self._resumption())
         self._block()
 
     def wait_for(self, is_ready: Callable[[], bool], timeout_s: float) -> bool:
-        """Block until `is_ready()`, which is checked after each `wake`, or until the timeout."""
+        """Block until `is_ready()`, checked after each `wake`, returns true or the timeout expires.
+
+        Return whether it returned true.
+        """
         self._check()
         until_ms = self._event_queue.now_ms + _milliseconds(timeout_s)
         while not is_ready():
@@ -98,11 +101,11 @@ class SimulatedProcess:
             self.wake()
 
     def stall(self, ms: int) -> None:
-        """Stop the process for a time. It keeps its connections."""
+        """Stop the process for `ms` milliseconds. Its connections stay open."""
         self._stalled_until_ms = max(self._stalled_until_ms, self._event_queue.now_ms + ms)
 
     def _resumption(self) -> Callable[[], None]:
-        """Return an event that resumes the process, unless it was resumed before."""
+        """Return an event that resumes the process, unless it has been resumed in the meantime."""
         wakes = self._wakes
         return lambda: self._resume() if wakes == self._wakes else None
 
@@ -146,7 +149,10 @@ class SimulatedProcess:
 
 
 def _milliseconds(seconds: float) -> int:
-    """Round up, because a wait that takes no time would never reach its deadline."""
+    """Return the milliseconds, rounded up.
+
+    A wait that takes no time would never reach its deadline.
+    """
     return max(0, math.ceil(seconds * 1_000))
 
 

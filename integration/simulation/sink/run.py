@@ -1,10 +1,10 @@
 """One run of a sink plan: the cluster, the query, the faults, and the final check.
 
 Processes of the query are killed, stalled and duplicated at failpoints, at first while faults are
-injected into the cluster, and then without. Then the query must complete. Invariants: every row is
-committed exactly once, no transaction is open after another planning, the group's offset is the
-end of the input, and the model allows the steps and requests of every process. The outcome depends
-only on the plan.
+injected into the cluster, and then without such faults. Then the query must complete. Invariants:
+every row is committed exactly once, no transaction is open after another planning run, the group's
+offset is the end offset of the input, and the model allows the steps and requests of every process.
+The outcome depends only on the plan.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from pyspark_kafka.wire import connection
 from pyspark_kafka.wire.retry import Clock
 
 COMPLETE_LIMIT_MS: Final = 120_000
-"""The limit for the query to complete after all faults are repaired: several API timeouts."""
+"""The time limit for the query to complete after all faults are repaired: several API timeouts."""
 _KILLS_END_MS: Final = 25_000
 _STARTS_MAX: Final = 10
-"""The number of drivers that may fail after all faults are repaired. Usually none does."""
+"""The number of drivers that may fail after all faults are repaired. Usually, none fails."""
 _BROKER_START_MS: Final = 2_000
 _FOCUSED_CHANCE: Final = 0.25
 _INTERVAL_MS: Final = 250
@@ -91,7 +91,7 @@ def run_sink(plan: SinkPlan) -> SinkOutcome:
 
 
 def _config_of(broker_id: int, settings: Settings, workload: Workload) -> BrokerConfig:
-    """Return a broker's config: with compaction, and perhaps with ids that expire."""
+    """Return a broker's config, with compaction and, if the workload requires it, expiring ids."""
     config = replace(
         config_of(broker_id, settings), log_cleaner_enable=True, log_cleaner_backoff_ms=500
     )
@@ -180,7 +180,7 @@ class _SinkRun:
         self._event_queue.run_until(START_MS + WORK_BEGINS_MS)
         self._await(
             lambda: len(self._administrator.made) == 2,
-            "the topics were not created although no fault was injected",
+            "the topics were not created, although no fault was injected",
         )
         self._faults.schedule(self.plan.cluster.faults)
         for _ in range(self.plan.workload.duplicates):
@@ -211,7 +211,7 @@ class _SinkRun:
         self._check()
 
     def _restart_brokers_with_offline_partitions(self) -> None:
-        """Restart brokers that could not create a log while their disk was full, one by one."""
+        """Restart, one by one, brokers that could not create a log while their disk was full."""
         for broker_id in BROKERS:
             node = self.cluster.broker(broker_id)
             if (
@@ -301,7 +301,7 @@ class _SinkRun:
         self.trace.append(f"{self._event_queue.elapsed_ms:6d} ms  {line}")
 
     def reached(self, failpoint: str) -> None:
-        """Kill or stall the current process, perhaps."""
+        """Kill or stall the current process with the probabilities of the workload."""
         process = current()
         if process is None:
             return
@@ -335,7 +335,7 @@ class _SinkRun:
     # --- the end ---
 
     def _check(self) -> None:
-        """Check the output with another planning, which must leave no transaction open."""
+        """Check the output after another planning run, which must leave no transaction open."""
         result: dict[str, Any] = {}
 
         def main() -> None:
@@ -366,7 +366,7 @@ class _SinkRun:
             client.close()
 
         checker = self.start("checker", main, owner="checker")
-        self._await(lambda: checker.is_ended, "the last planning does not end")
+        self._await(lambda: checker.is_ended, "the last planning run did not end")
         if checker.error is not None:
             raise checker.error
         expected = self._query.expected
@@ -375,7 +375,7 @@ class _SinkRun:
             raise InvariantViolationError(f"duplicate rows: {sorted(twice)}")
         if not self._query.is_complete:
             raise InvariantViolationError(
-                f"the query does not complete: {self._query.drivers[-2].process.error}"
+                f"the query did not complete: {self._query.drivers[-2].process.error}"
             )
         if missing:
             raise InvariantViolationError(f"lost rows: {sorted(missing)}")
@@ -436,7 +436,7 @@ _REAL_MONOTONIC: Final = time.monotonic
 
 
 class _PerOwner(dict[Any, Any]):
-    """A cache of the sink, as each long-lived process has its own. Used as a dict and as a set."""
+    """A separate cache of the sink for each long-lived process. Used as a dict and as a set."""
 
     def _key(self, key: object) -> object:
         process = current()

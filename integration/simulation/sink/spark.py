@@ -1,8 +1,8 @@
 """A streaming query as Spark runs it: drivers, Python workers, task attempts, and a checkpoint.
 
 The driver plans each micro-batch, runs its tasks, commits it, and records it in the checkpoint. If
-anything fails, it calls `abort`, and the query is started again. The functions of the sink are
-the real ones, and each of them runs in a process of its own, as Spark's Python workers do. A killed
+anything fails, the driver calls `abort`, and the query is started again. The functions of the sink
+are the real ones, and each of them runs in its own process, like Spark's Python workers. A killed
 driver can leave task attempts behind. Two drivers can run at the same time.
 
 Invariant: like Spark, a driver runs micro-batch N only if the checkpoint contains all earlier ones.
@@ -48,7 +48,7 @@ class WorkerDiedError(Exception):
 
 
 class Machines(Protocol):
-    """Starts processes, and opens the clients that they use."""
+    """Starts processes and opens the clients that they use."""
 
     def start(
         self,
@@ -144,7 +144,7 @@ class Driver:
         )
 
     def kill(self) -> None:
-        """Kill the driver and its workers. Executors are other machines and may live on."""
+        """Kill the driver and its workers. Executors are other machines and may keep running."""
         self.process.kill()
         for child in self._children:
             is_task = child.owner != self.name

@@ -19,8 +19,8 @@ class Workload:
     `batches` contains the number of rows of each task, for each micro-batch. The probabilities
     apply to each failpoint that a process reaches, and are higher for the step `focus`.
     `skew_ms_max` is the largest difference between the clock of a process and the brokers' clocks.
-    With `expires_ids`, the coordinator forgets an id after four seconds without a transaction. At
-    `upgrades_at_ms`, an administrator sets `transaction.version` to 2.
+    With `expires_ids`, the coordinator removes a transactional id after four seconds without a
+    transaction. At `upgrades_at_ms`, an administrator sets `transaction.version` to 2.
     """
 
     batches: tuple[tuple[int, ...], ...]
