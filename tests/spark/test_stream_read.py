@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from integration.clusters.topics import grow_topic
@@ -120,6 +120,39 @@ def test_an_uncommitted_batch_is_replayed_with_the_same_rows(
     assert streams.batches[0] == first[0]
     if not ADMISSION_CONTROL:  # Available-now was one micro-batch, which was the replay.
         streams.available_now(subscribe=name, startingOffsets="earliest")
+    assert streams.values == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("is_available_now", [True, False], ids=["available-now", "default"])
+def test_a_first_micro_batch_is_replayed_after_a_partition_was_added(
+    streams: StreamRunner,
+    topic: TopicFactory,
+    produce: Produce,
+    bootstrap: str,
+    is_available_now: bool,
+) -> None:
+    """SPARK-53560: the restarted query resolves the start offsets with the new partition."""
+    name = topic()
+    produce(name, ["a", "b"])
+
+    def fail() -> None:
+        raise ValueError("the first micro-batch fails")
+
+    streams.after_batch = fail
+    with pytest.raises(StreamingQueryException):
+        streams.available_now(subscribe=name, startingOffsets="earliest")
+    grow_topic(bootstrap, name, partitions=2)
+    writer = Producer({"bootstrap.servers": bootstrap, "log_level": 2})
+    writer.produce(name, b"c", partition=1)
+    assert writer.flush(30) == 0
+    streams.after_batch = lambda: None
+    if is_available_now:
+        streams.available_now(subscribe=name, startingOffsets="earliest")
+        if not ADMISSION_CONTROL:  # Available-now was one micro-batch, which was the replay.
+            streams.available_now(subscribe=name, startingOffsets="earliest")
+    else:
+        query = streams.start(subscribe=name, startingOffsets="earliest")
+        await_that(lambda: len(streams.values) == 3, query)
     assert streams.values == ["a", "b", "c"]
 
 

@@ -156,9 +156,14 @@ class StreamPlanner:
     def _start_of_replayed_first_batch(
         self, start: PartitionOffsets, end: PartitionOffsets
     ) -> PartitionOffsets:
-        """Return the start offsets of a first micro-batch that an earlier process planned."""
+        """Return the start offsets of a first micro-batch that an earlier process planned.
+
+        Partitions that are not in `end` were added later. The next micro-batch reads them from
+        their log start offset.
+        """
         if _may_resolve_later(self._options):
             return end
+        start = {p: offset for p, offset in start.items() if p in end}
         log.warning(
             "The first micro-batch is being replayed. Option 'startingOffsets' was resolved again "
             "to determine its start offsets for %s.",

@@ -125,6 +125,17 @@ def test_a_first_micro_batch_with_a_fixed_start_is_replayed_with_the_same_range(
     assert re.search(r"'startingOffsets'.*\bt-0\b", caplog.text)
 
 
+def test_a_partition_that_was_added_after_the_first_micro_batch_is_not_data_loss(
+    client: FakeClient,
+) -> None:
+    planned = Query(client, startingOffsets="earliest").planner
+    end = planned.latest_offsets(planned.initial_offsets())
+    client.topics["t"].partitions[1] = FakeLog(start=0, end=3, stable=3)
+    restarted = Query(client, startingOffsets="earliest")
+    assert restarted.spans(restarted.planner.initial_offsets(), end) == [("t-0", 2, 7)]
+    assert restarted.spans(end, restarted.planner.latest_offsets(end)) == [("t-1", 0, 3)]
+
+
 def test_a_start_after_the_log_end_is_data_loss(client: FakeClient) -> None:
     options = {"startingOffsets": '{"t":{"0":1000}}'}
     with pytest.raises(DataLossError, match="'startingOffsets'") as caught:
