@@ -219,7 +219,7 @@ class UnknownTopicOrPartitionError(KafkaError):
 
 
 class OffsetOutOfRangeError(KafkaError):
-    """The offset is outside of the partition's log."""
+    """The offset is outside the partition's log."""
 
     remedy = "Read from offsets that exist in the partition."
 

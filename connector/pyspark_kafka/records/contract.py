@@ -100,7 +100,7 @@ class Decode(Protocol):
     ignored. The result contains neither control records nor records of aborted transactions.
     Batches and records are validated in order, up to the end of the range. Raises
     `CorruptBatchError` for corrupt bytes, and `KafkaError` for valid records that do not fit the
-    columns. No input causes a read outside of `data`.
+    columns. No input causes a read outside `data`.
     """
 
     def __call__(self, data: Buffer, request: DecodeRequest) -> DecodeResult: ...
@@ -189,7 +189,7 @@ def to_kafka_error(error: DecodeError, request: DecodeRequest) -> KafkaError:
         )
     if error.failure is DecodeFailure.TIMESTAMP:
         return KafkaError(
-            f"The record {where} has the timestamp {detail}, which is outside of Spark's range. "
+            f"The record {where} has the timestamp {detail}, which is outside Spark's range. "
             "The producer of the record probably did not use milliseconds.",
             advice="Read with a schema that does not contain the column 'timestamp'.",
             column="timestamp",

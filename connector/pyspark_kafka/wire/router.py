@@ -113,7 +113,7 @@ class Router:
         return found
 
     def dedicated_connection(self, broker: Broker, *, deadline: float) -> Connection:
-        """Open a connection to this broker outside of the pool. The caller must close it."""
+        """Open a connection to this broker outside the pool. The caller must close it."""
         return self._open(broker.address, str(broker), deadline)
 
     def any_connection(self, *, deadline: float) -> Connection:

@@ -332,7 +332,7 @@ class _StateReader:
         try:
             return _number(_of_this_format(record.value), "forgotten_number")
         except _RecordError as wrong:
-            raise self._damaged(record.key, record.position, wrong) from None
+            raise self._corrupt(record.key, record.position, wrong) from None
 
     def _by_query(self, records: Iterable[_Record]) -> dict[str, dict[tuple[int, bool], _Chunks]]:
         """Return the records by query id, then by decision number and whether it is finished."""
@@ -341,7 +341,7 @@ class _StateReader:
             try:
                 key = _parse_key(record.key)
             except _RecordError as wrong:
-                raise self._damaged(record.key, record.position, wrong) from None
+                raise self._corrupt(record.key, record.position, wrong) from None
             of_query = found.setdefault(key.query_id, {})
             of_query.setdefault((key.number, key.is_finished), {})[key.chunk] = record
         return found
@@ -354,13 +354,13 @@ class _StateReader:
             record = chunks.get(index)
             if record is None:
                 key = _json([self.sink_id, query_id, _DECISION, number, index])
-                raise self._damaged(key, None, _RecordError("is missing"))
+                raise self._corrupt(key, None, _RecordError("is missing"))
             parts.append(self._chunk(record, number)[1])
         try:
             document = _object(_parsed(b"".join(parts)))
             return _parse_decision(self.sink_id, query_id, number, document)
         except _RecordError as wrong:
-            raise self._damaged(chunks[0].key, chunks[0].position, wrong) from None
+            raise self._corrupt(chunks[0].key, chunks[0].position, wrong) from None
 
     def _chunk(self, record: _Record, number: int) -> tuple[int, bytes]:
         """Return the number of chunks of the decision, and this chunk's part of the document."""
@@ -370,9 +370,9 @@ class _StateReader:
             _check_field(fields, "number", number)
             return _number(fields, "chunks", least=1), part
         except _RecordError as wrong:
-            raise self._damaged(record.key, record.position, wrong) from None
+            raise self._corrupt(record.key, record.position, wrong) from None
 
-    def _damaged(self, key: bytes, position: int | None, wrong: _RecordError) -> CommitTopicError:
+    def _corrupt(self, key: bytes, position: int | None, wrong: _RecordError) -> CommitTopicError:
         at = "" if position is None else f" ({self.location(position)})"
         return CommitTopicError(
             f"The record with the key {key.decode(errors='replace')}{at} {wrong}.",
