@@ -184,7 +184,7 @@ class SslPrincipalMapper:
             if mapped is not None:
                 return mapped
         raise NoMatchingRuleError(
-            f"no rule of ssl.principal.mapping.rules matches the certificate of {distinguished!r}"
+            f"no rule in ssl.principal.mapping.rules matches the certificate of {distinguished!r}"
         )
 
 

@@ -123,8 +123,8 @@ class CommitTopic:
             raise SinkNotRegisteredError(
                 f"The commit topic '{self._name}' does not exist, so the decisions of "
                 f"transactionalId '{self._sink_id}' are unknown.",
-                advice="If the sink's option 'commitTopic' specifies another topic, specify that "
-                f"topic. {self._advice_to_register}",
+                advice="If the sink uses another commit topic (option 'commitTopic'), run the "
+                f"command again with this topic. {self._advice_to_register}",
                 topic=self._name,
                 transactional_id=self._sink_id,
             )
