@@ -135,8 +135,8 @@ def _add_repair_flags(parser: argparse.ArgumentParser) -> None:
     repairs.add_argument(
         "--forget",
         action="store_true",
-        help="recover the sink and then remove its decisions; use this option for a query that will not run "
-        "again, or whose batch ids restart at 0",
+        help="recover the sink and then remove its decisions; use this option for a query that "
+        "will not run again, or whose batch ids restart at 0",
     )
     parser.add_argument(
         "--accept-loss",

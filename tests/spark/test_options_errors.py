@@ -49,6 +49,23 @@ def test_invalid_options_fail_at_load(
         stream.option("kafka.bootstrap.servers", bootstrap).load()
 
 
+def test_a_temporary_view_is_an_alternative_to_a_table(
+    spark: SparkSession, bootstrap: str, topic: TopicFactory, produce: Produce
+) -> None:
+    name = topic()
+    produce(name, ["a", "b"])
+    using = "USING pyspark_kafka"
+    options = f"OPTIONS (`kafka.bootstrap.servers` '{bootstrap}', subscribe '{name}')"
+    with pytest.raises(PySparkException, match=r"OptionError: .*CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE rejected {using} {options}")
+    spark.sql(f"CREATE TABLE without_options (value BINARY) {using} {options}")
+    with pytest.raises(PySparkException, match=r"OptionError: .*CREATE TEMPORARY VIEW"):
+        spark.sql("SELECT * FROM without_options").collect()
+    spark.sql("DROP TABLE without_options")
+    spark.sql(f"CREATE TEMPORARY VIEW events {using} {options}")
+    assert spark.sql("SELECT count(*) AS n FROM events").collect()[0].n == 2
+
+
 def test_invalid_options_of_a_batch_read_fail_without_a_task(
     read: Reader, spark: SparkSession
 ) -> None:

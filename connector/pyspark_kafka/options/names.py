@@ -1,16 +1,26 @@
-"""Suggestions for misspelled option names."""
+"""Checks of option names: unknown names are errors, with the nearest name or a remedy."""
 
 from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Final
 
 from pyspark_kafka.errors import OptionError
 from pyspark_kafka.options.table import BY_LOWER_NAME
 
-# Common wrong names that `difflib` does not match to the correct name.
+_ADDED_BY_SPARK: Final = frozenset({"queryname"})
+"""Options that Spark adds to the options of a query. All others are in the table."""
+
+_ADDED_FOR_TABLES: Final = frozenset({"owner", "provider"})
+"""Properties that Spark passes as options if it reads the schema for CREATE TABLE."""
+
+USE_VIEW: Final = (
+    "Use CREATE TEMPORARY VIEW with the same options, or DataFrame.createOrReplaceTempView()"
+)
+
 _ALIASES: Final = MappingProxyType(
     {
         "topics": "subscribe",
@@ -24,31 +34,62 @@ _ALIASES: Final = MappingProxyType(
         "databricks.servicecredential": "kafka.sasl.oauthbearer.token.provider.service.credential",
     }
 )
+"""Common wrong names that `difflib` does not match to the correct name."""
+
+_NO_PATH: Final = (
+    "Call load(), save() or start() without a path. Select the topics to read with 'subscribe', "
+    "and the topic to write with 'topic'."
+)
+_FOREIGN: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "path": _NO_PATH,
+        "paths": _NO_PATH,
+        "maxbytespertrigger": "Set 'maxOffsetsPerTrigger' to limit the size of micro-batches.",
+    }
+)
+"""Options of other data sources, with the advice of the error in full sentences."""
+_SCHEMA_REGISTRY: Final = (
+    "Remove the option. Keys and values are binary: convert them in Spark, for example with "
+    "from_avro() or from_protobuf()."
+)
 _CLIENT_SETTING: Final = re.compile(
     r"(acks|auto|batch|bootstrap|client|compression|connections|delivery|enable|fetch|group"
     r"|isolation|linger|max|metadata|receive|reconnect|request|retry|sasl|security|send|session"
     r"|socket|ssl)\.[a-z.]+|acks"
 )
+_SIMILARITY_MIN: Final = 0.6
 
 
-def check_name(name: str) -> None:
-    """Raise `OptionError` if an unknown option name resembles a known option name.
+def check_names(names: Collection[str]) -> None:
+    """Raise `OptionError` for an option that does not exist, or if the options are of a table."""
+    lowered = {name.lower() for name in names}
+    if lowered >= _ADDED_FOR_TABLES:
+        raise OptionError(
+            "CREATE TABLE does not support the data source 'pyspark_kafka', because Spark does not "
+            "pass the options of a table to Python data sources.",
+            advice=f"{USE_VIEW}.",
+        )
+    for name in names:
+        if not _exists(name.lower()):
+            raise OptionError(f"There is no option '{name}'.", advice=_advice(name), option=name)
 
-    Other unknown options are accepted, as in Spark's connector, because Spark and the platforms
-    that run Spark add their own options.
-    """
+
+def _exists(lowered: str) -> bool:
+    return lowered in BY_LOWER_NAME or lowered in _ADDED_BY_SPARK or lowered.startswith("kafka.")
+
+
+def _advice(name: str) -> str:
     lowered = name.lower()
-    if lowered in BY_LOWER_NAME or lowered.startswith("kafka."):
-        return
+    if lowered in _FOREIGN:
+        return _FOREIGN[lowered]
+    if "schema.registry." in lowered:
+        return _SCHEMA_REGISTRY
     suggestion = _ALIASES.get(lowered)
-    if suggestion is None:
-        close = difflib.get_close_matches(lowered, BY_LOWER_NAME, n=1, cutoff=0.8)
-        suggestion = BY_LOWER_NAME[close[0]].name if close else None
     if suggestion is None and _CLIENT_SETTING.fullmatch(lowered):
         suggestion = f"kafka.{lowered}"
-    if suggestion is not None:
-        raise OptionError(
-            f"There is no option '{name}'.",
-            advice=f"Use the option '{suggestion}', or remove '{name}'.",
-            option=name,
-        )
+    if suggestion is None:
+        close = difflib.get_close_matches(lowered, BY_LOWER_NAME, n=1, cutoff=_SIMILARITY_MIN)
+        suggestion = BY_LOWER_NAME[close[0]].name if close else None
+    if suggestion is None:
+        return "Remove the option."
+    return f"Use the option '{suggestion}', or remove '{name}'."

@@ -22,6 +22,7 @@ from pyspark_kafka.kafka.topics import (
     is_topic_name,
 )
 from pyspark_kafka.kafka.transactions import LEGAL_SINK_IDS, is_sink_id
+from pyspark_kafka.options.names import USE_VIEW
 from pyspark_kafka.options.offsets_json import parse_offsets, parse_partitions, parse_timestamps
 from pyspark_kafka.options.raw_options import RawOptions
 from pyspark_kafka.options.table import (
@@ -147,6 +148,8 @@ def _client_options(raw: RawOptions, *, role: Role) -> ClientOptions:
 def _bootstrap_servers(raw: RawOptions) -> str:
     name, advice = _BOOTSTRAP_SERVERS, "Set it to host:port[,host:port...]."
     if name not in raw:
+        if not len(raw):  # Spark passes no options for a table that CREATE TABLE has created.
+            advice = f"{advice} If this is a table of CREATE TABLE: {USE_VIEW}."
         raise OptionError(f"Option '{name}' is missing.", advice=advice, option=name)
     text = raw.text(name)
     servers = [server.strip() for server in text.split(",") if server.strip()]

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from pyspark_kafka.errors import OptionError, sentence
 from pyspark_kafka.options.config_providers import resolve
-from pyspark_kafka.options.names import check_name
+from pyspark_kafka.options.names import check_names
 from pyspark_kafka.options.offsets_json import OffsetFormatError
 from pyspark_kafka.options.table import BY_LOWER_NAME, OPTIONS, REJECTED_KAFKA, Mode
 
@@ -31,7 +31,7 @@ class RawOptions:
     and its references are not resolved.
 
     `modes` contains the mode of the query, or both read modes if the mode is not known yet. The
-    constructor raises `OptionError` for misspelled names, for options that do not apply, and for
+    constructor raises `OptionError` for unknown names, for options that do not apply, and for
     references that cannot be resolved.
     """
 
@@ -40,11 +40,14 @@ class RawOptions:
         self._given = {name.lower(): value for name, value in options.items()}
         self._resolved = resolve(self._given)
         self._texts = self._resolved.values
+        check_names(options)
         for name in options:
-            check_name(name)
             self._check_modes(name.lower())
         for name in options:
             self._check_requirement(name.lower())
+
+    def __len__(self) -> int:
+        return len(self._given)
 
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._texts

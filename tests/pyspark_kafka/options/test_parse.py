@@ -197,10 +197,17 @@ def test_invalid_option_of_a_read(
             "databricks.serviceCredential",
             "kafka.sasl.oauthbearer.token.provider.service.credential",
         ),
+        ("path", "subscribe"),
+        ("maxBytesPerTrigger", "maxOffsetsPerTrigger"),
     ],
 )
 def test_a_misspelt_option_is_an_error_with_the_correct_name(name: str, suggestion: str) -> None:
     assert f"'{suggestion}'" in refused(batch, {name: "x"}).advice
+
+
+@pytest.mark.parametrize("name", ["schema.registry.url", "mergeSchema", "x"])
+def test_an_option_of_another_data_source_is_an_error(name: str) -> None:
+    refused(batch, {name: "x"})
 
 
 @pytest.mark.parametrize(
@@ -281,7 +288,16 @@ def test_options_that_sparks_connector_ignores_are_ignored_with_a_warning(
 
 
 def test_options_of_spark_are_accepted() -> None:
-    batch(path="/x", checkpointLocation="/y", queryName="q", mergeSchema="true")
+    batch(checkpointLocation="/y", queryName="q")
+
+
+def test_options_of_a_table_are_rejected_as_a_whole() -> None:
+    """Spark adds `owner` and `provider` if it reads the schema for CREATE TABLE."""
+    table = {"owner": "me", "provider": "pyspark_kafka"}
+    for options in (table, {**SERVERS, "subscribe": "t", **table}):
+        with pytest.raises(OptionError) as caught:
+            check_source_options(options)
+        assert caught.value.option is None
 
 
 @pytest.mark.parametrize(
