@@ -42,7 +42,7 @@ from pyspark_kafka.wire.group_offsets import (
 )
 from pyspark_kafka.wire.metadata import Broker, ClusterMetadata, TopicMetadata, topic_id_text
 from pyspark_kafka.wire.retry import Backoff
-from pyspark_kafka.wire.router import ApiError, Router
+from pyspark_kafka.wire.router import MISCONFIGURED_TIMEOUT_S, ApiError, Router
 from pyspark_kafka.wire.versions import Api
 
 T = TypeVar("T")
@@ -54,7 +54,6 @@ _TRY_GROWTH: Final = 1.5
 """Each attempt has a longer timeout than the previous attempt, because a cluster may be slow."""
 _COMMON_S: Final = 2.0
 """CONCURRENT_TRANSACTIONS is common for this long, while the coordinator writes markers."""
-_MISCONFIGURED_TIMEOUT_S: Final = 10.0
 _TIMEOUT_OPTION: Final = "kafka.default.api.timeout.ms"
 _CONSUMER: Final = -1
 _HAS_MEMBERS: Final = frozenset(
@@ -167,6 +166,7 @@ class ClusterQueries:
         try_s = _FIRST_TRY_S
         attempts = permanent_failures = 0
         last_failure: ApiError | KafkaError | None = None
+        logged = ""
         while True:
             attempts += 1
             failed: ApiError | KafkaError
@@ -177,16 +177,18 @@ class ClusterQueries:
             except (ApiError, BrokerUnreachableError, ProtocolError) as error:
                 failed = error
             if self._is_misconfigured(failed):
-                timeout_s = min(timeout_s, _MISCONFIGURED_TIMEOUT_S)
+                timeout_s = min(timeout_s, MISCONFIGURED_TIMEOUT_S)
                 deadline = min(deadline, started + timeout_s)
             is_common = _is_concurrent(failed) and clock.now() - started < _COMMON_S
+            reason = reason_of(failed)
             LOG.log(
-                logging.DEBUG if is_common else logging.WARNING,
+                logging.DEBUG if is_common or reason == logged else logging.WARNING,
                 "%s failed (attempt %d): %s.",
                 sentence(operation),
                 attempts,
-                reason_of(failed),
+                reason,
             )
+            logged = logged if is_common else reason
             # The timeout shortens the last attempt, so the previous error is more informative.
             if last_failure is None or clock.now() < deadline:
                 last_failure = failed
@@ -206,15 +208,15 @@ class ClusterQueries:
             try_s *= _TRY_GROWTH
 
     def _is_misconfigured(self, failed: ApiError | KafkaError) -> bool:
-        """Return whether an option seems to be wrong, because the brokers close all connections.
+        """Return whether an option seems to be wrong.
 
-        Other possible causes are temporary, for example a load balancer without a broker. After the
-        first Metadata response, such failures are always treated as temporary.
+        This is the case if the brokers refuse or close all connections. Other possible causes are
+        temporary, for example a load balancer without a broker. After the first Metadata response,
+        such failures are always treated as temporary.
         """
-        return (
-            isinstance(failed, BrokerUnreachableError)
-            and failed.option is not None
-            and not self.router.metadata.brokers
+        return isinstance(failed, BrokerUnreachableError) and (
+            self.router.misconfigured_since is not None
+            or (failed.option is not None and not self.router.metadata.brokers)
         )
 
     def _raise_permanent(
@@ -246,10 +248,11 @@ class ClusterQueries:
     ) -> KafkaError:
         longer = f"To wait longer, raise '{_TIMEOUT_OPTION}'."
         if isinstance(failed, BrokerUnreachableError):
+            is_limit = failed.option is None and not self._is_misconfigured(failed)
             return BrokerUnreachableError(
                 f"{sentence(operation)} failed: {self.bootstrap_servers} did not respond within "
                 f"{timeout_s:g} s ({reason_of(failed)}).",
-                advice=f"{failed.advice} {longer}" if failed.option is None else failed.advice,
+                advice=f"{failed.advice} {longer}" if is_limit else failed.advice,
                 option=failed.option,
             )
         if isinstance(failed, KafkaError):

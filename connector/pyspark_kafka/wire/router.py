@@ -45,6 +45,8 @@ T = TypeVar("T")
 
 METADATA_AGE_S_MAX: Final = 300.0
 """`metadata.max.age.ms`."""
+MISCONFIGURED_TIMEOUT_S: Final = 10.0
+"""The timeout if an option seems to be wrong (see `Router.misconfigured_since`)."""
 IDLE_S_MAX: Final = 540.0
 """`connections.max.idle.ms`. Brokers can close connections that have been idle for longer."""
 
@@ -103,6 +105,17 @@ class Router:
         self._coordinators: dict[CoordinatorKey, Broker] = {}
         self._pool: dict[Address, Connection] = {}
         self._failed_at: dict[Address, float] = {}
+        self._refused_since: float | None = None
+
+    @property
+    def misconfigured_since(self) -> float | None:
+        """The time since which an option seems to be wrong, or None.
+
+        An option seems to be wrong if no broker has responded yet, and if all of them failed before
+        their timeouts, for example because they refused or closed the connections. There are also
+        temporary causes, such as a restart of the cluster.
+        """
+        return None if self.metadata.brokers else self._refused_since
 
     # --- connections ---
 
@@ -129,16 +142,25 @@ class Router:
         failures: list[str] = []
         advice: dict[str, None] = {}
         options: set[str | None] = set()
+        early = 0
         left = sorted(candidates, key=lambda address: self._failed_at.get(address, 0.0))
         for index, address in enumerate(left):
             share_s = self.clock.left_s(deadline) / (len(left) - index)
             name = names.get(address, f"bootstrap server {address}")
+            until = self.clock.now() + min(share_s, self._dialer.connect_timeout_s)
             try:
-                return self._connection(address, name, self.clock.now() + share_s)
+                found = self._connection(address, name, until)
+                self._refused_since = None
+                return found
             except (BrokerUnreachableError, ProtocolError) as error:
+                early += self.clock.now() < until
                 failures.append(reason_of(error))
                 advice[error.advice] = None
                 options.add(error.option)
+        if early < len(left):
+            self._refused_since = None
+        elif self._refused_since is None:
+            self._refused_since = self.clock.now()
         raise BrokerUnreachableError(
             f"No broker is reachable ({'; '.join(failures)}).",
             advice=" ".join(advice) or None,

@@ -316,7 +316,7 @@ def test_a_broker_that_falls_silent_does_not_take_all_the_time() -> None:
     with ScriptedBroker(silent) as one, ScriptedBroker(responses) as two:
         silent.by_api["metadata"] = [cluster(one, two), lambda peer, _: peer.hang()]
         responses.by_api["metadata"] = [cluster(one, two, leader_id=2, leader_epoch=6)]
-        found = options(f"localhost:{one.port}", poll_timeout_ms=60_000, request_timeout_ms="100")
+        found = options(f"localhost:{one.port}", poll_timeout_ms=60_000, request_timeout_ms="500")
         with NativeReadClient.of(NativeSettings.of(found)) as client:
             assert offsets(client) == [0, 1, 2]
     assert (silent.count("metadata"), one.connections) == (2, 2)

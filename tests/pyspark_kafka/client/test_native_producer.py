@@ -13,10 +13,11 @@ import pytest
 from kio.index import load_request_schema
 from kio.serial import entity_reader
 
+from integration.clusters.ports import free_ports
 from pyspark_kafka.client.native import producer as producer_module
 from pyspark_kafka.client.native.batch_queues import BatchQueues
 from pyspark_kafka.client.native.producer import NativeProducer
-from pyspark_kafka.errors import AccessError, DeliveryError
+from pyspark_kafka.errors import AccessError, BrokerUnreachableError, DeliveryError
 from pyspark_kafka.wire.retry import Clock
 from tests.pyspark_kafka.client import records
 from tests.pyspark_kafka.client.records import Writes, rows, writing
@@ -382,6 +383,23 @@ def test_timeout_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(DeliveryError, match=r"'kafka\.delivery\.timeout\.ms'"):
             producer.flush()
         producer.abort()
+
+
+def test_servers_that_refuse_every_connection_are_tried_for_ten_seconds() -> None:
+    now_s = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    (port,) = free_ports(1)
+    with writing(f"127.0.0.1:{port}", clock=Clock(now=lambda: now_s, sleep=sleep)) as client:
+        producer = client.producer()
+        producer.send(rows("t", [b"x"]))
+        with pytest.raises(BrokerUnreachableError):
+            producer.flush()
+        producer.abort()
+    assert 10 <= now_s < 12
 
 
 def test_few_rows_are_sent_after_a_second() -> None:

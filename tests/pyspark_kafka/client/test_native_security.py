@@ -479,7 +479,7 @@ def test_failing_endpoint(answer: Answer, expected: str, monkeypatch: pytest.Mon
 
 
 def test_endpoint_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oidc, "_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(oidc, "_PAUSES_S", (0.01,))
     with endpoint(silent) as at:
         pass
     with pytest.raises(AuthenticationError, match="refused"):

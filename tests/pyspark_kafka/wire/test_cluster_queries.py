@@ -21,9 +21,10 @@ from pyspark_kafka.kafka.offsets import LATEST, IsolationLevel
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.wire.cluster_queries import ClusterQueries
 from pyspark_kafka.wire.dialer import Dialer
+from pyspark_kafka.wire.metadata import Broker, ClusterMetadata
 from pyspark_kafka.wire.retry import Backoff, Clock
 from pyspark_kafka.wire.router import Router
-from pyspark_kafka.wire.transport import Address
+from pyspark_kafka.wire.transport import Address, Transport, TransportError
 from tests.pyspark_kafka.wire.scripted import (
     Fields,
     Peer,
@@ -217,6 +218,35 @@ def test_retriable_errors_end_at_the_timeout(
     assert "'kafka.default.api.timeout.ms'" in caught.value.advice
     assert "0.3 s" in caught.value.what
     assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["never-connected", "connected-before"])
+@pytest.mark.parametrize("is_silent", [False, True], ids=["refuses", "silent"])
+def test_servers_that_refuse_every_connection_are_tried_for_ten_seconds(
+    is_known: bool, is_silent: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Silent servers, and servers that have responded before, are tried until the timeout."""
+    now_s = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    def connect(_address: Address, timeout_s: float) -> Transport:
+        sleep(timeout_s if is_silent else 0.001)
+        raise TransportError("no connection")
+
+    router = Router(
+        [Address("one", 1), Address("two", 2)],
+        Dialer(client_id="tests", clock=Clock(now=lambda: now_s, sleep=sleep), connect=connect),
+    )
+    if is_known:
+        broker = Broker(broker_id=1, address=Address("one", 1))
+        router.metadata = ClusterMetadata(brokers={1: broker})
+    with pytest.raises(BrokerUnreachableError):
+        ClusterQueries(router=router, bootstrap_servers="one:1,two:2").list_topics()
+    assert now_s == pytest.approx(60.0 if is_known or is_silent else 10.0, abs=0.1)
+    assert len(caplog.messages) <= 2  # the order of the servers changes once
 
 
 def test_describe_and_list_topics() -> None:

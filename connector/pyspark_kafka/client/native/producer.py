@@ -70,7 +70,7 @@ from pyspark_kafka.wire.produce import (
     produce_version,
 )
 from pyspark_kafka.wire.producer_id import request_producer_id
-from pyspark_kafka.wire.router import ApiError, Router
+from pyspark_kafka.wire.router import MISCONFIGURED_TIMEOUT_S, ApiError, Router
 from pyspark_kafka.wire.versions import Api
 
 LOG: Final = logging.getLogger("pyspark_kafka.native")
@@ -351,6 +351,9 @@ class NativeProducer:
         except _RETRIABLE as error:
             if isinstance(error, ApiError) and _is_final(error.code):
                 raise request_failed(self._errors, error) from None
+            since = self._router.misconfigured_since
+            if since is not None and self._clock.now() >= since + MISCONFIGURED_TIMEOUT_S:
+                raise
             if not self._is_overdue() or self._last_failure is None:
                 self._last_failure = reason_of(error)
             self._retry_request_later()
