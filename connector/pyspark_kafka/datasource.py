@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from pyspark_kafka.tracebacks import short_traceback
+
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
         DataSourceReader,
@@ -27,6 +29,7 @@ class KafkaDataSource(DataSource):
     def name(cls) -> str:
         return "pyspark_kafka"
 
+    @short_traceback
     def schema(self) -> StructType:
         """Return the schema of the source.
 
@@ -37,12 +40,14 @@ class KafkaDataSource(DataSource):
 
         return source_schema(include_headers=check_source_options(self.options))
 
+    @short_traceback
     def reader(self, schema: StructType) -> DataSourceReader:
         from pyspark_kafka.options.parse import parse_source_options  # noqa: PLC0415
         from pyspark_kafka.source.batch_reader import batch_reader  # noqa: PLC0415
 
         return batch_reader(schema, parse_source_options(self.options, streaming=False))
 
+    @short_traceback
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from pyspark_kafka.options.parse import parse_source_options  # noqa: PLC0415
         from pyspark_kafka.source.spark_features import ADMISSION_CONTROL  # noqa: PLC0415
@@ -53,6 +58,7 @@ class KafkaDataSource(DataSource):
         )
         return KafkaStreamReader(schema, options)
 
+    @short_traceback
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pyspark_kafka.errors import OptionError  # noqa: PLC0415
         from pyspark_kafka.options.parse import parse_sink_options  # noqa: PLC0415
@@ -65,6 +71,7 @@ class KafkaDataSource(DataSource):
             )
         return batch_writer(parse_sink_options(self.options, streaming=False), schema)
 
+    @short_traceback
     def streamWriter(
         self,
         schema: StructType,

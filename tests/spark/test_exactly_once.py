@@ -324,6 +324,11 @@ def test_foreach_batch_is_exactly_once(
         pytest.param(
             {"kafka.transaction.timeout.ms": "1"}, "OptionError: .*'transactionTimeout'", id="java"
         ),
+        pytest.param(
+            {"transactionTimeout": "3h"},
+            r"errors\.OptionError: .*'transactionTimeout'",
+            id="brokers",
+        ),
     ],
 )
 def test_refused_on_the_driver(

@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 from pyspark_kafka.options.values import SinkOptions
 from pyspark_kafka.sink.at_least_once.write import AtLeastOnceWrite, format_rows
 from pyspark_kafka.sink.row_batches import arrow_batches
+from pyspark_kafka.tracebacks import short_traceback
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +43,14 @@ class Write(Protocol):
     def task(self, batches: Iterable[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task."""
 
+    @short_traceback
     def commit(self, messages: Messages, batch_id: int | None) -> list[Mapping[str, int]]:
         """Commit the rows of all tasks.
 
         Returns the row counts by topic for each task that has written rows.
         """
 
+    @short_traceback
     def abort(self, messages: Messages, batch_id: int | None) -> None:
         """Clean up after a failed batch."""
 
@@ -81,12 +84,15 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, write: Write) -> None:
         self._write = write
 
+    @short_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._write.task(iterator)
 
+    @short_traceback
     def commit(self, messages: Messages) -> None:
         log.info("Batch written: %s", format_rows(self._write.commit(messages, None)))
 
+    @short_traceback
     def abort(self, messages: Messages) -> None:
         self._write.abort(messages, None)
 
@@ -97,10 +103,12 @@ class _StreamCommits(DataSourceStreamWriter):
     def __init__(self, write: Write) -> None:
         self._write = write
 
+    @short_traceback
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         rows = self._write.commit(messages, batchId)
         log.info("Micro-batch %d written: %s", batchId, format_rows(rows))
 
+    @short_traceback
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         self._write.abort(messages, batchId)
 
@@ -108,6 +116,7 @@ class _StreamCommits(DataSourceStreamWriter):
 class StreamRowWriter(_StreamCommits):
     """The streaming writer for Spark 4.0, which passes rows."""
 
+    @short_traceback
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
         return self._write.task(arrow_batches(iterator, self._write.schema))
 
@@ -117,5 +126,6 @@ if _takes_arrow():
     class StreamArrowWriter(_StreamCommits, pyspark.sql.datasource.DataSourceStreamArrowWriter):
         """The streaming writer for Spark 4.1 and later, which pass Arrow batches."""
 
+        @short_traceback
         def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
             return self._write.task(iterator)

@@ -18,6 +18,7 @@ from pyspark_kafka.source.pruning import EVERYTHING, prune
 from pyspark_kafka.source.schema import projection
 from pyspark_kafka.source.spark_features import FILTER_PUSHDOWN, FILTERS_PER_SCAN
 from pyspark_kafka.source.spark_filters import condition_of
+from pyspark_kafka.tracebacks import short_traceback
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -33,6 +34,7 @@ class KafkaBatchReader(DataSourceReader):
         self._options = options
         self._pruning = EVERYTHING
 
+    @short_traceback
     def partitions(self) -> list[InputPartition]:
         from pyspark_kafka.client.factory import open_client  # noqa: PLC0415
 

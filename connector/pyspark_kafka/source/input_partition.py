@@ -18,6 +18,7 @@ from pyspark_kafka.columns import SOURCE_SCHEMA
 from pyspark_kafka.options.values import SourceOptions
 from pyspark_kafka.source.range_reader import read_range
 from pyspark_kafka.source.ranges import PlannedRange
+from pyspark_kafka.tracebacks import short_traceback
 from pyspark_kafka.worker import freeze_garbage_collector
 
 
@@ -36,6 +37,7 @@ def _pool() -> ClientPool[KafkaReadClient]:
     return ClientPool(partial(open_client, is_checked=True))
 
 
+@short_traceback
 def read_partition(
     partition: InputPartition, columns: tuple[str, ...], options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:

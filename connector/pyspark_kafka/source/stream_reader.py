@@ -30,6 +30,7 @@ from pyspark_kafka.source.offset_reader import OffsetReader
 from pyspark_kafka.source.schema import projection
 from pyspark_kafka.source.spark_features import ADMISSION_CONTROL
 from pyspark_kafka.source.stream_planner import StreamPlanner
+from pyspark_kafka.tracebacks import short_traceback
 
 if TYPE_CHECKING:
     from pyspark_kafka.source.group_committer import GroupCommitter
@@ -61,9 +62,11 @@ class KafkaStreamReader(_StreamReader):
         self._planner: StreamPlanner | None = None
         self._group: GroupCommitter | None = None
 
+    @short_traceback
     def initialOffset(self) -> OffsetJson:
         return to_json_object(self._open().initial_offsets())
 
+    @short_traceback
     def latestOffset(
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> OffsetJson:
@@ -101,9 +104,11 @@ class KafkaStreamReader(_StreamReader):
         latest = self._planner.latest_known if self._planner is not None else None
         return to_json_object(latest) if latest else None
 
+    @short_traceback
     def prepareForTriggerAvailableNow(self) -> None:
         self._open().prepare_available_now()
 
+    @short_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         plans = self._open().plan(_from_checkpoint(start), _from_checkpoint(end))
         return [KafkaInputPartition(plan) for plan in plans]
@@ -111,6 +116,7 @@ class KafkaStreamReader(_StreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(partition, self._columns, self._options)
 
+    @short_traceback
     def commit(self, end: dict[str, Any]) -> None:
         """Commit offsets to the group. Spark calls this when the next micro-batch starts."""
         if self._options.commit_offsets:

@@ -84,8 +84,7 @@ class ExactlyOnceWrite:
         try:
             return {**self.__dict__, "_planned": self._plan()}
         except PysparkKafkaError as error:
-            # Spark replaces the messages of other exception classes with "cannot be serialized".
-            raise PicklingError(f"{type(error).__name__}: {error}") from error
+            raise _as_pickling_error(error).with_traceback(None) from None
 
     @property
     def exactly_once(self) -> ExactlyOnce:
@@ -232,6 +231,17 @@ def _task(context: TaskContext, query_id: str, batch_id: int | None, run: str) -
         attempt=context.attemptNumber(),
         task_attempt_id=context.taskAttemptId(),
     )
+
+
+def _as_pickling_error(error: PysparkKafkaError) -> PysparkKafkaError:
+    """Make the class of an error a subclass of `PicklingError`.
+
+    Spark replaces the classes and messages of other errors that are raised while it pickles.
+    """
+    kind = type(error)
+    name, module = kind.__name__, kind.__module__
+    error.__class__ = type(name, (kind, PicklingError), {"__module__": module})
+    return error
 
 
 @cache

@@ -233,8 +233,9 @@ def job(one: ExactlyOnceWrite) -> str:
 
 def test_failed_planning_reports_its_error(protocol: Steps) -> None:
     protocol.failure = SinkFencedError("Another run has taken over.")
-    with pytest.raises(pickle.PicklingError, match=r"^SinkFencedError: Another run has taken"):
+    with pytest.raises(SinkFencedError, match=r"^Another run has taken") as caught:
         carried(a_write())
+    assert isinstance(caught.value, pickle.PicklingError)  # Spark replaces other errors
 
 
 def test_streaming_task_reads_sparks_properties(protocol: Steps, in_task: InTask) -> None:
