@@ -26,6 +26,7 @@ from integration.failpoints.scenarios import (
     SCENARIOS,
     SLOW_SCENARIOS,
     VERSION_DEPENDENT,
+    WRAPPING_SCENARIOS,
     Scenario,
 )
 from integration.failpoints.session import Session, open_session
@@ -118,8 +119,9 @@ def _count(text: str) -> int:
 
 def _scenarios(options: argparse.Namespace) -> list[Scenario]:
     if options.old_transactions:
-        return [scenario for scenario in SCENARIOS if scenario.name in VERSION_DEPENDENT]
-    return [*SCENARIOS, *SLOW_SCENARIOS]
+        scenarios = (*SCENARIOS, *WRAPPING_SCENARIOS)
+        return [scenario for scenario in scenarios if scenario.name in VERSION_DEPENDENT]
+    return [*SCENARIOS, *SLOW_SCENARIOS, *WRAPPING_SCENARIOS]
 
 
 def _chosen(options: argparse.Namespace, recordings: Sequence[Recording]) -> list[AnyCase]:
@@ -127,8 +129,7 @@ def _chosen(options: argparse.Namespace, recordings: Sequence[Recording]) -> lis
     if options.all or not options.stalls:
         found += matrix.cases(recordings)
     if options.all or options.stalls:
-        found += matrix.stalls(recordings, during_next_batch=False)
-        found += matrix.stalls(recordings, during_next_batch=True)
+        found += matrix.stalls(recordings)
     found = [case for case in found if options.only in str(case)]
     return (
         found if options.sample is None else matrix.shuffled(found, options.seed)[: options.sample]

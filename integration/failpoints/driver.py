@@ -21,8 +21,8 @@ from integration.failpoints.hook import Action, InjectedFault
 from integration.failpoints.messages import Call, Died, Failed, Finished, Outcome
 from integration.failpoints.processes import ForkServer, Process, ProcessTimeoutError
 from integration.failpoints.sink_calls import Sink, TaskInput
+from pyspark_kafka.sink.exactly_once.names import SLOTS
 
-TASKS: Final = 2
 TOPIC_PARTITIONS: Final = 2
 STALL_TIMEOUT_S: Final = 120.0
 _POLL_S: Final = 0.005
@@ -136,20 +136,26 @@ class Checkpoint:
 class Workload:
     """The batches to write, and the tasks that fail without an injected fault.
 
+    `tasks` is the number of tasks per batch, and `empty_tasks` contains those without rows.
     `failing` contains tasks (driver run, batch, partition) that fail after they have written some
     of their rows. `attempts_max` is `spark.task.maxFailures`. `options_of` contains additional
-    options of a batch, by driver run and batch.
+    options of a batch, by driver run and batch. With `repeats_slots`, the first attempts of a
+    partition have the same slot in all batches, as if other jobs ran tasks between the batches.
     """
 
     sink: Sink
     batches: int
+    tasks: int = 2
+    empty_tasks: frozenset[int] = frozenset()
+    repeats_slots: bool = False
     attempts_max: int = 1
     failing: frozenset[tuple[int, int, int]] = frozenset()
     options_of: Mapping[tuple[int, int], Mapping[str, str]] = field(default_factory=dict)
 
     def rows(self, batch: int, partition: int) -> Rows:
-        """Return the rows of a task. The last task of the last batch has no rows."""
-        if batch == self.batches - 1 and partition == TASKS - 1:
+        """Return the rows of a task. The last task of the last batch has no rows, too."""
+        is_last = batch == self.batches - 1 and partition == self.tasks - 1
+        if is_last or partition in self.empty_tasks:
             return []
         return [
             (f"{batch}:{partition}:{row}".encode(), row % TOPIC_PARTITIONS)
@@ -158,7 +164,7 @@ class Workload:
 
     def all_rows(self) -> list[tuple[bytes, int]]:
         """Return the rows of all batches. The topic must contain each row once."""
-        tasks = itertools.product(range(self.batches), range(TASKS))
+        tasks = itertools.product(range(self.batches), range(self.tasks))
         return [row for batch, partition in tasks for row in self.rows(batch, partition)]
 
     def sink_of(self, driver_run: int, batch: int) -> Sink:
@@ -211,7 +217,7 @@ class DriverRun:
     def __post_init__(self) -> None:
         self._run_id = str(uuid.uuid4())
         # Each run starts with a different slot.
-        self._task_attempt_ids = itertools.count(self.number)
+        self._next_task_attempt_id = self.number
         self._running: set[Process] = set()
 
     def run(self) -> DriverOutcome:
@@ -233,7 +239,7 @@ class DriverRun:
         sink = self.workload.sink_of(self.number, batch)
         planning = ProcessKey(driver_run=self.number, batch=batch, kind=ProcessKind.PLANNING)
         planned = self._call(planning, "plan", sink)
-        messages: list[bytes | None] = [None] * TASKS
+        messages: list[bytes | None] = [None] * self.workload.tasks
         try:
             self._tasks(batch, planned, messages)
             committing = ProcessKey(driver_run=self.number, batch=batch, kind=ProcessKind.COMMIT)
@@ -251,9 +257,11 @@ class DriverRun:
 
     def _tasks(self, batch: int, planned: bytes, messages: list[bytes | None]) -> None:
         """Run all tasks in parallel, and store the messages of tasks that succeed in `messages`."""
+        if self.workload.repeats_slots:
+            self._next_task_attempt_id += -self._next_task_attempt_id % SLOTS
         running = {
             partition: self._start_task(batch, planned, partition, attempt=0)
-            for partition in range(TASKS)
+            for partition in range(self.workload.tasks)
         }
         failure: _ProcessFailedError | None = None
         for partition, (first, process) in running.items():
@@ -289,11 +297,12 @@ class DriverRun:
         task = TaskInput(
             partition=partition,
             attempt=attempt,
-            task_attempt_id=next(self._task_attempt_ids),
+            task_attempt_id=self._next_task_attempt_id,
             properties=self._properties(batch),
             rows=self.workload.rows(batch, partition),
             fails_after=2 if fails else None,
         )
+        self._next_task_attempt_id += 1
         return process_key, self._start(process_key, "write", (planned, task))
 
     def _properties(self, batch: int) -> Mapping[str, str]:

@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 import confluent_kafka
 from kio.schema.errors import ErrorCode
 
-from integration.clusters import Cluster
+from integration.clusters import Cluster, features
 from integration.clusters.restricted_user import Prefixes
 from integration.failpoints.driver import TOPIC_PARTITIONS
 from integration.raw import ConnectionClosedByBrokerError, RawConnection
@@ -112,6 +112,11 @@ class Lane:
             for each in response.transaction_states
             if each.transactional_id.startswith(prefix)
         }
+
+    def transaction_version(self) -> int:
+        """Return the transaction version of the cluster: 1, or 2 if ends raise the epoch."""
+        address = self._cluster.address(self._cluster.broker_ids[0])
+        return 2 if features.finalized(address).get("transaction.version", 0) >= 2 else 1
 
     def fence(self, transactional_id: str) -> None:
         """Fence the producer of a transactional id. This aborts its open transaction."""

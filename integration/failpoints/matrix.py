@@ -9,13 +9,13 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Final
 
 from integration.failpoints.driver import Injection, ProcessKey, ProcessKind
 from integration.failpoints.hook import Action, InjectedFault
-from integration.failpoints.scenarios import BATCH, SCENARIOS, FailureMode, Scenario, Target
+from integration.failpoints.scenarios import BATCH, SCENARIOS, FailureMode, Scenario, Target, Wake
 from integration.failpoints.session import Session
 from integration.failpoints.step_requests import never_reached, undeclared
 from integration.failpoints.trial import Trial
@@ -72,18 +72,19 @@ class Case:
 class StallCase:
     """A case in which a process stalls at a failpoint and wakes after its successor has continued.
 
-    For `lost_task` and `during_next_batch`, see `Trial.run_with_zombie`.
+    For `wake` and `lost_task`, see `Trial.run_with_zombie`.
     """
 
     scenario: Scenario
     process_key: ProcessKey
     failpoint: str
+    wake: Wake
     lost_task: bool = False
-    during_next_batch: bool = False
 
     def __str__(self) -> str:
         successor = "another attempt continues" if self.lost_task else "another driver continues"
-        when = "during its next batch" if self.during_next_batch else "afterwards"
+        is_last = self.wake is Wake.AFTERWARDS
+        when = "afterwards" if is_last else f"during a later batch at {self.wake.value}"
         return (
             f"{self.scenario.name}: {self.process_key} stalls at {self.failpoint}, {successor}, "
             f"the stalled process wakes {when}"
@@ -101,9 +102,7 @@ class StallCase:
                 attempts_max=2 if self.lost_task else 1,
             )
             with _timeline_in_errors(trial):
-                trial.run_with_zombie(
-                    lost_task=self.lost_task, during_next_batch=self.during_next_batch
-                )
+                trial.run_with_zombie(self.wake, lost_task=self.lost_task)
         return trial.timeline
 
 
@@ -153,8 +152,10 @@ def cases(recordings: Iterable[Recording]) -> list[Case]:
     known: set[str] = set()
     for recording in recordings:
         for target in recording.scenario.targets:
-            process_key, failpoints = _target_failpoints(recording, target)
-            for group in _groups(failpoints):
+            if not target.modes:
+                continue
+            process_key, groups = _target_groups(recording, target, target.kills)
+            for group in groups:
                 new = [failpoint for failpoint in group if failpoint not in known]
                 chosen, *others = new or group[:1]
                 known.update(new)
@@ -172,35 +173,44 @@ def cases(recordings: Iterable[Recording]) -> list[Case]:
     return found
 
 
-def stalls(recordings: Iterable[Recording], *, during_next_batch: bool) -> list[StallCase]:
-    """Derive the cases with stalls: one per gap between two requests in each target.
+def stalls(recordings: Iterable[Recording]) -> list[StallCase]:
+    """Derive the cases with stalls: per gap between two requests, wake and kind of successor.
 
-    Only targets in the first driver run are used. A stall in a later run would repeat another
-    scenario.
+    The targets in batch 0 are not used, because the first batch has no earlier decision.
     """
-    found = [
+    return [
         StallCase(
             scenario=recording.scenario,
             process_key=process_key,
             failpoint=group[0],
-            during_next_batch=during_next_batch,
+            wake=wake,
+            lost_task=lost_task,
         )
         for recording in recordings
         for target in recording.scenario.targets
-        if target.driver_run == 0 and target.batch == BATCH and not recording.scenario.preconditions
-        for process_key, failpoints in [_target_failpoints(recording, target)]
-        for group in _groups(failpoints)
+        if target.batch == BATCH
+        for process_key, groups in [_target_groups(recording, target, target.stalls)]
+        for lost_task in _successors(recording.scenario, target)
+        for wake in recording.scenario.wakes
+        for group in groups
     ]
-    of_lost_tasks = [
-        replace(case, lost_task=True)
-        for case in found
-        if case.process_key.kind is ProcessKind.TASK and not case.scenario.fails
-    ]
-    return [*found, *of_lost_tasks]
 
 
-def _target_failpoints(recording: Recording, target: Target) -> tuple[ProcessKey, list[str]]:
-    """Return a target's process, and its failpoints after the failpoints of the preconditions."""
+def _successors(scenario: Scenario, target: Target) -> tuple[bool, ...]:
+    """Return whether the successor of a stalled process is another attempt of the task."""
+    if target.kind is not ProcessKind.TASK or scenario.fails:
+        return (False,)
+    return (True,) if scenario.wraps else (False, True)
+
+
+def _target_groups(
+    recording: Recording, target: Target, prefixes: tuple[str, ...]
+) -> tuple[ProcessKey, list[list[str]]]:
+    """Return a target's process, and its failpoints after the failpoints of the preconditions.
+
+    Only failpoints with these prefixes are returned. Failpoints that have no request between them
+    are in the same group.
+    """
     process_key = ProcessKey(
         driver_run=target.driver_run,
         batch=target.batch,
@@ -216,9 +226,11 @@ def _target_failpoints(recording: Recording, target: Target) -> tuple[ProcessKey
         begin = max(
             (reached.index(precondition.failpoint) + 1 for precondition in preconditions), default=0
         )
-    return process_key, [
-        failpoint for failpoint in reached[begin:] if failpoint.startswith(target.prefix)
-    ]
+    groups = (
+        [failpoint for failpoint in group if failpoint.startswith(prefixes)]
+        for group in _groups(reached[begin:])
+    )
+    return process_key, [group for group in groups if group]
 
 
 def _groups(failpoints: Sequence[str]) -> list[list[str]]:

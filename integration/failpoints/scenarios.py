@@ -43,16 +43,26 @@ class Loss(Enum):
     TIMED_OUT = "all transactions time out"
 
 
+class Wake(Enum):
+    """When a stalled process wakes: at the end, or while a later commit is stalled."""
+
+    AFTERWARDS = "afterwards"
+    BEFORE_VERIFICATION = "commit.verify.before"
+    BEFORE_DECISION = "commit.verify.after"
+    AFTER_DECISION = "commit.decide.after"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A process that is killed at each of its failpoints, once per mode.
+    """A process that is killed at each of its failpoints, once per mode, and stalled at each.
 
-    Only failpoints whose names start with `prefix` are used.
+    `kills` and `stalls` contain the prefixes of the failpoints at which this is done.
     """
 
     kind: ProcessKind
-    modes: tuple[FailureMode, ...]
-    prefix: str = ""
+    modes: tuple[FailureMode, ...] = ()
+    kills: tuple[str, ...] = ("",)
+    stalls: tuple[str, ...] = ("",)
     driver_run: int = 0
     batch: int = BATCH
     partition: int = 0
@@ -79,18 +89,21 @@ class Precondition:
 class Scenario:
     """A situation in which processes are killed.
 
-    `fails` contains the tasks of batch 1 in the first driver run that fail after they have written
-    some of their rows. `loss_between_runs` happens before the second driver run. With
-    `short_transactions`, the transactions of batch 1 in the first driver run time out after a few
-    seconds; these scenarios are slow. With `is_refused`, the commit detects the loss before its
-    decision, so no decided rows are lost. `failures` is the number of driver runs that may fail
-    without an injected kill.
+    `tasks` is the number of tasks per batch, and `empty_tasks` contains those without rows. `fails`
+    contains the tasks of batch 1 in the first driver run that fail after they have written some of
+    their rows. `loss_between_runs` happens before the second driver run. With `short_transactions`,
+    the transactions of batch 1 in the first driver run time out after a few seconds; these
+    scenarios are slow. With `is_refused`, the commit detects the loss before its decision, so no
+    decided rows are lost. `failures` is the number of driver runs that may fail without an injected
+    kill. With `wraps`, stalled processes wake when the ids of their batch are in use again.
     """
 
     name: str
     title: str
     targets: tuple[Target, ...]
     preconditions: tuple[Precondition, ...] = ()
+    tasks: int = 2
+    empty_tasks: frozenset[int] = frozenset()
     fails: frozenset[int] = frozenset()
     options: Mapping[str, str] = field(default_factory=dict)
     is_streaming: bool = True
@@ -100,10 +113,25 @@ class Scenario:
     short_transactions: bool = False
     is_refused: bool = False
     failures: int = 0
+    wraps: bool = False
+
+    @property
+    def wakes(self) -> tuple[Wake, ...]:
+        """Return when processes that stall in this scenario wake."""
+        if self.wraps:
+            return (Wake.BEFORE_VERIFICATION, Wake.AFTER_DECISION)
+        return (Wake.AFTERWARDS, Wake.BEFORE_DECISION)
+
+
+def _fencing(sweep: str) -> tuple[str, ...]:
+    """Return the failpoints of a sweep after which it checks the owner, or fences."""
+    requests = ("describe_transactions.after", "end_transactions.before")
+    return tuple(f"{sweep}.{each}" for each in (*requests, "init_producer_ids.before"))
 
 
 _EVERY_MODE: Final = (FailureMode.ALONE, FailureMode.WITH_DRIVER, FailureMode.FAILS)
 _DECIDED: Final = Precondition(kind=ProcessKind.COMMIT, failpoint="commit.decide.after")
+_PREPARED: Final = Precondition(kind=ProcessKind.COMMIT, failpoint="commit.decide.before")
 
 SCENARIOS: Final = (
     Scenario(
@@ -185,10 +213,20 @@ SCENARIOS: Final = (
     Scenario(
         name="prepared-before",
         title="the driver was killed before the decision, and the next driver sweeps",
-        preconditions=(Precondition(kind=ProcessKind.COMMIT, failpoint="commit.decide.before"),),
+        preconditions=(_PREPARED,),
         targets=(
-            Target(kind=ProcessKind.PLANNING, driver_run=1, modes=(FailureMode.WITH_DRIVER,)),
-            Target(kind=ProcessKind.COMMIT, driver_run=1, modes=(FailureMode.WITH_DRIVER,)),
+            Target(
+                kind=ProcessKind.PLANNING,
+                driver_run=1,
+                modes=(FailureMode.WITH_DRIVER,),
+                stalls=("plan.sweep",),
+            ),
+            Target(
+                kind=ProcessKind.COMMIT,
+                driver_run=1,
+                modes=(FailureMode.WITH_DRIVER,),
+                stalls=(),
+            ),
         ),
     ),
     Scenario(
@@ -197,7 +235,12 @@ SCENARIOS: Final = (
         preconditions=(_DECIDED,),
         loss_between_runs=Loss.FENCED,
         targets=(
-            Target(kind=ProcessKind.PLANNING, driver_run=1, modes=(FailureMode.WITH_DRIVER,)),
+            Target(
+                kind=ProcessKind.PLANNING,
+                driver_run=1,
+                modes=(FailureMode.WITH_DRIVER,),
+                stalls=(),
+            ),
             Target(kind=ProcessKind.TASK, driver_run=1, modes=_EVERY_MODE),
             Target(
                 kind=ProcessKind.COMMIT,
@@ -233,6 +276,37 @@ SCENARIOS: Final = (
             Target(kind=ProcessKind.COMMIT, modes=(FailureMode.ALONE, FailureMode.WITH_DRIVER)),
         ),
     ),
+    Scenario(
+        name="many-tasks",
+        title="a micro-batch with five tasks, one of which has no rows",
+        tasks=5,
+        empty_tasks=frozenset({2}),
+        targets=(
+            Target(
+                kind=ProcessKind.TASK,
+                partition=3,
+                modes=(FailureMode.WITH_DRIVER, FailureMode.RETRIED),
+                stalls=(),
+            ),
+            Target(kind=ProcessKind.COMMIT, modes=(FailureMode.WITH_DRIVER,)),
+        ),
+    ),
+    Scenario(
+        name="many-tasks-lost",
+        title="the rows of one of five tasks are lost after the decision and are written again",
+        tasks=5,
+        empty_tasks=frozenset({2}),
+        preconditions=(_DECIDED,),
+        loss_between_runs=Loss.FENCED,
+        targets=(
+            Target(
+                kind=ProcessKind.COMMIT,
+                driver_run=1,
+                modes=(FailureMode.WITH_DRIVER,),
+                stalls=(),
+            ),
+        ),
+    ),
 )
 
 SLOW_SCENARIOS: Final = (
@@ -247,7 +321,8 @@ SLOW_SCENARIOS: Final = (
                 kind=ProcessKind.PLANNING,
                 driver_run=1,
                 modes=(FailureMode.WITH_DRIVER,),
-                prefix="plan.roll_forward",
+                kills=("plan.roll_forward",),
+                stalls=(),
             ),
         ),
     ),
@@ -286,7 +361,55 @@ SLOW_SCENARIOS: Final = (
 )
 """Scenarios that wait a few seconds for a timeout."""
 
+WRAPPING_SCENARIOS: Final = (
+    Scenario(
+        name="wrapped-task",
+        title="a task stalls around its InitProducerId until its id is in use again",
+        wraps=True,
+        targets=(Target(kind=ProcessKind.TASK, stalls=("task.init.init_producer_id",)),),
+    ),
+    Scenario(
+        name="wrapped-sweep",
+        title="a planning run stalls in its sweep until the swept ids are in use again",
+        wraps=True,
+        preconditions=(_PREPARED,),
+        targets=(Target(kind=ProcessKind.PLANNING, driver_run=1, stalls=_fencing("plan.sweep")),),
+    ),
+    Scenario(
+        name="wrapped-roll-forward",
+        title="a planning run stalls in its roll-forward until the decided ids are in use again",
+        wraps=True,
+        preconditions=(_DECIDED,),
+        targets=(
+            Target(
+                kind=ProcessKind.PLANNING,
+                driver_run=1,
+                stalls=("plan.roll_forward.end_transactions.before",),
+            ),
+        ),
+    ),
+    Scenario(
+        name="wrapped-abort",
+        title="an abort stalls in its sweep until the swept ids are in use again",
+        wraps=True,
+        fails=frozenset({1}),
+        failures=1,
+        targets=(Target(kind=ProcessKind.ABORT, stalls=_fencing("abort.sweep")),),
+    ),
+)
+"""Scenarios that are only run with stalls, which last 15 to 32 batches."""
+
 VERSION_DEPENDENT: Final = frozenset(
-    {"micro-batch", "failing-task", "decided-before", "lost-before", "lost-in-commit"}
+    {
+        "micro-batch",
+        "failing-task",
+        "abort-undecided",
+        "abort-decided",
+        "decided-before",
+        "prepared-before",
+        "lost-before",
+        "lost-in-commit",
+        *(scenario.name for scenario in WRAPPING_SCENARIOS),
+    }
 )
 """Scenarios that depend on whether EndTxn bumps the producer epoch (`transaction.version` 2)."""

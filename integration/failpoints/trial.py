@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,10 +32,10 @@ from integration.failpoints.hook import Action, InjectedFault
 from integration.failpoints.lanes import PREFIXES, Lane
 from integration.failpoints.oracle import DeliveryError
 from integration.failpoints.processes import ForkServer
-from integration.failpoints.scenarios import BATCH, BATCHES, Loss, Scenario
+from integration.failpoints.scenarios import BATCH, BATCHES, Loss, Scenario, Wake
 from integration.failpoints.sink_calls import Sink
 from integration.sink_model.trace_validation import first_invalid
-from pyspark_kafka.sink.exactly_once.names import parse_task_id
+from pyspark_kafka.sink.exactly_once.names import GENERATIONS, parse_task_id
 
 _FENCED: Final = 0
 """The Spark partition whose transaction is fenced."""
@@ -43,8 +43,42 @@ _FENCED: Final = 0
 _SHORT: Final = {"transactionTimeout": "4s"}
 """A timeout that is long enough for a batch, but short enough to wait for."""
 
-_BEFORE_WAKING: Final = BATCH + 1
-"""The number of batches that are completed, including its own, before the zombie wakes."""
+_OPEN: Final = "Ongoing"
+_FENCED_SINK: Final = "plan.fence.init_producer_id.after"
+
+
+class _Background:
+    """A driver run in a thread."""
+
+    def __init__(self, driver_run: DriverRun) -> None:
+        self._driver_run = driver_run
+        self._outcome: DriverOutcome | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self._outcome = self._driver_run.run()
+
+    def await_reached(self, stall: Stall) -> None:
+        """Wait until a process of the driver run is stalled."""
+        if not stall.await_reached(self._thread):
+            raise NotReachedError("the failpoint was not reached")
+
+    def join(self) -> DriverOutcome | None:
+        """Wait for the end of the driver run, and return its outcome."""
+        _join(self._thread)
+        return self._outcome
+
+    def join_tasks(self) -> None:
+        """Wait for the stalled tasks that the driver run has abandoned."""
+        for each in self._driver_run.zombies:
+            _join(each)
+
+
+def _join(thread: threading.Thread) -> None:
+    thread.join(STALL_TIMEOUT_S)
+    if thread.is_alive():
+        raise DeliveryError("a driver run or a stalled task did not end in time")
 
 
 class NotReachedError(AssertionError):
@@ -75,7 +109,7 @@ class Trial:
     def __post_init__(self) -> None:
         self._sink_id = f"{PREFIXES.sink_ids}{uuid.uuid4().hex[:12]}"
         self._driver_run_count = 0
-        self._failures = 0
+        self._zombie_loses_rows = False
         self._injected: list[Injection] = []
         self._lost_transactional_ids: set[str] = set()
         self._preconditions = [
@@ -97,83 +131,145 @@ class Trial:
             self._run_to_the_end(workload, checkpoint)
             self._check(workload, checkpoint, starts)
 
-    def run_with_zombie(self, *, lost_task: bool, during_next_batch: bool) -> None:
+    def run_with_zombie(self, wake: Wake, *, lost_task: bool) -> None:
         """Stall the process of the only injection until its successor has completed the batch.
 
         The successor is the next attempt of the task with `lost_task`, and the next driver run
-        otherwise. With `during_next_batch`, the zombie continues while the commit of the next batch
-        is stalled, and the planning of one more batch cleans up transactions that the zombie left
-        open. Raises the errors of `run`.
+        otherwise. The zombie wakes as `wake` states. A wake in a later batch leaves one more batch,
+        whose planning cleans up transactions that the zombie left open. Raises the errors of `run`.
         """
-        with self._prepared(batches=BATCHES + during_next_batch) as (workload, checkpoint, starts):
+        (injection,) = self.injections
+        until = BATCH + self._batches_before_reuse(lost_task=lost_task)
+        batches = until + (1 if wake is Wake.AFTERWARDS else 2)
+        with self._prepared(batches=batches) as (workload, checkpoint, starts):
+            for _ in range(injection.process_key.driver_run):
+                self._next_run(workload, checkpoint)
             stall = Stall()
-            zombie = self._driver_run(
-                workload,
-                checkpoint,
-                stall=stall,
-                abandons_stalled_tasks=lost_task,
-                until=_BEFORE_WAKING if lost_task else None,
+            zombie = _Background(
+                self._driver_run(
+                    workload,
+                    checkpoint,
+                    stall=stall,
+                    abandons_stalled_tasks=lost_task,
+                    until=until if lost_task else None,
+                )
             )
-            endings: list[DriverOutcome] = []
-            thread = threading.Thread(target=lambda: endings.append(zombie.run()), daemon=True)
-            thread.start()
             try:
-                if not stall.await_reached(thread):
-                    raise NotReachedError("the failpoint was not reached")
-                if lost_task:
-                    thread.join(STALL_TIMEOUT_S)
-                    if endings != [DriverOutcome.COMPLETED]:
-                        raise DeliveryError(
-                            "the batch failed although Spark started another attempt"
-                        )
+                zombie.await_reached(stall)
+                if not lost_task:
+                    self._run_without_failure(workload, checkpoint, until=until)
+                elif zombie.join() is not DriverOutcome.COMPLETED:
+                    raise DeliveryError("the batch failed although Spark started another attempt")
+                if wake is Wake.AFTERWARDS:
+                    self._wake(stall, zombie)
                 else:
-                    self._run_to_the_end(workload, checkpoint, until=_BEFORE_WAKING)
-                if during_next_batch:
-                    with self._during_next_commit(workload, checkpoint):
-                        self._wake(stall, zombie, thread)
-                else:
-                    self._wake(stall, zombie, thread)
+                    self._wake_during_commit(workload, checkpoint, stall, zombie, wake)
             finally:
                 stall.release()
-            # A failure of the zombie is allowed.
-            self._failures = 0
-            self._run_to_the_end(workload, checkpoint)
+            self._run_without_failure(workload, checkpoint)
             self._check(workload, checkpoint, starts)
 
-    def _wake(self, stall: Stall, zombie: DriverRun, thread: threading.Thread) -> None:
+    def _batches_before_reuse(self, *, lost_task: bool) -> int:
+        """Return the number of batches from the zombie's batch to the batch in which it wakes.
+
+        With `wraps`, both batches have the same generation. The epoch is raised once or twice per
+        batch, depending on the transaction version. A successor that is another driver run has
+        raised it twice more: the driver run or the abort that stalls, and the successor itself.
+        """
+        if not self.scenario.wraps:
+            return 1
+        epochs = GENERATIONS - (0 if lost_task else 2)
+        return epochs // self.lane.transaction_version()
+
+    def _wake(self, stall: Stall, zombie: _Background) -> None:
         if stall.was_killed:
             raise NotReachedError("the zombie was killed because it was stalled for too long")
         self.timeline.append("the zombie wakes")
         stall.release()
-        for each in (thread, *zombie.zombies):
-            each.join(STALL_TIMEOUT_S)
-            if each.is_alive():
-                raise DeliveryError("the zombie did not end in time")
+        zombie.join()
+        zombie.join_tasks()
 
-    @contextmanager
-    def _during_next_commit(self, workload: Workload, checkpoint: Checkpoint) -> Iterator[None]:
-        """Stall the next driver run's first commit between its verification and its decision."""
-        stall = Stall()
+    def _wake_during_commit(
+        self,
+        workload: Workload,
+        checkpoint: Checkpoint,
+        stall: Stall,
+        zombie: _Background,
+        wake: Wake,
+    ) -> None:
+        """Wake the zombie while the next driver run's first commit is stalled.
+
+        Raises `DeliveryError` if that driver run fails, unless a planning run of the zombie's
+        driver run has fenced it, or the zombie has taken over an id of its tasks.
+        """
+        holding = Stall()
         process_key = ProcessKey(
             driver_run=self._driver_run_count, batch=checkpoint.done, kind=ProcessKind.COMMIT
         )
-        fault = InjectedFault(failpoint="commit.verify.after", action=Action.STALL)
-        driver_run = self._driver_run(
-            workload,
-            checkpoint,
-            until=BATCHES,
-            stall=stall,
-            injections=[Injection(process_key=process_key, fault=fault)],
+        fault = InjectedFault(failpoint=wake.value, action=Action.STALL)
+        current = _Background(
+            self._driver_run(
+                workload,
+                checkpoint,
+                until=checkpoint.done + 1,
+                stall=holding,
+                injections=[Injection(process_key=process_key, fault=fault)],
+            )
         )
-        thread = threading.Thread(target=driver_run.run, daemon=True)
-        thread.start()
         try:
-            if not stall.await_reached(thread):
-                raise NotReachedError("the successor's commit did not reach its failpoint")
-            yield
+            current.await_reached(holding)
+            if self.scenario.wraps:
+                self._check_reuse()
+            ended = set(self.reached)
+            self._wake(stall, zombie)
         finally:
-            stall.release()
-            thread.join(STALL_TIMEOUT_S)
+            holding.release()
+        outcome = current.join()
+        takes_over = self.scenario.wraps and self._takes_over()
+        self._zombie_loses_rows = takes_over and wake is Wake.AFTER_DECISION
+        if takes_over and outcome is DriverOutcome.COMPLETED:
+            raise DeliveryError("a zombie has aborted a transaction, but its batch did not fail")
+        may_fail = takes_over or self._has_fenced_since(ended)
+        if outcome is not DriverOutcome.COMPLETED and not may_fail:
+            raise DeliveryError("a zombie has failed a batch of the owner of the sink id")
+
+    def _has_fenced_since(self, ended: Set[ProcessKey]) -> bool:
+        """Return whether planning by the zombie's driver run has fenced the sink id after it woke.
+
+        `ended` contains the processes that ended earlier.
+        """
+        (injection,) = self.injections
+        for process_key in self.reached.keys() - ended:
+            if process_key.driver_run == injection.process_key.driver_run:
+                failpoints = self.reached[process_key]
+                is_zombie = process_key == injection.process_key
+                begin = failpoints.index(injection.fault.failpoint) + 1 if is_zombie else 0
+                if _FENCED_SINK in failpoints[begin:]:
+                    return True
+        return False
+
+    def _takes_over(self) -> bool:
+        """Return whether the zombie initializes ids of tasks without another check of the owner.
+
+        A sweep does this only with transaction version 1.
+        """
+        failpoint = self.injections[0].fault.failpoint
+        is_sweep = failpoint.endswith("init_producer_ids.before")
+        return failpoint.endswith("init_producer_id.before") or (
+            is_sweep and self.lane.transaction_version() == 1
+        )
+
+    def _check_reuse(self) -> None:
+        """Check that the open transactions have the generation of the zombie's batch.
+
+        A new sink id has epoch 0, so its batch 1 has the generation of the transaction version.
+        """
+        zombies = BATCH * self.lane.transaction_version()
+        transactions = self.lane.transactions(f"{self._sink_id}/")
+        open_ids = [parse_task_id(name) for name, state in transactions.items() if state == _OPEN]
+        found = {task_id.generation for task_id in open_ids if task_id is not None}
+        if found != {zombies}:
+            raise NotReachedError(f"the generation {zombies} is not in use again, but {found}")
 
     @contextmanager
     def _prepared(
@@ -185,6 +281,9 @@ class Trial:
             workload = Workload(
                 sink=sink,
                 batches=batches,
+                tasks=self.scenario.tasks,
+                empty_tasks=self.scenario.empty_tasks,
+                repeats_slots=self.scenario.wraps,
                 attempts_max=self.attempts_max,
                 failing=frozenset((0, BATCH, task) for task in self.scenario.fails),
                 options_of={(0, BATCH): _SHORT} if self.scenario.short_transactions else {},
@@ -209,19 +308,29 @@ class Trial:
     def _group_id(self) -> str:
         return f"{PREFIXES.groups}{self._sink_id}"
 
-    def _run_to_the_end(
+    def _run_to_the_end(self, workload: Workload, checkpoint: Checkpoint) -> None:
+        failures = 0
+        while checkpoint.done < workload.batches:
+            failures += self._next_run(workload, checkpoint) is not DriverOutcome.COMPLETED
+            allowed = sum(map(self._may_fail_a_run, self._injected)) + self.scenario.failures
+            if failures > allowed:
+                raise DeliveryError("a driver run failed without a fault")
+
+    def _run_without_failure(
         self, workload: Workload, checkpoint: Checkpoint, *, until: int | None = None
     ) -> None:
-        until = workload.batches if until is None else until
-        while checkpoint.done < until:
-            ending = self._driver_run(workload, checkpoint, until=until).run()
-            allowed = sum(map(self._may_fail_a_run, self._injected)) + self.scenario.failures
-            self._failures += ending is not DriverOutcome.COMPLETED
-            if self._failures > allowed:
-                raise DeliveryError("a driver run failed without a fault")
-            loss = self.scenario.loss_between_runs
-            if self._failures and self._driver_run_count == 1 and loss is not None:
-                self._lose(loss)
+        outcome = self._next_run(workload, checkpoint, until=until)
+        if outcome is not DriverOutcome.COMPLETED:
+            raise DeliveryError("a driver run failed because of a process of an earlier run")
+
+    def _next_run(
+        self, workload: Workload, checkpoint: Checkpoint, *, until: int | None = None
+    ) -> DriverOutcome:
+        outcome = self._driver_run(workload, checkpoint, until=until).run()
+        loss = self.scenario.loss_between_runs
+        if outcome is not DriverOutcome.COMPLETED and self._driver_run_count == 1 and loss:
+            self._lose(loss)
+        return outcome
 
     def _may_fail_a_run(self, injection: Injection) -> bool:
         return self.attempts_max == 1 or injection.process_key.kind is not ProcessKind.TASK
@@ -260,7 +369,7 @@ class Trial:
             return
         for transactional_id, state in self.lane.transactions(f"{self._sink_id}/").items():
             task_id = parse_task_id(transactional_id)
-            if state == "Ongoing" and task_id is not None and task_id.partition == _FENCED:
+            if state == _OPEN and task_id is not None and task_id.partition == _FENCED:
                 self.lane.fence(transactional_id)
 
     @property
@@ -268,7 +377,8 @@ class Trial:
         meanwhile = [precondition.meanwhile for precondition in self.scenario.preconditions]
         if self.scenario.is_refused:
             return False
-        return self.scenario.loss_between_runs is not None or any(meanwhile)
+        has_loss = self.scenario.loss_between_runs is not None or any(meanwhile)
+        return has_loss or self._zombie_loses_rows
 
     def _check(self, workload: Workload, checkpoint: Checkpoint, starts: Sequence[int]) -> None:
         for injection in (*self._preconditions, *self.injections):

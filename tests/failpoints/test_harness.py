@@ -13,6 +13,7 @@ from integration.failpoints.driver import (
     Injection,
     ProcessKey,
     ProcessKind,
+    Workload,
     _ProcessFailedError,
 )
 from integration.failpoints.hook import Action, InjectedFault
@@ -32,12 +33,15 @@ from integration.failpoints.report import Tally
 from integration.failpoints.scenarios import (
     BATCH,
     SCENARIOS,
+    WRAPPING_SCENARIOS,
     FailureMode,
     Loss,
     Precondition,
     Scenario,
+    Wake,
 )
 from integration.failpoints.session import Session
+from integration.failpoints.sink_calls import Sink
 from integration.failpoints.step_requests import never_reached, undeclared
 from integration.failpoints.trial import NotReachedError, Trial
 
@@ -71,8 +75,27 @@ def test_of_failpoints_between_two_requests_one_is_killed_in_all_modes() -> None
     assert {point for point, _ in found} == set(reached), "a failpoint is never killed"
     assert len(found) == 3 * len(in_all_modes) + 4
     assert [
-        case.failpoint for case in stalls([a_recording(*reached)], during_next_batch=False)
+        case.failpoint for case in stalls([a_recording(*reached)]) if case.wake is Wake.AFTERWARDS
     ] == in_all_modes
+
+
+def test_zombies_wake_when_their_ids_are_in_use_again() -> None:
+    scenario = next(each for each in WRAPPING_SCENARIOS if each.name == "wrapped-task")
+    reached = ("task.check.before", "task.init.before", "task.init.init_producer_id.before")
+    process_key = ProcessKey(driver_run=0, batch=BATCH, kind=ProcessKind.TASK)
+    found = stalls([Recording(scenario=scenario, reached={process_key: reached})])
+    assert [(case.failpoint, case.wake, case.lost_task) for case in found] == [
+        (reached[-1], Wake.BEFORE_VERIFICATION, True),
+        (reached[-1], Wake.AFTER_DECISION, True),
+    ]
+    assert not cases([Recording(scenario=scenario, reached={process_key: reached})])
+
+
+def test_each_task_but_the_empty_ones_has_rows() -> None:
+    sink = Sink(options={}, is_streaming=True)
+    workload = Workload(sink=sink, batches=2, tasks=5, empty_tasks=frozenset({2}))
+    with_rows = [[bool(workload.rows(batch, task)) for task in range(5)] for batch in range(2)]
+    assert with_rows == [[True, True, False, True, True], [True, True, False, True, False]]
 
 
 def test_a_known_failpoint_represents_its_group_in_another_scenario() -> None:
@@ -119,7 +142,12 @@ def test_results_are_counted_by_failpoint() -> None:
     kill = Case(
         scenario=PLAIN, process_key=COMMIT, failpoint="commit.mark.after", mode=FailureMode.ALONE
     )
-    stall = StallCase(scenario=PLAIN, process_key=COMMIT, failpoint="commit.mark.after")
+    stall = StallCase(
+        scenario=PLAIN,
+        process_key=COMMIT,
+        failpoint="commit.mark.after",
+        wake=Wake.AFTERWARDS,
+    )
     results = [
         Result(case=kill, seconds=1, error=None),
         Result(case=kill, seconds=1, error="no"),
@@ -217,6 +245,32 @@ class TestWithProcesses:
         monkeypatch.setattr(Trial, "_run_to_the_end", run_once)
         with pytest.raises(NotSettledError, match="Ongoing"):
             self.trial(session, scenario=PLAIN, injections=self.kill("commit.decide.before"))
+
+    def wrapped(self, session: Session) -> None:
+        scenario = next(each for each in WRAPPING_SCENARIOS if each.name == "wrapped-task")
+        case = StallCase(
+            scenario=scenario,
+            process_key=ProcessKey(driver_run=0, batch=BATCH, kind=ProcessKind.TASK),
+            failpoint="task.init.init_producer_id.before",
+            wake=Wake.BEFORE_VERIFICATION,
+            lost_task=True,
+        )
+        case.run(session)
+
+    def test_ids_that_are_not_in_use_again_are_reported(
+        self, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("integration.failpoints.trial.GENERATIONS", 4)
+        with pytest.raises(NotReachedError, match="generation"):
+            self.wrapped(session)
+
+    def test_a_zombie_that_fails_a_batch_of_the_owner_is_reported(
+        self, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Trial, "_takes_over", lambda _: False)
+        with pytest.raises(DeliveryError) as caught:
+            self.wrapped(session)
+        assert not caught.value.lost | caught.value.duplicates
 
 
 _start_task = DriverRun._start_task

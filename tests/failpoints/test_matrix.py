@@ -9,7 +9,13 @@ import pytest
 
 from integration.failpoints import matrix
 from integration.failpoints.matrix import AnyCase, Recording
-from integration.failpoints.scenarios import SCENARIOS, SLOW_SCENARIOS, VERSION_DEPENDENT
+from integration.failpoints.scenarios import (
+    SCENARIOS,
+    SLOW_SCENARIOS,
+    VERSION_DEPENDENT,
+    WRAPPING_SCENARIOS,
+    Wake,
+)
 from integration.failpoints.session import Session
 
 pytestmark = [pytest.mark.slow]
@@ -54,11 +60,7 @@ def test_a_sample_passes_over_sasl_ssl_with_the_acls_of_the_guide(
 
 
 def check_sample(session: Session, recordings: list[Recording], seed: int) -> None:
-    everything: list[AnyCase] = [
-        *matrix.cases(recordings),
-        *matrix.stalls(recordings, during_next_batch=False),
-        *matrix.stalls(recordings, during_next_batch=True),
-    ]
+    everything: list[AnyCase] = [*matrix.cases(recordings), *matrix.stalls(recordings)]
     count = check(session, matrix.shuffled(everything, seed), for_s=SAMPLE_S)
     assert count >= SAMPLE_CASES_MIN, "the machine is too busy to run enough cases"
 
@@ -81,10 +83,31 @@ def test_every_kill_passes_with_old_transactions(old_transactions: Session) -> N
 @pytest.mark.full
 @pytest.mark.kafka_only
 @pytest.mark.timeout(MATRIX_S)
-@pytest.mark.parametrize(
-    "during_next_batch", [False, True], ids=["afterwards", "during-next-batch"]
-)
-def test_every_zombie_is_harmless(
-    session: Session, recordings: list[Recording], during_next_batch: bool
+@pytest.mark.parametrize("wake", [Wake.AFTERWARDS, Wake.BEFORE_DECISION])
+def test_every_zombie_of_a_first_driver_is_harmless(
+    session: Session, recordings: list[Recording], wake: Wake
 ) -> None:
-    check(session, matrix.stalls(recordings, during_next_batch=during_next_batch))
+    cases = matrix.stalls(each for each in recordings if not each.scenario.preconditions)
+    check(session, [case for case in cases if case.wake is wake])
+
+
+@pytest.mark.full
+@pytest.mark.kafka_only
+@pytest.mark.timeout(MATRIX_S)
+def test_a_sample_of_zombies_of_later_drivers_is_harmless(
+    session: Session, recordings: list[Recording], seed: int
+) -> None:
+    """An earlier driver has left a decision, prepared transactions or lost rows."""
+    cases = matrix.stalls(each for each in recordings if each.scenario.preconditions)
+    check(session, matrix.shuffled(cases, seed), for_s=SAMPLE_S)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(MATRIX_S)
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_sample_of_zombies_is_harmless_when_ids_are_used_again(
+    request: pytest.FixtureRequest, seed: int, version: int
+) -> None:
+    session: Session = request.getfixturevalue("old_transactions" if version == 1 else "session")
+    cases = matrix.stalls(matrix.record(session, WRAPPING_SCENARIOS))
+    check(session, matrix.shuffled(cases, seed), for_s=SAMPLE_S)

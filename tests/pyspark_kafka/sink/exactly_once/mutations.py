@@ -1,8 +1,8 @@
 """Deliberate bugs in the protocol, one rule each.
 
 They show that the scenarios detect such bugs. A mutation changes the real code in one rule only,
-and `MUTATIONS` names the scenario that must detect it. The mutations do not depend on how scenarios
-run.
+and `MUTATIONS` names the scenario that must detect it, and what the scenario must find. The
+mutations do not depend on how scenarios run.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,13 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.client.transactional_port import TransactionalClient
+from pyspark_kafka.errors import (
+    BatchNotCommittedError,
+    PysparkKafkaError,
+    RowsLostError,
+    SinkFencedError,
+    StaleBatchError,
+)
 from pyspark_kafka.kafka.offsets import IsolationLevel
 from pyspark_kafka.kafka.transactions import (
     EndTransaction,
@@ -31,7 +39,7 @@ from pyspark_kafka.sink.exactly_once import (
     sweep,
     task,
 )
-from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
+from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic, SinkNotRegisteredError
 from pyspark_kafka.sink.exactly_once.decisions import Decision, QueryState, SinkState, _StateReader
 from pyspark_kafka.sink.exactly_once.failpoint_client import FailpointClient
 from pyspark_kafka.sink.exactly_once.messages import Prepared, TaskMessage
@@ -43,12 +51,28 @@ from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld
 Patch = pytest.MonkeyPatch
 
 
+class Finding(Enum):
+    """The result of the sink that a check of a scenario finds wrong."""
+
+    LOST_ROWS = "consumers do not read committed rows"
+    DUPLICATE_ROWS = "consumers read rows again, or rows that are not committed"
+    OPEN_TRANSACTION = "an open transaction blocks consumers"
+    OFFSET = "the committed offset of a group is wrong"
+    NO_ERROR = "an operation that must fail succeeds"
+    STATE = "the result of a task or of planning, or a decision, is wrong"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutation:
-    """One deliberate bug; it is detected with the transaction versions in `versions`."""
+    """One deliberate bug; it is detected with the transaction versions in `versions`.
+
+    `finding` is the wrong result, or the class of the error with which an operation of the sink
+    fails that must succeed.
+    """
 
     breaks: Callable[[Patch], None]
     found_by: Callable[[FakeWorld], object]
+    finding: Finding | type[PysparkKafkaError]
     versions: tuple[int, ...] = (1, 2)
 
 
@@ -320,110 +344,177 @@ MUTATIONS = (
     Mutation(
         breaks=skip_the_fence,
         found_by=scenarios.an_old_driver_wakes_up_anywhere,
+        finding=Finding.LOST_ROWS,
         # With version 2 each decision also bumps the epoch, so the later decision is rejected.
         versions=(1,),
     ),
     Mutation(
         breaks=skip_the_fence,
         found_by=failure_scenarios.a_decision_of_a_dead_driver_is_delivered_late,
+        finding=SinkFencedError,
         # With version 1 both decisions are in one transaction, and the later one takes precedence.
         versions=(2,),
     ),
-    Mutation(breaks=decide_twice, found_by=scenarios.a_driver_killed_anywhere),
+    Mutation(
+        breaks=decide_twice,
+        found_by=scenarios.a_driver_killed_anywhere,
+        finding=Finding.DUPLICATE_ROWS,
+    ),
     Mutation(
         breaks=commit_before_prepare,
-        found_by=scenarios.what_is_prepared_is_not_seen_before_it_is_decided,
+        found_by=scenarios.a_failed_batch_is_not_visible,
+        finding=Finding.DUPLICATE_ROWS,
     ),
     Mutation(
         breaks=forget_roll_forward,
         found_by=scenarios.replay_of_what_was_decided_and_not_rolled_forward,
+        finding=Finding.OPEN_TRANSACTION,
     ),
-    Mutation(breaks=reuse_ids_at_once, found_by=scenarios.a_late_task_of_an_old_run),
-    Mutation(breaks=trust_a_stale_decision, found_by=scenarios.replay_of_what_was_decided),
+    Mutation(
+        breaks=reuse_ids_at_once,
+        found_by=scenarios.a_late_task_of_an_old_run,
+        finding=BatchNotCommittedError,
+    ),
+    Mutation(
+        breaks=trust_a_stale_decision,
+        found_by=scenarios.replay_of_what_was_decided,
+        finding=Finding.STATE,
+    ),
     Mutation(
         breaks=offsets_outside_the_transaction,
         found_by=scenarios.offsets_are_committed_with_the_rows,
+        finding=Finding.OFFSET,
     ),
     Mutation(
         breaks=swallow_a_lost_task,
         found_by=failure_scenarios.decided_rows_are_lost_and_written_again,
+        finding=Finding.NO_ERROR,
     ),
-    Mutation(breaks=ignore_the_query_id, found_by=scenarios.a_checkpoint_is_deleted),
+    Mutation(
+        breaks=ignore_the_query_id,
+        found_by=scenarios.a_checkpoint_is_deleted,
+        finding=StaleBatchError,
+    ),
     Mutation(
         breaks=abort_what_was_decided,
         found_by=failure_scenarios.abort_after_a_commit_that_has_decided,
+        finding=Finding.LOST_ROWS,
     ),
     Mutation(
-        breaks=sweep_without_looking_who_owns_x, found_by=scenarios.an_old_driver_that_sweeps_late
+        breaks=sweep_without_looking_who_owns_x,
+        found_by=scenarios.an_old_driver_that_sweeps_late,
+        finding=BatchNotCommittedError,
     ),
     Mutation(
         breaks=let_a_late_mark_hide_a_newer_decision,
         found_by=scenarios.a_late_mark_of_an_old_decision,
+        finding=Finding.LOST_ROWS,
     ),
     Mutation(
         breaks=read_the_commit_topic_only_to_its_lso,
         found_by=scenarios.another_query_holds_the_commit_topic,
+        finding=SinkNotRegisteredError,
     ),
     Mutation(
         breaks=rewrite_a_batch_older_than_the_decided_one,
         found_by=scenarios.a_stale_driver_is_refused,
+        finding=Finding.NO_ERROR,
     ),
     Mutation(
-        breaks=take_an_ambiguous_answer_for_success, found_by=failure_scenarios.the_decision_is_lost
+        breaks=take_an_ambiguous_answer_for_success,
+        found_by=failure_scenarios.the_decision_is_lost,
+        finding=Finding.NO_ERROR,
     ),
     Mutation(
         breaks=take_an_ambiguous_answer_for_success,
         found_by=failure_scenarios.decided_rows_are_lost_and_written_again,
+        finding=Finding.NO_ERROR,
     ),
     Mutation(
         breaks=take_no_look_before_deciding,
         found_by=failure_scenarios.a_prepared_transaction_times_out_before_the_decision,
+        finding=RowsLostError,
     ),
     Mutation(
         breaks=take_no_look_before_deciding,
         found_by=scenarios.a_late_result_of_a_fenced_attempt_is_refused,
+        finding=RowsLostError,
     ),
     Mutation(
         breaks=begin_right_before_the_timeout,
         found_by=failure_scenarios.a_batch_close_to_its_timeout_is_not_decided,
+        finding=Finding.NO_ERROR,
     ),
-    Mutation(breaks=commit_without_every_answer, found_by=scenarios.a_failed_batch_is_not_visible),
+    Mutation(
+        breaks=commit_without_every_answer,
+        found_by=scenarios.a_failed_batch_is_not_visible,
+        finding=Finding.NO_ERROR,
+    ),
     Mutation(
         breaks=forget_what_survived,
         found_by=failure_scenarios.a_supplement_keeps_the_surviving_rows,
+        finding=Finding.STATE,
     ),
     Mutation(
         breaks=replace_lost_rows_by_any,
         found_by=failure_scenarios.lost_rows_are_replaced_by_other_rows,
+        finding=Finding.NO_ERROR,
     ),
     Mutation(
-        breaks=go_on_behind_lost_rows, found_by=failure_scenarios.a_batch_after_lost_rows_is_refused
+        breaks=go_on_behind_lost_rows,
+        found_by=failure_scenarios.a_batch_after_lost_rows_is_refused,
+        finding=Finding.NO_ERROR,
     ),
     Mutation(
         breaks=begin_without_looking_who_owns_x,
         found_by=scenarios.an_attempt_after_the_last_sweep_of_an_idle_query,
+        finding=Finding.NO_ERROR,
     ),
     Mutation(
         breaks=sweep_only_open_transactions,
         found_by=scenarios.an_attempt_that_begins_after_the_last_sweep,
+        finding=Finding.NO_ERROR,
     ),
-    Mutation(breaks=sweep_nothing_when_planning, found_by=scenarios.replay_of_what_was_not_decided),
+    Mutation(
+        breaks=sweep_nothing_when_planning,
+        found_by=scenarios.replay_of_what_was_not_decided,
+        finding=Finding.OPEN_TRANSACTION,
+    ),
     Mutation(
         breaks=sweep_nothing_after_committing,
         found_by=scenarios.a_task_is_tried_again_after_it_has_prepared,
+        finding=Finding.OPEN_TRANSACTION,
     ),
-    Mutation(breaks=mark_before_rolling_forward, found_by=scenarios.a_driver_killed_anywhere),
-    Mutation(breaks=fence_again_to_decide, found_by=scenarios.a_checkpoint_is_copied_and_run_twice),
-    Mutation(breaks=compare_no_replay, found_by=scenarios.a_replay_with_other_rows_is_refused),
+    Mutation(
+        breaks=mark_before_rolling_forward,
+        found_by=scenarios.a_driver_killed_anywhere,
+        finding=Finding.LOST_ROWS,
+    ),
+    Mutation(
+        breaks=fence_again_to_decide,
+        found_by=scenarios.a_checkpoint_is_copied_and_run_twice,
+        finding=SinkFencedError,
+    ),
+    Mutation(
+        breaks=compare_no_replay,
+        found_by=scenarios.a_replay_with_other_rows_is_refused,
+        finding=Finding.NO_ERROR,
+    ),
     Mutation(
         breaks=abort_without_fencing,
         found_by=failure_scenarios.a_decision_is_delivered_late,
+        finding=Finding.STATE,
         # With version 1, abort() ends the open decision before it fences.
         versions=(2,),
     ),
-    Mutation(breaks=decide_nothing_of_an_empty_batch, found_by=scenarios.replay_of_an_empty_batch),
+    Mutation(
+        breaks=decide_nothing_of_an_empty_batch,
+        found_by=scenarios.replay_of_an_empty_batch,
+        finding=Finding.STATE,
+    ),
     Mutation(
         breaks=decide_nothing_of_an_empty_batch,
         found_by=scenarios.offsets_are_committed_with_the_rows,
+        finding=Finding.OFFSET,
     ),
 )
