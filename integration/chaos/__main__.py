@@ -2,8 +2,10 @@
 
 --seeds 1:6                run seeds 1 to 5; --seed 3 runs only seed 3
 --backend kafka            use Apache Kafka (default: reference-processes)
+--kind aggregation         run this kind of query (default: the seed determines the kind)
 --seconds 60               inject faults for this many seconds
 --control                  run Spark's own connector, for comparison
+--timeline                 print the timeline of each seed, and not only if it failed
 --secured                  connect over SASL_SSL as a user with the ACLs of the guide
 
 Writes build/reports/chaos-*.{json,md}.
@@ -17,34 +19,39 @@ import time
 from collections.abc import Sequence
 
 from integration import reports
-from integration.chaos.report import render, rows
+from integration.chaos.kinds import KINDS
+from integration.chaos.report import exercised, render, rows
 from integration.chaos.run import Outcome, Setup, run
 
 _SECONDS_MAX = 86_400.0
 _BACKENDS = ("reference-processes", "kafka")
 
 
-def report(outcome: Outcome) -> str:
-    """Return the result of a run as text, with the timeline if the run failed."""
+def report(outcome: Outcome, *, has_timeline: bool = False) -> str:
+    """Return the result of a run as text, with the timeline if requested or if the run failed."""
     setup, delivery = outcome.setup, outcome.delivery
     whose = "Spark's connector" if setup.is_control else "pyspark_kafka"
     head = (
-        f"seed {setup.seed}, {whose} on {setup.backend}, {outcome.faults} faults in "
+        f"seed {setup.seed}, {setup.kind.name}, {whose} on {setup.backend} with "
+        f"transaction.version {setup.transaction_version}, {outcome.faults} faults in "
         f"{setup.seconds:g} s, {outcome.driver_starts} driver starts, "
+        f"{outcome.replaced_drivers} replaced drivers, "
         f"{outcome.query_failures} query failures, {outcome.seconds:.0f} s in total"
     )
     if delivery is None:
         result = f"the run did not complete: {outcome.failure}"
     else:
         result = f"{delivery.rows} rows, {delivery.lost} lost, {delivery.duplicates} duplicates"
-        result += "".join(f"; {each}" for each in delivery.blocked)
-    lines = [head, f"  {result}"]
-    if not outcome.is_exactly_once and not setup.is_control:
+        result += "".join(f"; {each}" for each in (*delivery.problems, *delivery.examples))
+    lines = [head, f"  {result}", f"  exercised: {exercised(outcome) or 'nothing special'}"]
+    failed = not outcome.is_exactly_once and not setup.is_control
+    if failed or has_timeline:
         lines += [f"  {line}" for line in outcome.timeline]
+    if failed:
         secured = " --secured" if setup.is_secured else ""
         lines.append(
             "replay with: python -m integration.chaos "
-            f"--seed {setup.seed} --backend {setup.backend}{secured}"
+            f"--seed {setup.seed} --kind {setup.kind.name} --backend {setup.backend}{secured}"
         )
     return "\n".join(lines)
 
@@ -54,7 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     A control run fails only if it does not complete.
     """
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.control and options.kind is not None and not KINDS[options.kind].has_control:
+        parser.error(f"--kind {options.kind}: Spark's connector does not support this query")
     failed = False
     outcomes: list[Outcome] = []
     for seed in options.seeds:
@@ -64,9 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             seconds=options.seconds,
             is_control=options.control,
             is_secured=options.secured,
+            kind_name=options.kind,
         )
         outcome = run(setup)
-        _print(report(outcome))
+        _print(report(outcome, has_timeline=options.timeline))
         outcomes.append(outcome)
         path = reports.DIRECTORY / _report_name(options)
         reports.write(path.with_suffix(".md"), render(outcomes))
@@ -85,6 +96,8 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--seed", type=_one, dest="seeds", help="run this seed")
     what.add_argument("--seeds", type=_range, help="FIRST:END: run seeds FIRST to END - 1")
     parser.add_argument("--backend", choices=_BACKENDS, default=_BACKENDS[0])
+    parser.add_argument("--kind", choices=KINDS, help="run this kind of query")
+    parser.add_argument("--timeline", action="store_true", help="print all timelines")
     parser.add_argument(
         "--seconds", type=_seconds, default=60.0, help="time during which faults are injected"
     )
@@ -105,8 +118,9 @@ def _report_name(options: argparse.Namespace) -> str:
 
     It contains the backend, the connector and the seeds.
     """
-    kind = "-control" if options.control else "-secured" if options.secured else ""
-    return f"chaos-{options.backend}{kind}-seeds-{options.seeds[0]}-to-{options.seeds[-1]}"
+    variant = "-control" if options.control else "-secured" if options.secured else ""
+    kind = "" if options.kind is None else f"-{options.kind}"
+    return f"chaos-{options.backend}{variant}{kind}-seeds-{options.seeds[0]}-to-{options.seeds[-1]}"
 
 
 def _seconds(text: str) -> float:

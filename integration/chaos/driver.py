@@ -1,4 +1,4 @@
-"""Starts the query's Spark driver, follows its output, kills it and restarts it.
+"""Starts the query's Spark driver, follows its output, kills, stops and replaces it.
 
 Invariant: this module ends only its own child processes and their descendants, by process id. After
 `close`, none of them is running.
@@ -6,23 +6,19 @@ Invariant: this module ends only its own child processes and their descendants, 
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from integration import spark_jvm
-from integration.benchmarks.processes import command_line, descendants
+from integration.benchmarks.processes import command_line
+from integration.chaos.driver_process import DriverProcess
 from integration.chaos.job import Job
 
 _MODULES_OF_WORKERS: Final = ("pyspark.daemon", "pyspark.worker")
+_CLASS_OF_EXECUTORS: Final = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _LOG_CHARACTERS_MAX: Final = 6_000
 
 Say = Callable[[str], None]
@@ -36,35 +32,37 @@ class DriverTimeoutError(AssertionError):
 
 
 class Driver:
-    """A context manager for the Spark driver.
+    """A context manager for the Spark driver, which is restarted when it ends.
 
-    A thread passes events to `say`, one line at a time.
+    Threads pass events to `say`, one line at a time. `failures` contains the lines of the query
+    failures, including those of stopped drivers.
     """
 
     def __init__(self, job: Job, say: Say) -> None:
         self._job = job
         self._say = say
         self._log = Path(job.directory, "driver.log")
-        self._lock = threading.Lock()
-        self._closed = threading.Event()
-        self._done = threading.Event()
-        self._failures = 0
-        self._starts = 0
+        self._changed = threading.Condition()
+        self._closed = False
+        self._done = False
         self._is_running = False
-        self._progress = threading.Condition()
-        self._process: subprocess.Popen[str] | None = None
-        self._thread = threading.Thread(target=self._run, name="driver", daemon=True)
-        self._thread.start()
+        self._processes: list[DriverProcess] = []
+        self._threads: list[threading.Thread] = []
+        self.failure_lines: list[str] = []
+        self.replaced = 0
+        job.events.mkdir(exist_ok=True)
+        with self._changed:
+            self._start()
 
     @property
     def starts(self) -> int:
         """The number of driver starts."""
-        return self._starts
+        return len(self._processes)
 
     @property
     def failures(self) -> int:
-        """The number of query failures after which the same driver continued."""
-        return self._failures
+        """The number of query failures."""
+        return len(self.failure_lines)
 
     def is_running(self) -> bool:
         """Return whether the current driver process has reported a micro-batch."""
@@ -75,99 +73,134 @@ class Driver:
 
         Raises `DriverTimeoutError`.
         """
-        with self._progress:
-            if not self._progress.wait_for(self.is_running, timeout_s):
+        with self._changed:
+            if not self._changed.wait_for(self.is_running, timeout_s):
                 raise DriverTimeoutError(
                     f"no micro-batch completed within {timeout_s:g} s:\n{self.log_tail()}"
                 )
 
     def kill(self) -> None:
-        """Kill the driver, its JVM and all its Python processes."""
-        with self._progress:
+        """Kill the driver with its JVM, its executors and all its Python processes."""
+        with self._changed:
             self._is_running = False
-        with self._lock:
-            if self._process is not None:
-                with suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
+            self._processes[-1].kill()
+
+    def pause(self, seconds: float) -> None:
+        """Stop all processes of the driver for this time."""
+        with self._changed:
+            self._is_running = False
+            process = self._processes[-1]
+            process.stop()
+        time.sleep(seconds)
+        process.resume()
+
+    def replace(self, *, start_timeout_s: float, end_timeout_s: float) -> None:
+        """Stop all processes of the driver, start its successor, and resume the stopped driver.
+
+        The stopped driver is resumed when its successor has completed a micro-batch. Return when
+        the resumed driver has ended. Raises `DriverTimeoutError` if the successor does not complete
+        a micro-batch or the resumed driver does not end, and `AssertionError` if it succeeds.
+        """
+        with self._changed:
+            self._is_running = False
+            old = self._processes[-1]
+            old.stop()
+            self._start()
+        self.await_running(start_timeout_s)
+        self._say(f"driver {old.number} is resumed; driver {self.starts} is its successor")
+        resumed_s = time.monotonic()
+        old.resume()
+        with self._changed:
+            if not self._changed.wait_for(lambda: old.status is not None, end_timeout_s):
+                raise DriverTimeoutError(
+                    f"driver {old.number} did not end within {end_timeout_s:g} s after it was "
+                    f"resumed:\n{self.log_tail()}"
+                )
+        assert old.status != 0, f"driver {old.number} succeeded although it has a successor"
+        self.replaced += 1
+        self._say(
+            f"driver {old.number} ended with status {old.status}, "
+            f"{time.monotonic() - resumed_s:.1f} s after it was resumed"
+        )
 
     def workers(self) -> list[int]:
-        """Return the process ids of Spark's Python daemon and of the workers that it forked."""
-        with self._lock:
-            process = self._process
-        if process is None:
-            return []
-        return sorted(
-            pid
-            for pid in descendants(of=process.pid)
-            if any(module in command_line(pid) for module in _MODULES_OF_WORKERS)
-        )
+        """Return the process ids of Spark's Python daemons and of the workers that they forked."""
+        return self._descendants(*_MODULES_OF_WORKERS)
+
+    def executors(self) -> list[int]:
+        """Return the process ids of the executors, if they are not in the driver's JVM."""
+        return self._descendants(_CLASS_OF_EXECUTORS)
 
     def finish(self, timeout_s: float) -> None:
         """Let the query process the rest of the source and end. Raises `DriverTimeoutError`."""
         self._job.stop.touch()
-        if not self._done.wait(timeout_s):
-            raise DriverTimeoutError(
-                f"the query did not process the whole source within {timeout_s:g} "
-                f"s:\n{self.log_tail()}"
-            )
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._done, timeout_s):
+                raise DriverTimeoutError(
+                    f"the query did not process the whole source within {timeout_s:g} "
+                    f"s:\n{self.log_tail()}"
+                )
 
     def log_tail(self) -> str:
         """Return the last lines that driver processes have written to stderr."""
         return self._log.read_text(errors="replace")[-_LOG_CHARACTERS_MAX:]
 
     def close(self) -> None:
-        self._closed.set()
-        self.kill()
-        self._thread.join()
+        with self._changed:
+            self._closed = True
+            self._is_running = False
+            for process in self._processes:
+                process.kill()
+        for thread in self._threads:
+            thread.join()
 
-    def _run(self) -> None:
-        while not self._closed.is_set() and not self._done.is_set():
-            begun_s = time.monotonic()
-            self._run_driver()
-            if self._done.is_set() or self._closed.is_set():
+    def _descendants(self, *names: str) -> list[int]:
+        with self._changed:
+            found = self._processes[-1].descendants()
+        return sorted(pid for pid in found if any(name in command_line(pid) for name in names))
+
+    def _start(self) -> None:
+        """Start the next driver process and a thread that follows it."""
+        number = self.starts + 1
+        self._job.owner.write_text(str(number))
+        process = DriverProcess(self._job, number, self._log)
+        thread = threading.Thread(
+            target=self._follow, args=(process,), name=f"driver-{number}", daemon=True
+        )
+        self._processes.append(process)
+        self._threads.append(thread)
+        thread.start()
+
+    def _follow(self, process: DriverProcess) -> None:
+        begun_s = time.monotonic()
+        for line in process.lines():
+            self._handle(process, line)
+        process.wait()
+        with self._changed:
+            self._changed.notify_all()
+            if self._closed or self._is_replaced(process):
+                return
+            self._is_running = False
+            if process.status == 0:
+                self._done = True
                 return
             self._say(f"the driver ended after {time.monotonic() - begun_s:.0f} s and is restarted")
+            self._start()
 
-    def _run_driver(self) -> None:
-        with self._log.open("ab") as log, self._lock:
-            if self._closed.is_set():
-                return
-            self._starts += 1
-            process = self._process = subprocess.Popen(
-                [sys.executable, "-m", "integration.chaos.job", self._job.to_json()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                start_new_session=True,
-                env={
-                    "PYSPARK_PYTHON": sys.executable,
-                    **spark_jvm.environment(),
-                    **os.environ,
-                },
-            )
-        assert process.stdout is not None
-        with process.stdout as lines:
-            for line in lines:
-                self._handle(line.rstrip())
-        status = process.wait()
-        with self._lock:
-            self._process = None
-        with self._progress:
-            self._is_running = False
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # kills remaining processes of the group
-        if status == 0:
-            self._done.set()
-
-    def _handle(self, line: str) -> None:
-        with self._progress:
+    def _handle(self, process: DriverProcess, line: str) -> None:
+        with self._changed:
+            is_replaced = self._is_replaced(process)
             if line.startswith("batch "):
-                self._is_running = True
-                self._progress.notify_all()
+                if not is_replaced:
+                    self._is_running = True
+                    self._changed.notify_all()
                 return
-            self._failures += line.startswith("failed: ")
-        self._say(f"query {line}")
+            if line.startswith("failed: "):
+                self.failure_lines.append(line)
+        self._say(f"query of driver {process.number} {line}" if is_replaced else f"query {line}")
+
+    def _is_replaced(self, process: DriverProcess) -> bool:
+        return process is not self._processes[-1]
 
     def __enter__(self) -> Self:
         return self

@@ -13,7 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
 
+from integration.chaos import stalls
 from integration.chaos.driver import Driver, Say
+from integration.chaos.job import Job
 from integration.chaos.schedule import Fault, FaultKind, Schedule
 from integration.clusters import Cluster
 from integration.faults.links import ProxiedLinks
@@ -30,6 +32,13 @@ _APIS_TO_DROP: Final = of_api(
 )
 _LOST_RESPONSES: Final = 2
 RUNNING_TIMEOUT_S: Final = 400.0
+_END_TIMEOUT_S: Final = 400.0
+"""The time in which a resumed driver that has a successor must end."""
+
+_TARGET_TIMEOUT_S: Final = 60.0
+"""The time in which the query must reach the point at which a fault is injected."""
+
+_POLL_S: Final = 0.05
 _DELAY_S: Final = 0.3
 
 
@@ -39,11 +48,20 @@ class Chaos:
     `fault_count` is the number of injected faults. Faults that found no target are not counted.
     """
 
-    def __init__(self, cluster: Cluster, links: ProxiedLinks, driver: Driver, say: Say) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        links: ProxiedLinks,
+        driver: Driver,
+        say: Say,
+        *,
+        job: Job,
+    ) -> None:
         self._cluster = cluster
         self._links = links
         self._driver = driver
         self._say = say
+        self._job = job
         self._down: set[int] = set()
         self._paused: set[int] = set()
         self._injected: list[Fault] = []
@@ -83,24 +101,50 @@ class Chaos:
         self._say(str(fault))
         if fault.broker is not None:
             self._injected.append(fault)
-            self._INJECTORS[fault.kind](self, fault.broker, fault.seconds)
-        elif fault.kind is FaultKind.KILL_DRIVER:
+            self.OF_BROKERS[fault.kind](self, fault.broker, fault.seconds)
+        elif self.OF_DRIVER[fault.kind](self, fault):
             self._injected.append(fault)
-            self._driver.kill()
         else:
-            self._kill_workers(fault)
+            self._say("the fault found no target")
 
-    def _kill_workers(self, fault: Fault) -> None:
+    def _kill_worker(self, fault: Fault) -> bool:
+        return _kill_one(self._driver.workers(), fault.share)
+
+    def _kill_executor(self, fault: Fault) -> bool:
+        """Kill an executor when tasks of a second stage are running."""
+        self._job.shuffled.unlink(missing_ok=True)
+        return _await(self._job.shuffled.exists) and _kill_one(
+            self._driver.executors(), fault.share
+        )
+
+    def _kill_workers(self, _fault: Fault) -> bool:
         workers = self._driver.workers()
-        if not workers:
-            self._say("there is no Python worker to kill")
-            return
-        self._injected.append(fault)
-        if fault.kind is FaultKind.KILL_WORKERS:
-            for worker in workers:
-                _kill(worker)
-        else:
-            _kill(workers[int(fault.share * len(workers))])
+        for worker in workers:
+            _kill(worker)
+        return bool(workers)
+
+    def _kill_driver(self, _fault: Fault) -> bool:
+        self._driver.kill()
+        return True
+
+    def _stop_driver(self, _fault: Fault) -> bool:
+        self._driver.replace(start_timeout_s=RUNNING_TIMEOUT_S, end_timeout_s=_END_TIMEOUT_S)
+        return True
+
+    def _pause_driver(self, fault: Fault) -> bool:
+        self._driver.pause(fault.seconds)
+        return True
+
+    def _stall_sink(self, fault: Fault) -> bool:
+        """Stall the next process that reaches a failpoint. Wait until the stall has ended."""
+        failpoint = stalls.FAILPOINTS[int(fault.share * len(stalls.FAILPOINTS))]
+        self._say(f"the sink stalls at {failpoint}")
+        stalls.request(self._job.stall, failpoint, fault.seconds)
+        if not _await(lambda: not self._job.stall.exists()):
+            self._job.stall.unlink(missing_ok=True)
+            return False
+        time.sleep(fault.seconds)
+        return True
 
     def _kill_broker(self, broker_id: int, seconds: float) -> None:
         self._down.add(broker_id)
@@ -150,7 +194,7 @@ class Chaos:
     def _drop_responses(self, broker_id: int, _seconds: float) -> None:
         self._links.brokers[broker_id].drop_responses(_APIS_TO_DROP, times=_LOST_RESPONSES)
 
-    _INJECTORS: Final[dict[FaultKind, Callable[[Chaos, int, float], None]]] = {
+    OF_BROKERS: Final[dict[FaultKind, Callable[[Chaos, int, float], None]]] = {
         FaultKind.KILL_BROKER: _kill_broker,
         FaultKind.PAUSE_BROKER: _pause_broker,
         FaultKind.RESTART_BROKER: _restart_broker,
@@ -159,6 +203,32 @@ class Chaos:
         FaultKind.DROP_CONNECTIONS: _drop_connections,
         FaultKind.LOSE_RESPONSES: _drop_responses,
     }
+    OF_DRIVER: Final[dict[FaultKind, Callable[[Chaos, Fault], bool]]] = {
+        FaultKind.KILL_WORKER: _kill_worker,
+        FaultKind.KILL_WORKERS: _kill_workers,
+        FaultKind.KILL_EXECUTOR: _kill_executor,
+        FaultKind.KILL_DRIVER: _kill_driver,
+        FaultKind.STOP_DRIVER: _stop_driver,
+        FaultKind.PAUSE_DRIVER: _pause_driver,
+        FaultKind.STALL_SINK: _stall_sink,
+    }
+    """These functions return whether the fault found a target."""
+
+
+def _await(condition: Callable[[], bool]) -> bool:
+    """Wait until the condition is true. Return false after a timeout."""
+    deadline_s = time.monotonic() + _TARGET_TIMEOUT_S
+    while not condition():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _kill_one(process_ids: Sequence[int], share: float) -> bool:
+    if process_ids:
+        _kill(process_ids[int(share * len(process_ids))])
+    return bool(process_ids)
 
 
 def _kill(process_id: int) -> None:

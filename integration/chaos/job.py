@@ -1,38 +1,21 @@
-"""The query, in its own Spark driver: `python -m integration.chaos.job JSON`.
-
-Copies one topic to another, like a user's job. Invariant: each written row contains the position of
-its source record (`partition:offset`), so that lost and duplicate rows can be identified.
-
-The job restarts a failed query from its checkpoint. When the `stop` file exists, the job processes
-the rest of the source and exits with status 0. It prints one line per micro-batch and per failure.
-"""
+"""The settings of a query, which the harness passes to the Spark driver as JSON."""
 
 from __future__ import annotations
 
 import json
-import sys
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
 
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
-
-_POLL_S: Final = 0.1
-_PAUSE_S: Final = 0.5
-"""The pause between a failure and the next startup."""
-
-_CHARACTERS_MAX: Final = 400
+from integration.chaos.kinds import KINDS, Kind
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """The settings of a driver.
 
-    `format` is the format of source and sink; `jars` are additional JARs.
+    `format` is the format of source and sink; `jars` are additional JARs. A query with two sinks
+    writes to `other_target`, too.
     """
 
     bootstrap_servers: str
@@ -40,109 +23,63 @@ class Job:
     target: str
     directory: str
     format: str
+    kind_name: str = "copy"
+    other_target: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
     sink_options: Mapping[str, str] = field(default_factory=dict)
     jars: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> Kind:
+        return KINDS[self.kind_name]
+
+    @property
+    def targets(self) -> Sequence[str]:
+        return [self.target, *([self.other_target] if self.other_target else [])]
+
+    @property
+    def sinks(self) -> Sequence[tuple[str, Mapping[str, str]]]:
+        """The targets with the options of their sinks. Each sink has its own id."""
+        found: list[tuple[str, Mapping[str, str]]] = [(self.target, self.sink_options)]
+        if self.other_target:
+            name = "transactionalId"
+            changed = {n: f"{v}-other" for n, v in self.sink_options.items() if n == name}
+            found.append((self.other_target, {**self.sink_options, **changed}))
+        return found
 
     @property
     def checkpoint(self) -> str:
         return str(Path(self.directory, "checkpoint"))
 
     @property
+    def events(self) -> Path:
+        """The directory of the event logs of all drivers."""
+        return Path(self.directory, "events")
+
+    @property
     def stop(self) -> Path:
         """The path of the stop file. The job ends when this file exists."""
         return Path(self.directory, "stop")
 
+    @property
+    def owner(self) -> Path:
+        """The path of the file with the number of the newest driver. Older drivers must end."""
+        return Path(self.directory, "owner")
+
+    @property
+    def stall(self) -> Path:
+        """The path of the file that requests a stall of the sink."""
+        return Path(self.directory, "stall")
+
+    @property
+    def shuffled(self) -> Path:
+        """The path of a file that tasks create when they have started to read from a shuffle."""
+        return Path(self.directory, "shuffled")
+
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
-
-def open_session(job: Job) -> SparkSession:
-    """Create a Spark session with two cores and four attempts per task."""
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.local.dir": str(Path(job.directory, "spark")),
-        "spark.sql.warehouse.dir": str(Path(job.directory, "warehouse")),
-        "spark.sql.shuffle.partitions": "2",
-        "spark.jars": ",".join(job.jars),
-        "spark.log.level": "ERROR",
-        "spark.ui.showConsoleProgress": "false",
-    }
-    builder = SparkSession.builder.master("local[2,4]").appName("chaos")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
-
-
-def start(spark: SparkSession, job: Job) -> StreamingQuery:
-    """Start the query from its checkpoint."""
-    records = (
-        spark.readStream.format(job.format)
-        .option("kafka.bootstrap.servers", job.bootstrap_servers)
-        .option("subscribe", job.source)
-        .option("startingOffsets", "earliest")
-        .option("kafka.isolation.level", "read_committed")
-        .options(**job.options)
-        .load()
-    )
-    return (
-        records.selectExpr(
-            "concat(string(partition), ':', string(offset)) AS value",
-            "string(offset % 7) AS key",
-        )
-        .writeStream.format(job.format)
-        .option("kafka.bootstrap.servers", job.bootstrap_servers)
-        .option("topic", job.target)
-        .option("checkpointLocation", job.checkpoint)
-        .options(**job.options)
-        .options(**job.sink_options)
-        .start()
-    )
-
-
-def run(spark: SparkSession, job: Job) -> bool:
-    """Run the query; return true if it stopped on request, and false if it failed."""
-    last_batch = -1
-    try:
-        query = start(spark, job)
-        while not query.awaitTermination(timeout=_POLL_S):  # type: ignore[arg-type]
-            if job.stop.exists():
-                query.processAllAvailable()
-                query.stop()
-                return True
-            progress = query.lastProgress
-            if progress is not None and progress.batchId != last_batch:
-                last_batch = progress.batchId
-                print_line(f"batch {last_batch}: {progress.numInputRows} rows")
-    except PySparkException as error:
-        print_line(f"failed: {_summary(error)}")
-    return False
-
-
-def main(text: str) -> int:
-    given = json.loads(text)
-    job = Job(**{**given, "jars": tuple(given["jars"])})
-    spark = open_session(job)
-    while not run(spark, job):
-        time.sleep(_PAUSE_S)
-    spark.stop()
-    return 0
-
-
-def print_line(text: str) -> None:
-    """Print one line for the parent process."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
-
-
-def _summary(error: Exception) -> str:
-    """Return the most informative line of an error from Spark."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("pyspark_kafka.errors.")]
-    return (ours or lines or [type(error).__name__])[-1 if ours else 0][:_CHARACTERS_MAX]
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        given = json.loads(text)
+        return cls(**{**given, "jars": tuple(given["jars"])})

@@ -1,17 +1,34 @@
-"""The oracle for chaos runs. It compares the target topic (`read_committed`) with the source.
+"""The oracle for chaos runs. It compares the target topics (`read_committed`) with the source.
 
 Invariant: the oracle does not use the client under test.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from integration.chaos.expected import (
+    Offsets,
+    copied_values,
+    counted_values,
+    difference,
+    wrong_offsets,
+)
 
 _TIMEOUT_S: Final = 60.0
 _BLOCKED_AFTER_S: Final = 30.0
@@ -20,45 +37,101 @@ _POLL_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """The number of rows in the source, and of lost and duplicate rows in the target.
+    """The number of rows in the source, and of lost and duplicate rows in the targets.
 
     `blocked` names partitions with an open transaction, which consumers cannot read to the end.
+    `wrong_offsets` names partitions of the source with a wrong committed offset. `examples`
+    contains some of the lost and duplicate rows.
     """
 
     rows: int
     lost: int
     duplicates: int
     blocked: tuple[str, ...]
+    wrong_offsets: tuple[str, ...] = ()
+    examples: tuple[str, ...] = ()
 
     @property
     def is_exactly_once(self) -> bool:
-        return not self.lost and not self.duplicates and not self.blocked
+        return not self.lost and not self.duplicates and not self.problems
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return (*self.blocked, *self.wrong_offsets)
 
 
 def check_delivery(bootstrap_servers: str, source: str, target: str, *, fed: int) -> Delivery:
-    """Read both topics to their ends and compare them.
+    """Check a copy of a topic like `check`."""
+    return check(bootstrap_servers, source, [target], fed=fed)
 
-    `fed` is the number of acknowledged records of the source. Raises `AssertionError` if it is 0,
-    or if brokers have lost acknowledged records.
+
+def check(
+    bootstrap_servers: str,
+    source: str,
+    targets: Sequence[str],
+    *,
+    fed: int,
+    batches: Iterable[Offsets] | None = None,
+    group: str | None = None,
+) -> Delivery:
+    """Read all topics to their ends and compare each target with the source.
+
+    A target contains copies of the records, or, if the end offsets of the micro-batches are given
+    as `batches`, counts. If a `group` is given, its committed offsets must be the ends of the
+    source. `fed` is the number of acknowledged records of the source. Raises `AssertionError` if it
+    is 0, or if brokers have lost acknowledged records.
     """
-    blocked = _await_closed(bootstrap_servers, target)
-    wanted = {
-        f"{partition}:{offset}".encode()
-        for partition, end in enumerate(
-            _ends(bootstrap_servers, source, IsolationLevel.READ_COMMITTED)
-        )
-        for offset in range(end)
-    }
-    assert 0 < fed <= len(wanted), (
-        f"{fed} records were acknowledged, but the source contains {len(wanted)}"
+    blocked = [each for target in targets for each in _await_closed(bootstrap_servers, target)]
+    ends = _ends(bootstrap_servers, source, IsolationLevel.READ_COMMITTED)
+    assert 0 < fed <= sum(ends), (
+        f"{fed} records were acknowledged, but the source contains {sum(ends)}"
     )
-    found = _values(bootstrap_servers, target)
+    expected = copied_values(ends) if batches is None else counted_values(batches, ends)
+    found = [difference(expected, _values(bootstrap_servers, target)) for target in targets]
+    wrong: tuple[str, ...] = ()
+    if group is not None:
+        committed = committed_offsets(bootstrap_servers, group, source, partitions=len(ends))
+        wrong = wrong_offsets(group, committed, ends)
     return Delivery(
-        rows=len(wanted),
-        lost=len(wanted - found.keys()),
-        duplicates=sum(found.values()) - len(found) + len(found.keys() - wanted),
+        rows=sum(ends),
+        lost=sum(each.lost for each in found),
+        duplicates=sum(each.duplicates for each in found),
         blocked=tuple(blocked),
+        wrong_offsets=wrong,
+        examples=tuple(example for each in found for example in each.examples),
     )
+
+
+def read_batches(checkpoint: str, source: str, *, partitions: int) -> list[Offsets]:
+    """Return the end offsets of the micro-batches in a checkpoint.
+
+    A file `offsets/N` has the offsets of the only source in its last line.
+    """
+    files = [path for path in Path(checkpoint, "offsets").iterdir() if path.name.isdecimal()]
+    found: list[Offsets] = []
+    for number, path in enumerate(sorted(files, key=lambda path: int(path.name))):
+        assert path.name == str(number), f"the checkpoint has no offsets of batch {number}"
+        ends = json.loads(path.read_text().splitlines()[-1])[source]
+        found.append([ends.get(str(partition), 0) for partition in range(partitions)])
+    return found
+
+
+def committed_offsets(
+    bootstrap_servers: str, group: str, topic: str, *, partitions: int
+) -> list[int]:
+    """Return the committed offsets of a group, or -1 for a partition without one."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
+    request = ConsumerGroupTopicPartitions(
+        group, [TopicPartition(topic, partition) for partition in range(partitions)]
+    )
+    (future,) = admin.list_consumer_group_offsets(
+        [request], require_stable=True, request_timeout=_TIMEOUT_S
+    ).values()
+    found = {
+        partition.partition: partition.offset
+        for partition in future.result(_TIMEOUT_S).topic_partitions
+    }
+    return [max(found.get(partition, -1), -1) for partition in range(partitions)]
 
 
 def _await_closed(bootstrap_servers: str, topic: str) -> list[str]:

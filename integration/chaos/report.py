@@ -13,15 +13,21 @@ from integration.chaos.run import Outcome
 _COLUMNS: Final = (
     "backend",
     "connector",
+    "kind",
+    "transaction.version",
     "seed",
     "rows",
     "faults",
     "driver starts",
+    "replaced drivers",
     "query failures",
     "lost",
     "duplicates",
     "blocked partitions",
+    "wrong offsets",
 )
+_TEXT_COLUMNS: Final = 3
+_EXERCISED: Final = "exercised"
 
 
 def rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
@@ -32,17 +38,28 @@ def rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
         cells: tuple[object, ...] = (
             setup.backend,
             "Spark's" if setup.is_control else "pyspark_kafka",
+            setup.kind.name,
+            setup.transaction_version,
             setup.seed,
             None if delivery is None else delivery.rows,
             outcome.faults,
             outcome.driver_starts,
+            outcome.replaced_drivers,
             outcome.query_failures,
             None if delivery is None else delivery.lost,
             None if delivery is None else delivery.duplicates,
             None if delivery is None else len(delivery.blocked),
+            None if delivery is None else len(delivery.wrong_offsets),
         )
-        found.append(dict(zip(_COLUMNS, cells, strict=True)))
+        exercised = {**outcome.events, **outcome.errors}
+        found.append(dict(zip(_COLUMNS, cells, strict=True)) | {_EXERCISED: exercised})
     return found
+
+
+def exercised(outcome: Outcome) -> str:
+    """Return the numbers of events and errors of a run as text."""
+    counts = {**outcome.events, **outcome.errors}
+    return ", ".join(f"{name} {counts[name]}" for name in sorted(counts))
 
 
 def render(outcomes: Sequence[Outcome]) -> str:
@@ -52,10 +69,10 @@ def render(outcomes: Sequence[Outcome]) -> str:
         "",
         "docs/chaos.md explains the columns.",
         "",
-        f"| {' | '.join(_COLUMNS)} |",
-        f"|{' --- |' * 2}{' ---: |' * (len(_COLUMNS) - 2)}",
+        f"| {' | '.join(_COLUMNS)} | {_EXERCISED} |",
+        f"|{' --- |' * _TEXT_COLUMNS}{' ---: |' * (len(_COLUMNS) - _TEXT_COLUMNS)} --- |",
     ]
-    for row in rows(outcomes):
-        cells = ["unknown" if cell is None else str(cell) for cell in row.values()]
-        lines.append(f"| {' | '.join(cells)} |")
+    for outcome, row in zip(outcomes, rows(outcomes), strict=True):
+        cells = ["unknown" if row[name] is None else str(row[name]) for name in _COLUMNS]
+        lines.append(f"| {' | '.join(cells)} | {exercised(outcome)} |")
     return "\n".join(lines) + "\n"

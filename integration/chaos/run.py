@@ -11,16 +11,18 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from integration.chaos.driver import Driver
+from integration.chaos.events import count_errors, count_events
 from integration.chaos.faults import Chaos
 from integration.chaos.feed import Feed
 from integration.chaos.job import Job
-from integration.chaos.oracle import Delivery, check_delivery
-from integration.chaos.schedule import schedule_of
+from integration.chaos.kinds import GROUP, KINDS, SINK_ID, Kind, kind_of, transaction_version_of
+from integration.chaos.oracle import Delivery, check, read_batches
+from integration.chaos.schedule import Schedule, schedule_of
 from integration.clusters import Cluster, open_cluster, restricted_user
 from integration.clusters.maven import SPARK_KAFKA_CONNECTOR, resolve
 from integration.faults.links import ProxiedLinks
@@ -43,7 +45,11 @@ _CLIENT_OPTIONS: Final = {
     "kafka.request.timeout.ms": "5000",
 }
 _PREFIXES: Final = restricted_user.Prefixes(
-    sources="source", outputs="target", commit_topics="__spark_commits", sink_ids="chaos"
+    sources="source",
+    outputs="target",
+    commit_topics="__spark_commits",
+    sink_ids=SINK_ID,
+    groups=GROUP,
 )
 
 
@@ -52,7 +58,8 @@ class Setup:
     """The settings of a run.
 
     With `is_control`, it uses Spark's own connector. With `is_secured`, the query connects over
-    SASL_SSL as a user that has only the ACLs of the guide.
+    SASL_SSL as a user that has only the ACLs of the guide. Without `kind_name`, the seed determines
+    the kind of the query.
     """
 
     seed: int
@@ -60,6 +67,21 @@ class Setup:
     seconds: float
     is_control: bool = False
     is_secured: bool = False
+    kind_name: str | None = None
+
+    @property
+    def kind(self) -> Kind:
+        if self.kind_name is not None:
+            return KINDS[self.kind_name]
+        return kind_of(self.seed, is_control=self.is_control)
+
+    @property
+    def transaction_version(self) -> int:
+        return transaction_version_of(self.seed)
+
+    @property
+    def schedule(self) -> Schedule:
+        return schedule_of(self.seed, seconds=self.seconds, brokers=BROKERS, more=self.kind.faults)
 
 
 class Timeline:
@@ -78,7 +100,11 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The outcome of a seed. If `delivery` is None, `failure` contains the reason."""
+    """The outcome of a seed. If `delivery` is None, `failure` contains the reason.
+
+    `replaced_drivers` is the number of stopped drivers that ended after they were resumed. `events`
+    counts what else the run has exercised, and `errors` the query failures by error class.
+    """
 
     setup: Setup
     delivery: Delivery | None
@@ -86,6 +112,9 @@ class Outcome:
     faults: int
     driver_starts: int
     query_failures: int
+    replaced_drivers: int
+    events: Mapping[str, int]
+    errors: Mapping[str, int]
     seconds: float
     timeline: list[str] = field(repr=False)
 
@@ -98,46 +127,64 @@ def run(setup: Setup) -> Outcome:
     """Run a seed to its end. Raises an error only if the cluster does not start."""
     timeline = Timeline()
     begun_s = time.monotonic()
-    schedule = schedule_of(setup.seed, seconds=setup.seconds, brokers=BROKERS)
-    delivery, failure, fault_count = None, None, 0
+    kind, delivery, failure = setup.kind, None, None
     with (
         tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as directory,
         ProxiedLinks() as links,
         open_cluster(
             setup.backend,
             brokers=BROKERS,
-            configs={**SETTINGS, **(restricted_user.CONFIGS if setup.is_secured else {})},
+            configs={
+                **SETTINGS,
+                **kind.configs,
+                **(restricted_user.CONFIGS if setup.is_secured else {}),
+            },
+            features={"transaction.version": setup.transaction_version},
             links=links,
             security=restricted_user.SECURITY if setup.is_secured else None,
         ) as cluster,
     ):
         job = _job(setup, cluster, Path(directory))
         with Driver(job, timeline.say) as driver:
-            chaos = Chaos(cluster, links, driver, timeline.say)
+            chaos = Chaos(cluster, links, driver, timeline.say, job=job)
             try:
                 with _load(job, driver, timeline) as feed:
                     driver.await_running(START_TIMEOUT_S)
                     timeline.say("the query is running; fault injection starts")
-                    chaos.run(schedule)
+                    chaos.run(setup.schedule)
                 driver.finish(FINISH_TIMEOUT_S)
                 timeline.say("the query has processed the whole source")
-                delivery = check_delivery(
-                    cluster.bootstrap_servers, job.source, job.target, fed=feed.confirmed
-                )
+                delivery = _check(job, fed=feed.confirmed)
             except Exception as error:
                 failure = f"{type(error).__name__}: {error}"
                 timeline.say(failure)
-            fault_count = chaos.fault_count
-            starts, failures = driver.starts, driver.failures
+        events = count_events(job.events)
     return Outcome(
         setup=setup,
         delivery=delivery,
         failure=failure,
-        faults=fault_count,
-        driver_starts=starts,
-        query_failures=failures,
+        faults=chaos.fault_count,
+        driver_starts=driver.starts,
+        query_failures=driver.failures,
+        replaced_drivers=driver.replaced,
+        events=events,
+        errors=count_errors(driver.failure_lines),
         seconds=time.monotonic() - begun_s,
         timeline=timeline.lines,
+    )
+
+
+def _check(job: Job, *, fed: int) -> Delivery:
+    batches = None
+    if job.kind.query == "count":
+        batches = read_batches(job.checkpoint, job.source, partitions=PARTITIONS)
+    return check(
+        job.bootstrap_servers,
+        job.source,
+        job.targets,
+        fed=fed,
+        batches=batches,
+        group=job.kind.sink_options.get("kafka.group.id"),
     )
 
 
@@ -158,31 +205,28 @@ def _load(job: Job, driver: Driver, timeline: Timeline) -> Iterator[Feed]:
 
 
 def _job(setup: Setup, cluster: Cluster, directory: Path) -> Job:
-    for name in ("source", "target"):
+    job = Job(
+        bootstrap_servers=cluster.bootstrap_servers,
+        source="source",
+        target="target",
+        other_target="target-other" if setup.kind.query == "copy_twice" else "",
+        directory=str(directory),
+        format="kafka" if setup.is_control else "pyspark_kafka",
+        kind_name=setup.kind.name,
+        options=_CLIENT_OPTIONS,
+    )
+    for name in (job.source, *job.targets):
         cluster.create_topic(
             name, partitions=PARTITIONS, replication_factor=BROKERS, configs=_TOPIC_CONFIGS
         )
     if setup.is_control:
-        jars = tuple(str(jar) for jar in resolve(SPARK_KAFKA_CONNECTOR))
-        return Job(
-            bootstrap_servers=cluster.bootstrap_servers,
-            source="source",
-            target="target",
-            directory=str(directory),
-            format="kafka",
-            options=_CLIENT_OPTIONS,
-            jars=jars,
-        )
+        return replace(job, jars=tuple(str(jar) for jar in resolve(SPARK_KAFKA_CONNECTOR)))
     connection: Mapping[str, str] = {}
     if setup.is_secured:
         restricted_user.allow(cluster, _PREFIXES)
         connection = restricted_user.options(cluster)
-    return Job(
-        bootstrap_servers=cluster.bootstrap_servers,
-        source="source",
-        target="target",
-        directory=str(directory),
-        format="pyspark_kafka",
+    return replace(
+        job,
         options={**_CLIENT_OPTIONS, **connection},
-        sink_options={"transactionalId": "chaos"},
+        sink_options={"transactionalId": SINK_ID, **setup.kind.sink_options},
     )

@@ -6,7 +6,7 @@ and each fault is repaired before the next.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
@@ -25,7 +25,11 @@ class FaultKind(Enum):
     LOSE_RESPONSES = "lost responses of broker"
     KILL_WORKER = "kill -9 of a Python worker"
     KILL_WORKERS = "kill -9 of all Python workers"
+    KILL_EXECUTOR = "kill -9 of an executor"
     KILL_DRIVER = "kill -9 of the driver"
+    STOP_DRIVER = "SIGSTOP of the driver until its successor is running"
+    PAUSE_DRIVER = "SIGSTOP of the driver"
+    STALL_SINK = "stall of the sink"
 
 
 OF_CLUSTER: Final = (
@@ -39,17 +43,25 @@ OF_QUERY: Final = (
     *(FaultKind.KILL_WORKER, FaultKind.LOSE_RESPONSES) * 3,
     *(FaultKind.KILL_WORKERS, FaultKind.DROP_CONNECTIONS) * 2,
     FaultKind.KILL_DRIVER,
+    FaultKind.STOP_DRIVER,
 )
 """Kinds that are repeated here are drawn more often."""
 
 FIRST_OF_CLUSTER: Final = (FaultKind.KILL_BROKER, FaultKind.PAUSE_BROKER)
-FIRST_OF_QUERY: Final = (FaultKind.KILL_WORKER, FaultKind.KILL_DRIVER, FaultKind.LOSE_RESPONSES)
+FIRST_OF_QUERY: Final = (FaultKind.KILL_WORKER, FaultKind.LOSE_RESPONSES)
 """Every schedule that is long enough contains each of these kinds, in random order."""
 
-_LASTING: Final = frozenset({*OF_CLUSTER} - {FaultKind.RESTART_BROKER})
-_WITHOUT_BROKER: Final = frozenset(
-    {FaultKind.KILL_WORKER, FaultKind.KILL_WORKERS, FaultKind.KILL_DRIVER}
-)
+ENDS_OF_DRIVER: Final = (FaultKind.KILL_DRIVER, FaultKind.STOP_DRIVER)
+"""Every schedule that is long enough also contains one of these kinds."""
+
+_SECONDS: Final[Mapping[FaultKind, tuple[float, float]]] = {
+    **dict.fromkeys({*OF_CLUSTER} - {FaultKind.RESTART_BROKER}, (1.0, 5.0)),
+    FaultKind.PAUSE_DRIVER: (11.0, 14.0),
+    FaultKind.STALL_SINK: (11.0, 14.0),
+}
+"""The shortest and longest duration of a fault. Other kinds have no duration."""
+
+_OF_BROKERS: Final = frozenset({*OF_CLUSTER, FaultKind.LOSE_RESPONSES, FaultKind.DROP_CONNECTIONS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +94,13 @@ class Schedule:
         return len(self.of_cluster) + len(self.of_query)
 
 
-def schedule_of(seed: int, *, seconds: float, brokers: int) -> Schedule:
-    """Return the faults of a seed. Each of the two sequences lasts about `seconds`."""
+def schedule_of(
+    seed: int, *, seconds: float, brokers: int, more: Sequence[FaultKind] = ()
+) -> Schedule:
+    """Return the faults of a seed. Each of the two sequences lasts about `seconds`.
+
+    The sequence for the query also contains the faults `more`, and draws them more than once.
+    """
     random = Random(seed)  # noqa: S311
 
     def track(
@@ -96,14 +113,15 @@ def schedule_of(seed: int, *, seconds: float, brokers: int) -> Schedule:
             fault = Fault(
                 pause_s=random.uniform(1.0, longest_s),
                 kind=kind,
-                broker=None if kind in _WITHOUT_BROKER else random.randint(1, brokers),
-                seconds=random.uniform(1.0, 5.0) if kind in _LASTING else 0.0,
+                broker=random.randint(1, brokers) if kind in _OF_BROKERS else None,
+                seconds=random.uniform(*_SECONDS[kind]) if kind in _SECONDS else 0.0,
                 share=random.random(),
             )
             faults.append(fault)
         return tuple(faults)
 
+    first_of_query = (*FIRST_OF_QUERY, random.choice(ENDS_OF_DRIVER), *more)
     return Schedule(
         of_cluster=track(FIRST_OF_CLUSTER, OF_CLUSTER, 6.0),
-        of_query=track(FIRST_OF_QUERY, OF_QUERY, 8.0),
+        of_query=track(first_of_query, (*OF_QUERY, *more), 8.0),
     )

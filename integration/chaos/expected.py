@@ -1,0 +1,77 @@
+"""The values that an exactly-once query must write, and their comparison with a target.
+
+All functions are pure. Invariant: a value that is expected n times must be written n times, and no
+other value must be written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from integration.chaos.kinds import COUNTED_KEYS
+
+Offsets = Sequence[int]
+"""An offset for each partition of the source."""
+
+_LISTED_MAX: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The numbers of missing values and of values that were written too often or are wrong.
+
+    `examples` contains some of them.
+    """
+
+    lost: int
+    duplicates: int
+    examples: tuple[str, ...] = ()
+
+
+def copied_values(ends: Offsets) -> Counter[bytes]:
+    """Return the values of a copy: the position of each record of the source, once."""
+    return Counter(
+        f"{partition}:{offset}".encode()
+        for partition, end in enumerate(ends)
+        for offset in range(end)
+    )
+
+
+def counted_values(batches: Iterable[Offsets], ends: Offsets) -> Counter[bytes]:
+    """Return the values of the aggregation, `key=count`, with the output mode `complete`.
+
+    `batches` are the end offsets of the micro-batches. Each micro-batch writes one row for each key
+    of the source up to these offsets. Records of the source after the last micro-batch count as
+    another micro-batch, whose rows are then missing.
+    """
+    known = list(batches)
+    values: Counter[bytes] = Counter()
+    for batch in known if known[-1:] == [ends] else [*known, ends]:
+        counts = Counter(offset % COUNTED_KEYS for end in batch for offset in range(end))
+        values.update(f"{key}={counts[key]}".encode() for key in counts)
+    return values
+
+
+def difference(expected: Counter[bytes], found: Counter[bytes]) -> Difference:
+    """Compare the values of a target with the expected values."""
+    missing, surplus = expected - found, found - expected
+    return Difference(
+        lost=missing.total(),
+        duplicates=surplus.total(),
+        examples=(
+            *(f"lost: {value.decode()}" for value in sorted(missing)[:_LISTED_MAX]),
+            *(f"duplicate or wrong: {value.decode()}" for value in sorted(surplus)[:_LISTED_MAX]),
+        ),
+    )
+
+
+def wrong_offsets(group: str, committed: Offsets, ends: Offsets) -> tuple[str, ...]:
+    """Return a message for each partition whose committed offset is not the end of the source."""
+    return tuple(
+        f"group {group}: committed offset {offset} of partition {partition}, but its end is {end}"
+        for partition, (offset, end) in enumerate(zip(committed, ends, strict=True))
+        if offset != end
+    )
