@@ -282,9 +282,9 @@ class _Batch:
         kept = rewritten.keys() - {entry.partition for entry in lost}
         if kept:
             raise BatchNotCommittedError(
-                f"{self._name} was already committed. This run has written the rows of partitions "
-                f"{', '.join(map(str, sorted(kept)))} again, although they are not lost. The rows "
-                "that this run wrote will not be visible.",
+                f"{self._name} was already committed. This run wrote the rows of partitions "
+                f"{', '.join(map(str, sorted(kept)))} again, although they had not been lost. "
+                "The rows that this run wrote will not be visible.",
                 transactional_id=self._sink_id,
             )
         for entry in lost:
