@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def not_retriable() -> Iterator[None]:
-    """Convert RetriableStorageError to StorageError, for a block that cannot be repeated."""
+    """Convert RetriableStorageError to StorageError, for code that cannot be retried."""
     try:
         yield
     except RetriableStorageError as error:

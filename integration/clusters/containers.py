@@ -314,7 +314,7 @@ def require_docker() -> None:
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
         raise ClusterUnavailableError(
-            f"The testcontainers backend requires Docker, which does not respond ({reason}). "
+            f"The testcontainers backend requires Docker, which is not responding ({reason}). "
             "Start Docker, or set DOCKER_HOST to its address."
         )
 
