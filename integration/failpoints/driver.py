@@ -24,7 +24,7 @@ from integration.failpoints.sink_calls import Sink, TaskInput
 from pyspark_kafka.sink.exactly_once.names import SLOTS
 
 TOPIC_PARTITIONS: Final = 2
-STALL_TIMEOUT_S: Final = 120.0
+STALL_TIMEOUT_S: Final = 300.0
 _POLL_S: Final = 0.005
 
 Rows = Sequence[tuple[bytes, int]]
