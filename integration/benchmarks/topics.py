@@ -72,7 +72,14 @@ def fill(cluster: Cluster, topic: str, contents: Contents, records: int) -> None
 def record_count(bootstrap_servers: str, topic: str, partitions: int) -> int:
     """Return the sum of the high watermarks minus the log start offsets of a topic's partitions."""
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap_servers, "log_level": 2, "group.id": "benchmark"}
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "log_level": 2,
+            "group.id": "benchmark",
+            # Kafka writes the markers of a transaction after it has acknowledged the commit. Until
+            # then, the last stable offset is lower than the high watermark.
+            "isolation.level": "read_uncommitted",
+        }
     )
     try:
         bounds = [
