@@ -141,14 +141,16 @@ class _Batch:
             if (problem := _problem(entry, found.get(entry.transactional_id), self.now_ms()))
         ]
         if problems:
+            owner = self.client.describe_transactions([self._sink_id]).get(self._sink_id)
+            if owner is not None and owner.producer != self.results.owner:
+                raise self._fenced()
             more = f"; and {len(problems) - _NAMED_MAX} more" if problems[_NAMED_MAX:] else ""
             raise BatchNotCommittedError(
                 f"{self._name} is not committed, because some transactions of its tasks changed "
                 "after they were prepared, or are about to time out: "
                 f"{'; '.join(problems[:_NAMED_MAX])}{more}. {self._nothing_visible}",
                 advice="Run the batch again. If the transactions timed out, increase "
-                "'transactionTimeout' or make the batches smaller. If another query uses the same "
-                "transactionalId, give each query its own.",
+                "'transactionTimeout' or make the batches smaller.",
                 transactional_id=self._sink_id,
             )
         return min(
@@ -370,16 +372,19 @@ class _Batch:
         except BaseException as error:
             producer.abort()
             if isinstance(error, ProducerFencedError):
-                raise SinkFencedError(
-                    f"{self._name} is not committed, because another run with this transactionalId "
-                    "has fenced this run. None of the rows that this run wrote will be visible.",
-                    advice="If both queries are meant to run, give each its own transactionalId. "
-                    "Otherwise stop one of them.",
-                    transactional_id=self._sink_id,
-                ) from error
+                raise self._fenced() from error
             raise
         producer.close()
         return QueryState(decision=decision, keys=tuple(key for key, _ in records))
+
+    def _fenced(self) -> SinkFencedError:
+        return SinkFencedError(
+            f"{self._name} is not committed, because another run with this transactionalId has "
+            "fenced this run. None of the rows that this run wrote will be visible.",
+            advice="If both queries are meant to run, give each its own transactionalId. "
+            "Otherwise stop one of them.",
+            transactional_id=self._sink_id,
+        )
 
     def _send_offsets(self, producer: TransactionalProducer) -> None:
         group_id = self.options.group_id
