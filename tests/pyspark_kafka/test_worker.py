@@ -17,7 +17,7 @@ from pyspark_kafka.kafka.offsets import FetchRange
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.options.parse import parse_sink_options, parse_source_options
 from pyspark_kafka.sink.at_least_once.write import AtLeastOnceWrite
-from pyspark_kafka.source import input_partition
+from pyspark_kafka.source import task_reader
 from pyspark_kafka.source.ranges import PlannedRange
 from pyspark_kafka.worker import freeze_garbage_collector
 
@@ -72,18 +72,11 @@ def test_a_write_task_freezes_the_garbage_collector() -> None:
 
 @pytest.mark.usefixtures("_in_a_task")
 def test_a_read_task_freezes_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(input_partition, "_pool", lambda: SimpleNamespace(lend=nullcontext))
-    monkeypatch.setattr(input_partition, "read_range", lambda *_: iter([]))
+    monkeypatch.setattr(task_reader, "_pool", lambda: SimpleNamespace(lend=nullcontext))
+    monkeypatch.setattr(task_reader, "read_range", lambda *_: iter([]))
     given = {"kafka.bootstrap.servers": "h:1", "assign": '{"t": [0]}'}
     options = parse_source_options(given, streaming=False)
     wanted = FetchRange(topic_partition=TopicPartition("t", 0), start_offset=0, end_offset=1)
     planned = PlannedRange(fetch_range=wanted, topic_id=None)
-    assert (
-        list(
-            input_partition.read_partition(
-                input_partition.KafkaInputPartition(planned), (), options
-            )
-        )
-        == []
-    )
+    assert list(task_reader.read_task(lambda _client: [planned], (), options)) == []
     assert gc.get_freeze_count() > 0

@@ -6,6 +6,7 @@ import time
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
@@ -132,6 +133,37 @@ def test_ranges_are_split_into_tasks(read: Reader, topic: TopicFactory, produce:
         frame = read(subscribe=name, **options)
         assert frame.rdd.getNumPartitions() == tasks
         assert values(frame) == [f"{n:02}" for n in range(20)]
+
+
+def test_a_dataframe_reads_the_current_records_each_time(
+    spark: SparkSession, read: Reader, topic: TopicFactory, produce: Produce, bootstrap: str
+) -> None:
+    name = topic(partitions=2)
+    produce(name, ["0a", "0b", "0c", "0d"])
+    frame = read(subscribe=name, minPartitions="2")
+    frame.createOrReplaceTempView("records")
+    assert spark.table("records").count() == frame.count() == 4
+
+    produce(name, ["0e"])
+    produce(name, ["1a"], partition=1)
+    grow_topic(bootstrap, name, partitions=3)
+    added = spark.sql("SELECT binary('2a') AS value, 2 AS partition").write.format("pyspark_kafka")
+    added.mode("append").option("kafka.bootstrap.servers", bootstrap).option("topic", name).save()
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    (deleted,) = admin.delete_records([TopicPartition(name, 0, 3)]).values()
+    deleted.result(timeout=30)
+    assert values(frame) == ["0d", "0e", "1a", "2a"]
+    assert spark.table("records").count() == 4
+    assert frame.rdd.count() == 4
+    fixed = read(
+        subscribe=name,
+        startingOffsets=f'{{"{name}":{{"0":3,"1":0,"2":0}}}}',
+        endingOffsets=f'{{"{name}":{{"0":4,"1":1,"2":1}}}}',
+    )
+    assert values(fixed) == ["0d", "1a", "2a"]
+    produce(name, ["0f"])
+    assert frame.count() == 5
+    assert fixed.count() == 3
 
 
 def test_empty_topic(read: Reader, topic: TopicFactory) -> None:

@@ -1,4 +1,10 @@
-"""Plans a batch read on the driver, and returns the ranges that the tasks read.
+"""Plans a batch read on the driver, and plans a task again if Spark repeats the read.
+
+Spark 4.1 to 4.3 call the planner once for each `load()`, even if several queries read the
+DataFrame. The first query reads the planned offsets. In each later query, every task resolves
+limits such as `latest` again and replaces the start of the first range and the end of the last
+range of each partition. The bounds between the ranges of a partition never change, so tasks never
+read the same record twice.
 
 Invariant: planned ranges exist, and with read_committed they contain no open transactions.
 """
@@ -6,7 +12,7 @@ Invariant: planned ranges exist, and with read_committed they contain no open tr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pyspark_kafka.errors import OptionError
 from pyspark_kafka.kafka.offsets import (
@@ -25,17 +31,81 @@ from pyspark_kafka.source.range_check import readable_ranges
 from pyspark_kafka.source.ranges import PlannedRange, split
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchBounds:
+    """The start and end offsets of all partitions of a read, resolved at the same time.
+
+    `latest` contains the end offsets that the cluster has just returned. All records before these
+    offsets are readable.
+    """
+
+    assignment: Assignment
+    start: PartitionOffsets
+    end: PartitionOffsets
+    latest: PartitionOffsets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTask:
+    """What one Spark task of a batch read has to read.
+
+    `planned` is None if the plan is empty. The other fields are used when Spark repeats the read:
+    `is_first` and `is_last` specify whether the range is the first or last range of its partition.
+    The last task of a read also reads all partitions that are not in `planned_partitions`; this
+    field is None in other tasks.
+    """
+
+    planned: PlannedRange | None
+    is_first: bool = False
+    is_last: bool = False
+    planned_partitions: frozenset[TopicPartition] | None = None
+
+
+def has_fixed_bounds(options: SourceOptions) -> bool:
+    """Return whether all bounds are offsets that the user specified."""
+    return all(
+        isinstance(limit, SpecificOffsets) and all(offset >= 0 for offset in limit.offsets.values())
+        for limit in (options.starting, options.ending)
+    )
+
+
 def plan_batch(
     reader: OffsetReader, options: SourceOptions, pruning: Pruning = EVERYTHING
-) -> list[PlannedRange]:
+) -> list[BatchTask]:
     """Return the tasks of a batch read.
 
     Options are checked against all selected partitions. Pruned records never count as data loss.
     Raises `OptionError`, `OffsetError`, `DataLossError` and `KafkaError`.
     """
+    bounds = resolve_bounds(reader, options, pruning)
+    ranges = [part for p in sorted(bounds.start) for part in _parts(p, bounds, pruning)]
+    found = _existing(ranges, bounds, reader, options, pruning)
+    return _tasks(plan_tasks(found, bounds.assignment, options))
+
+
+def plan_again(
+    task: BatchTask,
+    bounds: BatchBounds,
+    reader: OffsetReader,
+    options: SourceOptions,
+    pruning: Pruning,
+) -> list[PlannedRange]:
+    """Return the ranges that a task reads with new bounds. Raises the errors of `plan_batch`."""
+    ranges = _ranges_again(task, bounds, pruning)
+    return [
+        PlannedRange(fetch_range=r, topic_id=bounds.assignment.topic_ids[r.topic_partition.topic])
+        for r in _existing(ranges, bounds, reader, options, pruning)
+    ]
+
+
+def resolve_bounds(reader: OffsetReader, options: SourceOptions, pruning: Pruning) -> BatchBounds:
+    """Resolve the limits of a read. The result omits partitions without a valid range.
+
+    Raises `OptionError`, `OffsetError`, `DataLossError` and `KafkaError`.
+    """
     assignment = reader.complete_assignment()
     if not assignment.partitions:
-        return []
+        return BatchBounds(assignment=assignment, start={}, end={}, latest={})
     start = reader.resolve(options.starting, assignment.partitions, "starting")
     end = reader.resolve(options.ending, assignment.partitions, "ending")
     partitions = frozenset(filter(pruning.reads, assignment.partitions))
@@ -48,13 +118,59 @@ def plan_batch(
     for partition in sorted(backwards.keys() - known_latest.keys()):
         _report_end_before_start(partition, start, end, options, on_loss)
     _check_starts({p: start[p] for p in backwards.keys() & known_latest.keys()}, reader, on_loss)
-    ranges = [
-        part
-        for p in sorted(partitions - backwards.keys())
-        for part in pruning.parts(p, start[p], end[p])
+    readable = partitions - backwards.keys()
+    return BatchBounds(
+        assignment=assignment,
+        start={p: start[p] for p in readable},
+        end={p: end[p] for p in readable},
+        latest=known_latest,
+    )
+
+
+def _parts(partition: TopicPartition, bounds: BatchBounds, pruning: Pruning) -> list[FetchRange]:
+    return pruning.parts(partition, bounds.start[partition], bounds.end[partition])
+
+
+def _existing(
+    ranges: Sequence[FetchRange],
+    bounds: BatchBounds,
+    reader: OffsetReader,
+    options: SourceOptions,
+    pruning: Pruning,
+) -> list[FetchRange]:
+    on_loss = DataLossPolicy(fail=options.fail_on_data_loss)
+    found = readable_ranges(ranges, reader, on_loss, known_latest=bounds.latest)
+    return _since(pruning.since_ms, found, reader)
+
+
+def _tasks(plans: Sequence[PlannedRange]) -> list[BatchTask]:
+    """Return the tasks of the planned ranges, which must be in order. There is at least one."""
+    if not plans:
+        return [BatchTask(planned=None, planned_partitions=frozenset())]
+    partitions = [plan.fetch_range.topic_partition for plan in plans]
+    tasks = [
+        BatchTask(planned=plan, is_first=partition != previous, is_last=partition != following)
+        for plan, partition, previous, following in zip(
+            plans, partitions, [None, *partitions], [*partitions[1:], None], strict=False
+        )
     ]
-    found = readable_ranges(ranges, reader, on_loss, known_latest=known_latest)
-    return plan_tasks(_since(pruning.since_ms, found, reader), assignment, options)
+    tasks[-1] = replace(tasks[-1], planned_partitions=frozenset(partitions))
+    return tasks
+
+
+def _ranges_again(task: BatchTask, bounds: BatchBounds, pruning: Pruning) -> list[FetchRange]:
+    found = []
+    if task.planned is not None and task.planned.fetch_range.topic_partition in bounds.start:
+        planned = task.planned.fetch_range
+        partition = planned.topic_partition
+        start, end = bounds.start[partition], bounds.end[partition]
+        start = start if task.is_first else max(planned.start_offset, start)
+        end = end if task.is_last else min(planned.end_offset, end)
+        found = pruning.parts(partition, start, end)
+    if task.planned_partitions is not None:
+        for partition in sorted(bounds.start.keys() - task.planned_partitions):
+            found += _parts(partition, bounds, pruning)
+    return found
 
 
 def _since(

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_kafka.client.port import KafkaReadClient
 from pyspark_kafka.options.values import FilterPushdown, SourceOptions
-from pyspark_kafka.source.batch_planner import plan_batch
-from pyspark_kafka.source.input_partition import KafkaInputPartition, read_partition
+from pyspark_kafka.source.batch_planner import (
+    BatchTask,
+    has_fixed_bounds,
+    plan_again,
+    plan_batch,
+    resolve_bounds,
+)
+from pyspark_kafka.source.executions import agree, later_execution
 from pyspark_kafka.source.offset_reader import OffsetReader
 from pyspark_kafka.source.pruning import EVERYTHING, prune
+from pyspark_kafka.source.ranges import PlannedRange
 from pyspark_kafka.source.schema import projection
 from pyspark_kafka.source.spark_features import FILTER_PUSHDOWN, FILTERS_PER_SCAN
 from pyspark_kafka.source.spark_filters import condition_of
+from pyspark_kafka.source.task_reader import read_task
 from pyspark_kafka.tracebacks import short_traceback
 
 if TYPE_CHECKING:
@@ -33,6 +44,7 @@ class KafkaBatchReader(DataSourceReader):
         self._columns = projection(schema, include_headers=options.include_headers)
         self._options = options
         self._pruning = EVERYTHING
+        self._plan_id = uuid4().hex
 
     @short_traceback
     def partitions(self) -> list[InputPartition]:
@@ -40,11 +52,24 @@ class KafkaBatchReader(DataSourceReader):
 
         with open_client(self._options.client) as client:
             reader = OffsetReader(client, self._options)
-            plans = plan_batch(reader, self._options, self._pruning)
-        return [KafkaInputPartition(plan) for plan in plans]
+            tasks = plan_batch(reader, self._options, self._pruning)
+        return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(partition, self._columns, self._options)
+        task: BatchTask = partition.value
+        return read_task(partial(self._ranges, task), self._columns, self._options)
+
+    def _ranges(self, task: BatchTask, client: KafkaReadClient) -> list[PlannedRange]:
+        """Return the planned range, or in a later execution of the plan the current ranges."""
+        execution = None if has_fixed_bounds(self._options) else later_execution(self._plan_id)
+        if execution is None:
+            return [] if task.planned is None else [task.planned]
+        reader = OffsetReader(client, self._options)
+        bounds = agree(
+            f"{self._plan_id}-{execution}",
+            lambda: resolve_bounds(reader, self._options, self._pruning),
+        )
+        return plan_again(task, bounds, reader, self._options, self._pruning)
 
 
 class KafkaFilterPushdownReader(KafkaBatchReader):

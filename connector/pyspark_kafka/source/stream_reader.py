@@ -25,11 +25,12 @@ from pyspark_kafka.options.offsets_json import (
     to_json_object,
 )
 from pyspark_kafka.options.values import SourceOptions
-from pyspark_kafka.source.input_partition import KafkaInputPartition, read_partition
 from pyspark_kafka.source.offset_reader import OffsetReader
+from pyspark_kafka.source.ranges import PlannedRange
 from pyspark_kafka.source.schema import projection
 from pyspark_kafka.source.spark_features import ADMISSION_CONTROL
 from pyspark_kafka.source.stream_planner import StreamPlanner
+from pyspark_kafka.source.task_reader import read_task
 from pyspark_kafka.tracebacks import short_traceback
 
 if TYPE_CHECKING:
@@ -111,10 +112,11 @@ class KafkaStreamReader(_StreamReader):
     @short_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         plans = self._open().plan(_from_checkpoint(start), _from_checkpoint(end))
-        return [KafkaInputPartition(plan) for plan in plans]
+        return [InputPartition(plan) for plan in plans]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(partition, self._columns, self._options)
+        planned: PlannedRange = partition.value
+        return read_task(lambda _client: [planned], self._columns, self._options)
 
     @short_traceback
     def commit(self, end: dict[str, Any]) -> None:

@@ -182,11 +182,11 @@ def test_invalid_value_is_the_same_error_for_every_engine(engine: Any) -> None:
 def test_a_task_of_the_native_engine_does_not_load_librdkafka() -> None:
     script = """
 import sys
-import pyspark_kafka.source.input_partition as partition
+import pyspark_kafka.source.task_reader as reader
 from pyspark_kafka.options.values import ClientOptions
 kafka = {"bootstrap.servers": "127.0.0.1:1", "client.id": "me"}
 options = ClientOptions(bootstrap_servers="127.0.0.1:1", kafka=kafka, group_id="g", engine="native")
-with partition._pool().lend(options) as client:
+with reader._pool().lend(options) as client:
     print(type(client).__name__, "confluent_kafka" in sys.modules)
 """
     root = Path(__file__).parents[3]

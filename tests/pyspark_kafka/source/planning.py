@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.options.parse import parse_source_options
 from pyspark_kafka.options.values import SourceOptions
+from pyspark_kafka.source.batch_planner import BatchTask
 from pyspark_kafka.source.offset_reader import OffsetReader
 from pyspark_kafka.source.ranges import PlannedRange
 from tests.pyspark_kafka.source.fake_client import FakeClient
@@ -39,6 +40,10 @@ def source_options(*, streaming: bool, **options: str) -> SourceOptions:
 
 def offset_reader(client: FakeClient, options: SourceOptions, time: FakeTime) -> OffsetReader:
     return OffsetReader(client, options, sleep=time.sleep, monotonic=time.monotonic)
+
+
+def planned_ranges(tasks: Iterable[BatchTask]) -> list[PlannedRange]:
+    return [task.planned for task in tasks if task.planned is not None]
 
 
 def spans(plans: Iterable[PlannedRange]) -> list[tuple[str, int, int]]:

@@ -14,24 +14,33 @@ from pyspark_kafka.errors import (
     OptionError,
     UnknownTopicOrPartitionError,
 )
-from pyspark_kafka.source.batch_planner import plan_batch
+from pyspark_kafka.source.batch_planner import (
+    has_fixed_bounds,
+    plan_again,
+    plan_batch,
+    resolve_bounds,
+)
+from pyspark_kafka.source.pruning import EVERYTHING
 from tests.pyspark_kafka.source.fake_client import FakeClient, FakeLog, FakeTopic, topic
 from tests.pyspark_kafka.source.planning import (
     FakeTime,
     offset_reader,
+    planned_ranges,
     source_options,
     spans,
     tp,
 )
 
 
-def plan(client: FakeClient, **options: str) -> list[object]:
+def plan(client: FakeClient, **options: str) -> list[tuple[str, int, int]]:
     return plan_in(FakeTime(), client, options)
 
 
-def plan_in(time: FakeTime, client: FakeClient, options: Mapping[str, str]) -> list[object]:
+def plan_in(
+    time: FakeTime, client: FakeClient, options: Mapping[str, str]
+) -> list[tuple[str, int, int]]:
     parsed = source_options(streaming=False, **options)
-    return [*spans(plan_batch(offset_reader(client, parsed, time), parsed))]
+    return spans(planned_ranges(plan_batch(offset_reader(client, parsed, time), parsed)))
 
 
 def test_default_is_all_records() -> None:
@@ -260,5 +269,64 @@ def test_ranges_are_split_for_min_partitions() -> None:
 def test_plans_contain_the_topic_id() -> None:
     client = FakeClient({"t": topic(1, topic_id="abc"), "old": topic(1, topic_id=None)})
     parsed = source_options(streaming=False, subscribe="t,old")
-    plans = plan_batch(offset_reader(client, parsed, FakeTime()), parsed)
+    plans = planned_ranges(plan_batch(offset_reader(client, parsed, FakeTime()), parsed))
     assert [p.topic_id for p in plans] == [None, "abc"]
+
+
+def test_a_repeated_read_has_new_bounds_and_the_same_bounds_between_tasks() -> None:
+    client = FakeClient({"t": topic(12, 4, 0)})
+    parsed = source_options(streaming=False, subscribe="t", minPartitions="4")
+    reader = offset_reader(client, parsed, FakeTime())
+    tasks = plan_batch(reader, parsed)
+    assert spans(planned_ranges(tasks)) == [
+        ("t-0", 0, 4),
+        ("t-0", 4, 8),
+        ("t-0", 8, 12),
+        ("t-1", 0, 4),
+    ]
+
+    client.topics["t"] = FakeTopic(
+        {
+            0: FakeLog(start=6, end=20),  # The first records have expired.
+            1: FakeLog(end=3),  # Truncated, for example when the topic was created again.
+            2: FakeLog(end=5),  # It was empty.
+            3: FakeLog(end=1),  # It was added.
+        }
+    )
+    bounds = resolve_bounds(reader, parsed, EVERYTHING)
+    again = [plan_again(task, bounds, reader, parsed, EVERYTHING) for task in tasks]
+    assert [spans(ranges) for ranges in again] == [
+        [],
+        [("t-0", 6, 8)],
+        [("t-0", 8, 20)],
+        [("t-1", 0, 3), ("t-2", 0, 5), ("t-3", 0, 1)],
+    ]
+    assert {planned.topic_id for ranges in again for planned in ranges} == {
+        client.topics["t"].topic_id
+    }
+
+
+def test_a_repeated_read_of_a_pattern_reads_topics_that_appeared() -> None:
+    client = FakeClient({"t1": topic(3)})
+    parsed = source_options(streaming=False, subscribePattern="t.")
+    reader = offset_reader(client, parsed, FakeTime())
+    (task,) = plan_batch(reader, parsed)
+    client.topics = {"t2": topic(2)}
+    bounds = resolve_bounds(reader, parsed, EVERYTHING)
+    assert spans(plan_again(task, bounds, reader, parsed, EVERYTHING)) == [("t2-0", 0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("starting", "ending", "is_fixed"),
+    [
+        ('{"t":{"0":1}}', '{"t":{"0":2}}', True),
+        ('{"t":{"0":1}}', '{"t":{"0":-1}}', False),
+        ('{"t":{"0":-2}}', '{"t":{"0":2}}', False),
+        ('{"t":{"0":1}}', "latest", False),
+    ],
+)
+def test_only_specified_offsets_are_fixed(starting: str, ending: str, is_fixed: bool) -> None:
+    parsed = source_options(
+        streaming=False, subscribe="t", startingOffsets=starting, endingOffsets=ending
+    )
+    assert has_fixed_bounds(parsed) is is_fixed

@@ -5,19 +5,27 @@ from __future__ import annotations
 import pytest
 
 from pyspark_kafka.errors import DataLossError, OptionError
-from pyspark_kafka.source.batch_planner import plan_batch
-from pyspark_kafka.source.pruning import Condition, Operator, Pruning
+from pyspark_kafka.source.batch_planner import plan_again, plan_batch, resolve_bounds
+from pyspark_kafka.source.pruning import Condition, Operator, Pruning, prune
 from tests.pyspark_kafka.source.fake_client import FakeClient, FakeLog, FakeTopic, topic
-from tests.pyspark_kafka.source.planning import FakeTime, offset_reader, source_options, spans
+from tests.pyspark_kafka.source.planning import (
+    FakeTime,
+    offset_reader,
+    planned_ranges,
+    source_options,
+    spans,
+)
 
 
 def on(column: str, operator: Operator, value: object) -> Condition:
     return Condition(column=column, operator=operator, value=value)
 
 
-def plan(client: FakeClient, pruning: Pruning, **options: str) -> list[object]:
+def plan(client: FakeClient, pruning: Pruning, **options: str) -> list[tuple[str, int, int]]:
     parsed = source_options(streaming=False, subscribe="t", **options)
-    return [*spans(plan_batch(offset_reader(client, parsed, FakeTime()), parsed, pruning))]
+    return spans(
+        planned_ranges(plan_batch(offset_reader(client, parsed, FakeTime()), parsed, pruning))
+    )
 
 
 def test_partitions_are_pruned() -> None:
@@ -117,3 +125,23 @@ def test_options_are_checked_before_pruning() -> None:
     with pytest.raises(OptionError) as caught:
         plan(client, pruning, startingOffsets='{"t":{"0":1}}')
     assert (caught.value.option, caught.value.partition) == ("startingOffsets", 1)
+
+
+def test_a_repeated_read_is_pruned_again() -> None:
+    """Spark does not evaluate exact filters, so no other record may be returned."""
+    client = FakeClient({"t": topic(50_000, 50_000)})
+    parsed = source_options(streaming=False, subscribe="t")
+    reader = offset_reader(client, parsed, FakeTime())
+    pruning, exact = prune(
+        [
+            on("partition", Operator.EQUAL, 0),
+            Condition(column="offset", operator=Operator.IN, value=[*range(10), 70_000]),
+        ]
+    )
+    assert exact == [True, True]
+    tasks = plan_batch(reader, parsed, pruning)
+    assert spans(planned_ranges(tasks)) == [("t-0", 0, 10)]
+    client.topics["t"] = topic(80_000, 80_000, 80_000)
+    bounds = resolve_bounds(reader, parsed, pruning)
+    again = [plan_again(task, bounds, reader, parsed, pruning) for task in tasks]
+    assert [*map(spans, again)] == [[("t-0", 0, 10), ("t-0", 70_000, 70_001)]]

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import InputPartition
 
 from pyspark_kafka.client import factory
 from pyspark_kafka.errors import CheckpointError, KafkaError
 from pyspark_kafka.options.values import ClientOptions
-from pyspark_kafka.source import input_partition
+from pyspark_kafka.source import task_reader
 from pyspark_kafka.source.batch_reader import (
     KafkaBatchReader,
     KafkaFilterPushdownReader,
@@ -41,9 +40,9 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClient]:
         return fake
 
     monkeypatch.setattr(factory, "open_client", open_client)
-    input_partition._pool.cache_clear()
+    task_reader._pool.cache_clear()
     yield fake
-    input_partition._pool.cache_clear()
+    task_reader._pool.cache_clear()
 
 
 def stream_reader(**options: str) -> KafkaStreamReader:
@@ -77,9 +76,11 @@ def test_batch_reader_plans_and_its_copy_reads(client: FakeClient) -> None:
     )
 
 
-def test_the_partition_of_an_empty_plan_has_no_records(client: FakeClient) -> None:
-    assert list(batch_reader().read(InputPartition(None))) == []
-    assert client.requests == []
+def test_an_empty_topic_has_no_records(client: FakeClient) -> None:
+    client.topics["t"] = topic(0, 0)
+    reader = batch_reader()
+    (planned,) = reader.partitions()
+    assert list(reader.read(planned)) == []
 
 
 @needs_4_1
@@ -113,10 +114,11 @@ def test_pushed_filters_prune_the_plan_and_others_are_returned(client: FakeClien
     assert [id(f) for f in returned] == [id(f) for f in others], (
         "Spark compares filters by identity"
     )
-    assert reader.partitions() == [], "NOT IN with a null is never true"
+    (nothing,) = reader.partitions()
+    assert list(reader.read(nothing)) == [], "NOT IN with a null is never true"
     reader.pushFilters([exact[1], exact[3]])
     (planned,) = pickled(reader).partitions()
-    found = planned.plan.fetch_range
+    found = planned.value.planned.fetch_range
     assert (found.start_offset, found.end_offset) == (8, 10)
 
 

@@ -1,0 +1,79 @@
+"""Distinguishes the executions of a plan in its tasks, and lets the tasks of an executor agree.
+
+Tasks of one Spark query have the same execution id. They agree on a value through a file in the
+directory that Spark creates for each executor (`SparkFiles`): the first task writes the file, and
+all other tasks read it. In local mode there is only one executor.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Final, TypeVar, cast
+
+from pyspark import SparkFiles, TaskContext
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+_EXECUTION_ID: Final = "spark.sql.execution.id"
+"""`SQLExecution.EXECUTION_ID_KEY`. The jobs of an RDD do not have this property."""
+_KNOWN_MAX: Final = 16
+
+_known: Final[dict[str, object]] = {}
+"""The latest values that this process has read or written, so that few tasks read files."""
+
+
+def later_execution(plan_id: str) -> str | None:
+    """Return the id of this execution, or None if it is the first execution of the plan.
+
+    An execution is the first one if this executor has not run the plan in another execution.
+    """
+    context = TaskContext.get()
+    if context is None:
+        return None
+    current = context.getLocalProperty(_EXECUTION_ID) or f"stage-{context.stageId()}"
+    first = agree(plan_id, lambda: current)
+    return None if first == current else current
+
+
+def agree(name: str, propose: Callable[[], T]) -> T:
+    """Return the value that a task of this executor proposed first under this name.
+
+    `propose` is called if there is no value yet, and its errors are raised. If the file cannot be
+    written, only the tasks of this Python worker agree.
+    """
+    if name not in _known:
+        value = _agree(Path(SparkFiles.getRootDirectory()), name, propose)
+        while len(_known) >= _KNOWN_MAX:
+            _known.pop(next(iter(_known)))
+        _known[name] = value
+    return cast("T", _known[name])
+
+
+def _agree(directory: Path, name: str, propose: Callable[[], object]) -> object:
+    path = directory / f"pyspark_kafka-{name}"
+    if path.exists():
+        return _load(path)
+    value = propose()
+    try:
+        # A link appears with its complete content, unlike a file that is being written.
+        with NamedTemporaryFile(dir=directory) as file:
+            file.write(pickle.dumps(value))
+            file.flush()
+            os.link(file.name, path)
+    except FileExistsError:
+        return _load(path)
+    except OSError as error:
+        log.warning("Tasks cannot share the offsets of a repeated read: %s", error)
+    return value
+
+
+def _load(path: Path) -> object:
+    value: object = pickle.loads(path.read_bytes())  # noqa: S301 - written by a task of this plan
+    return value
