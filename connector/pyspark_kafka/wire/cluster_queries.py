@@ -50,6 +50,8 @@ T = TypeVar("T")
 LOG: Final = logging.getLogger("pyspark_kafka.wire")
 LOG.addHandler(logging.NullHandler())  # without a handler, Python prints warnings to stderr
 _FIRST_TRY_S: Final = 2.0
+_EACH_REQUEST_S: Final = 0.002
+"""Longer than a coordinator needs for InitProducerId or EndTxn if thousands of them wait."""
 _TRY_GROWTH: Final = 1.5
 """Each attempt has a longer timeout than the previous attempt, because a cluster may be slow."""
 _COMMON_S: Final = 2.0
@@ -151,10 +153,12 @@ class ClusterQueries:
         *,
         partitions: Collection[TopicPartition] = (),
         timeout_s: float | None = None,
+        request_count: int = 1,
     ) -> T:
         """Call `call` repeatedly until it succeeds or fails permanently. Raises `KafkaError`.
 
-        `call` receives the deadline of the attempt. All attempts together take at most `timeout_s`
+        `call` receives the deadline of the attempt, which depends on `request_count`, the number of
+        requests that `call` sends at the same time. All attempts together take at most `timeout_s`
         (default: `api_timeout_s`). If a broker reports after `retries` attempts that one of
         `partitions` is unknown, the method raises an error unless the metadata contains all of
         them.
@@ -163,7 +167,7 @@ class ClusterQueries:
         timeout_s = self.api_timeout_s if timeout_s is None else timeout_s
         started = clock.now()
         deadline = started + timeout_s
-        try_s = _FIRST_TRY_S
+        try_s = _FIRST_TRY_S + _EACH_REQUEST_S * request_count
         attempts = permanent_failures = 0
         last_failure: ApiError | KafkaError | None = None
         logged = ""

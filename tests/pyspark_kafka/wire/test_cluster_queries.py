@@ -249,6 +249,16 @@ def test_servers_that_refuse_every_connection_are_tried_for_ten_seconds(
     assert len(caplog.messages) <= 2  # the order of the servers changes once
 
 
+def test_thousands_of_requests_need_one_attempt() -> None:
+    """If an attempt ended earlier, its pending responses would be lost and requested again."""
+    clock = Clock(now=lambda: 100.0)
+    router = Router([Address("one", 1)], Dialer(client_id="tests", clock=clock))
+    queries = ClusterQueries(router=router, bootstrap_servers="one:1")
+    available_s = queries.retry(lambda deadline: deadline - 100.0, "test", request_count=10_000)
+    assert 10 < available_s < 60
+    assert queries.retry(lambda deadline: deadline - 100.0, "test", request_count=100_000) == 60
+
+
 def test_describe_and_list_topics() -> None:
     topics = [
         {"name": "t", "partitions": [{"partition_index": i} for i in (1, 0)]},

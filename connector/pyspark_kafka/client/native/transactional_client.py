@@ -118,7 +118,9 @@ class NativeTransactionalClient(NativeClient):
         request = _RequestRemaining(transactional_ids, call)
         names = ", ".join(repr(name) for name in request.remaining[:_NAMED_MAX])
         replace(self.queries, backoff=_MARKER_BACKOFF).retry(
-            request, f"initializing transactional id {names}"
+            request,
+            f"initializing transactional id {names}",
+            request_count=len(request.remaining),
         )
         return request.results
 
@@ -136,7 +138,7 @@ class NativeTransactionalClient(NativeClient):
         request = _RequestRemaining(by_id, call)
         try:
             replace(self.queries, backoff=_MARKER_BACKOFF).retry(
-                request, f"ending {len(by_id)} transactions"
+                request, f"ending {len(by_id)} transactions", request_count=len(by_id)
             )
         except (AccessError, UnsupportedVersionError):
             raise
