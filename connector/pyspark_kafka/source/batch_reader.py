@@ -66,7 +66,8 @@ class KafkaBatchReader(DataSourceReader):
             return [] if task.planned is None else [task.planned]
         reader = OffsetReader(client, self._options)
         bounds = agree(
-            f"{self._plan_id}-{execution}",
+            self._plan_id,
+            execution,
             lambda: resolve_bounds(reader, self._options, self._pruning),
         )
         return plan_again(task, bounds, reader, self._options, self._pruning)

@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 
 _EXECUTION_ID: Final = "spark.sql.execution.id"
 """`SQLExecution.EXECUTION_ID_KEY`. The jobs of an RDD do not have this property."""
+_PREFIX: Final = "pyspark_kafka-"
+_FILES_MAX: Final = 16
+"""The number of executions of a plan whose files are kept. Queries can run at the same time."""
 _KNOWN_MAX: Final = 16
 
 _known: Final[dict[str, object]] = {}
@@ -38,26 +41,30 @@ def later_execution(plan_id: str) -> str | None:
     if context is None:
         return None
     current = context.getLocalProperty(_EXECUTION_ID) or f"stage-{context.stageId()}"
-    first = agree(plan_id, lambda: current)
+    first = _agree(plan_id, lambda: current)
     return None if first == current else current
 
 
-def agree(name: str, propose: Callable[[], T]) -> T:
-    """Return the value that a task of this executor proposed first under this name.
+def agree(plan_id: str, execution: str, propose: Callable[[], T]) -> T:
+    """Return the value that a task of this executor proposed first for an execution of a plan.
 
     `propose` is called if there is no value yet, and its errors are raised. If the file cannot be
-    written, only the tasks of this Python worker agree.
+    written, only the tasks of this Python worker agree. The files of old executions are deleted.
     """
+    return _agree(f"{plan_id}-{execution}", propose, old=f"{plan_id}-*")
+
+
+def _agree(name: str, propose: Callable[[], T], *, old: str = "") -> T:
     if name not in _known:
-        value = _agree(Path(SparkFiles.getRootDirectory()), name, propose)
+        value = _read_or_write(Path(SparkFiles.getRootDirectory()), name, propose, old)
         while len(_known) >= _KNOWN_MAX:
             _known.pop(next(iter(_known)))
         _known[name] = value
     return cast("T", _known[name])
 
 
-def _agree(directory: Path, name: str, propose: Callable[[], object]) -> object:
-    path = directory / f"pyspark_kafka-{name}"
+def _read_or_write(directory: Path, name: str, propose: Callable[[], object], old: str) -> object:
+    path = directory / f"{_PREFIX}{name}"
     if path.exists():
         return _load(path)
     value = propose()
@@ -67,11 +74,17 @@ def _agree(directory: Path, name: str, propose: Callable[[], object]) -> object:
             file.write(pickle.dumps(value))
             file.flush()
             os.link(file.name, path)
+        _delete_all_but_latest([*directory.glob(f"{_PREFIX}{old}")] if old else [])
     except FileExistsError:
         return _load(path)
     except OSError as error:
         log.warning("Tasks cannot share the offsets of a repeated read: %s", error)
     return value
+
+
+def _delete_all_but_latest(paths: list[Path]) -> None:
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime)[:-_FILES_MAX]:
+        path.unlink(missing_ok=True)
 
 
 def _load(path: Path) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -54,17 +55,28 @@ def test_the_stages_of_an_rdd_are_executions(executor: Executor) -> None:
 def test_the_first_proposal_wins(executor: Executor, tmp_path: Path) -> None:
     def slow_proposal() -> str:
         executor.enter_worker("1")
-        assert agree("name", lambda: "other worker") == "other worker"
+        assert agree("plan", "2", lambda: "other worker") == "other worker"
         executor.enter_worker("1")
         return "mine"
 
     executor.enter_worker("1")
-    assert agree("name", slow_proposal) == "other worker"
+    assert agree("plan", "2", slow_proposal) == "other worker"
     assert len([*tmp_path.iterdir()]) == 1, "no temporary file remains"
 
 
 def test_a_worker_that_cannot_write_agrees_with_itself(executor: Executor, tmp_path: Path) -> None:
     executor.enter_worker("1")
     tmp_path.rmdir()
-    assert agree("name", lambda: 1) == 1
-    assert agree("name", lambda: 2) == 1
+    assert agree("plan", "2", lambda: 1) == 1
+    assert agree("plan", "2", lambda: 2) == 1
+
+
+def test_files_of_old_executions_are_deleted(executor: Executor, tmp_path: Path) -> None:
+    executor.enter_worker("0")
+    assert later_execution("plan") is None
+    for execution in range(1, 101):
+        assert agree("plan", str(execution), partial(int, execution)) == execution
+    assert len([*tmp_path.iterdir()]) < 20
+    executor.enter_worker("0")
+    assert later_execution("plan") is None, "the first execution is still known"
+    assert agree("plan", "100", lambda: 0) == 100
