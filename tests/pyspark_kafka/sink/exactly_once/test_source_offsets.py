@@ -153,15 +153,15 @@ def test_unknown_file_system() -> None:
 @pytest.mark.parametrize(
     ("checkpoint", "uri"),
     [
-        ("s3://bucket/a/b", "s3://bucket/a/b/offsets/3"),
-        ("s3a://bucket/a b/", "s3://bucket/a%20b/offsets/3"),
-        ("gs://bucket/a", "gs://bucket/a/offsets/3"),
+        ("s3://bucket/a/b", "s3://bucket/a/b"),
+        ("s3a://bucket/a b/", "s3://bucket/a%20b"),
+        ("gs://bucket/a", "gs://bucket/a"),
         (
             "abfss://files@account.dfs.core.windows.net/a",
-            "abfss://files@account.dfs.core.windows.net/a/offsets/3",
+            "abfss://files@account.dfs.core.windows.net/a",
         ),
-        ("hdfs://name:8020/a", "hdfs://name:8020/a/offsets/3"),
-        ("HDFS:///a", "hdfs:///a/offsets/3"),
+        ("hdfs://name:8020/a", "hdfs://name:8020/a"),
+        ("HDFS:///a", "hdfs:///a"),
     ],
 )
 def test_remote_checkpoints_are_read_through_arrow(
@@ -174,7 +174,7 @@ def test_remote_checkpoints_are_read_through_arrow(
         @staticmethod
         def from_uri(name: str) -> tuple[Any, str]:
             opened.append(name)
-            return pyarrow.fs.LocalFileSystem(), f"{tmp_path}/offsets/3"
+            return pyarrow.fs.LocalFileSystem(), str(tmp_path)
 
     monkeypatch.setattr(pyarrow.fs, "FileSystem", Stores)
     assert offsets(read_source_offsets(checkpoint, 3)) == {"t-0": 5, "t-1": 7}

@@ -1,0 +1,121 @@
+"""Reads the position of a query from its checkpoint.
+
+Spark writes `offsets/N` before it runs micro-batch N, and `commits/N` after it. When a query
+starts, it looks at the last micro-batch N in `offsets/` (`MicroBatchExecution`). If N is committed,
+the next micro-batch starts at the offsets in `offsets/N`. Otherwise Spark runs N again, from the
+offsets in `offsets/N-1` to those in `offsets/N`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pyspark_kafka.checkpoint.files import CheckpointFiles
+from pyspark_kafka.checkpoint.offset_log import OffsetLogEntry, parse_offset_log
+from pyspark_kafka.errors import CheckpointError
+from pyspark_kafka.options.offsets_json import OffsetFormatError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A micro-batch and the content of its file in `offsets/`."""
+
+    batch_id: int
+    entry: OffsetLogEntry
+
+    @property
+    def path(self) -> str:
+        """The path of the file, relative to the checkpoint."""
+        return f"offsets/{self.batch_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """The position of a query.
+
+    `committed` is the last committed micro-batch. `planned` is the micro-batch after it, if Spark
+    has planned it and has not committed it. `has_state` is True if the query has stateful
+    operators.
+    """
+
+    query_id: str | None
+    committed: Batch | None
+    planned: Batch | None
+    has_state: bool
+
+
+def read_progress(files: CheckpointFiles) -> Progress:
+    """Read the position of the query.
+
+    Raises `CheckpointError` if this is not a checkpoint, if a file is malformed, or if `offsets/`
+    and `commits/` do not belong together, and the errors of `CheckpointFiles`.
+    """
+    query_id = _query_id(files)
+    offset_ids, commit_ids = _batch_ids(files, "offsets"), _batch_ids(files, "commits")
+    if query_id is None and not offset_ids:
+        raise CheckpointError(
+            f"{files.location} is not the checkpoint of a streaming query: it contains neither a "
+            "file 'metadata' nor micro-batches in 'offsets'.",
+            advice="Pass the query's checkpointLocation.",
+        )
+    committed_id, planned_id = last_batches(offset_ids, commit_ids)
+    return Progress(
+        query_id=query_id,
+        committed=None if committed_id is None else _batch(files, committed_id),
+        planned=None if planned_id is None else _batch(files, planned_id),
+        has_state=bool(files.names("state")),
+    )
+
+
+def last_batches(
+    offset_ids: Collection[int], commit_ids: Collection[int]
+) -> tuple[int | None, int | None]:
+    """Return the last committed micro-batch and the planned micro-batch after it.
+
+    Raises `CheckpointError` if the last micro-batch in `commits/` is neither the last one in
+    `offsets/` nor the one before it.
+    """
+    last, committed = max(offset_ids, default=None), max(commit_ids, default=None)
+    if last == committed:
+        return committed, None
+    if committed is None and last == 0:
+        return None, last
+    if committed is not None and last == committed + 1 and committed in offset_ids:
+        return committed, last
+    raise CheckpointError(
+        f"The last micro-batch in 'offsets' is {_text(last)}, but the last one in 'commits' is "
+        f"{_text(committed)}. The checkpoint is incomplete, or the query uses asynchronous "
+        "progress tracking.",
+        advice="Restore the checkpoint. If the query uses asynchronous progress tracking, run it "
+        "once without it.",
+    )
+
+
+def _text(batch_id: int | None) -> str:
+    return "none" if batch_id is None else str(batch_id)
+
+
+def _query_id(files: CheckpointFiles) -> str | None:
+    with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+        return str(json.loads(files.read("metadata"))["id"])
+    return None
+
+
+def _batch_ids(files: CheckpointFiles, directory: str) -> list[int]:
+    names = files.names(directory)
+    return [int(name) for name in names if name.isascii() and name.isdigit()]
+
+
+def _batch(files: CheckpointFiles, batch_id: int) -> Batch:
+    path = f"offsets/{batch_id}"
+    try:
+        return Batch(batch_id=batch_id, entry=parse_offset_log(files.read(path)))
+    except OffsetFormatError as error:
+        raise CheckpointError(
+            f"The file {files.location}/{path} with the offsets of micro-batch {batch_id} cannot "
+            f"be parsed: {error}.",
+            advice="Restore the checkpoint.",
+        ) from None
