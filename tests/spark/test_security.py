@@ -15,7 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration.clusters import Cluster
-from pyspark_kafka.__main__ import DONE, main
+from pyspark_kafka.__main__ import main
+from pyspark_kafka.commands.arguments import DONE
 from tests.conftest import ClusterFactory
 from tests.pyspark_kafka.client.records import Record, read_all, write
 from tests.pyspark_kafka.client.test_security import CASES, PASSWORD, SECURITY, client_options

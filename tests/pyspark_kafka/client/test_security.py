@@ -13,10 +13,11 @@ from kio.schema.errors import ErrorCode
 
 from integration.clusters import Cluster
 from integration.clusters.security import MECHANISMS, SecuredListener, Security
-from pyspark_kafka.__main__ import FAILED, main
+from pyspark_kafka.__main__ import main
 from pyspark_kafka.client.factory import open_client, open_transactional_client
 from pyspark_kafka.client.native.client import NativeReadClient
 from pyspark_kafka.client.native.oauth.unsecured import UnsecuredTokens
+from pyspark_kafka.commands.arguments import FAILED
 from pyspark_kafka.errors import (
     AuthenticationError,
     BrokerUnreachableError,

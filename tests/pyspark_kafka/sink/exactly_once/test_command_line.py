@@ -12,8 +12,10 @@ from typing import NoReturn
 
 import pytest
 
-from pyspark_kafka import __main__ as command
+from pyspark_kafka.__main__ import main
 from pyspark_kafka.client.resolved import resolved
+from pyspark_kafka.commands import transactions as command
+from pyspark_kafka.commands.arguments import ARGUMENTS, FAILED
 from pyspark_kafka.errors import BrokerUnreachableError
 from pyspark_kafka.options.values import ClientOptions
 from pyspark_kafka.sink.exactly_once.operator_text import as_json, duration_text
@@ -42,9 +44,7 @@ def fake_world(monkeypatch: pytest.MonkeyPatch) -> FakeWorld:
 
 
 def call(sink_id: str, *arguments: str, servers: str = "broker:9092") -> int:
-    return command.main(
-        ["transactions", "--id", sink_id, "--bootstrap-servers", servers, *arguments]
-    )
+    return main(["transactions", "--id", sink_id, "--bootstrap-servers", servers, *arguments])
 
 
 def test_command_shows_the_state(fake_world: FakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,8 +165,8 @@ def test_wrong_arguments_are_one_line(
     arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        command.main(arguments)
-    assert ended.value.code == command.ARGUMENTS
+        main(arguments)
+    assert ended.value.code == ARGUMENTS
     [line] = capsys.readouterr().err.splitlines()
     assert error in line
     assert "hush" not in line
@@ -189,7 +189,7 @@ def test_errors_are_one_line(
     error: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert call(sink_id, *arguments, servers=bootstrap) == command.FAILED
+    assert call(sink_id, *arguments, servers=bootstrap) == FAILED
     [line] = capsys.readouterr().err.splitlines()
     assert error in line
 
@@ -205,7 +205,7 @@ def test_command_runs_as_a_process(real: RealWorld, bootstrap: str) -> None:
     failed = run_command(
         run.sink_id, "127.0.0.1:1", "--option", "kafka.default.api.timeout.ms=1000"
     )
-    assert (failed.returncode, failed.stdout) == (command.FAILED, "")
+    assert (failed.returncode, failed.stdout) == (FAILED, "")
     assert "127.0.0.1:1" in failed.stderr
     assert "Traceback" not in failed.stderr
 
@@ -262,7 +262,7 @@ request.timeout.ms=1
 """
     )
     given = ("--option", "kafka.request.timeout.ms=5000", "--option", " kafka.client.id= me ")
-    assert call("id", "--command-config", str(path), *given) == command.FAILED
+    assert call("id", "--command-config", str(path), *given) == FAILED
     [options] = opened
     jaas = "org.apache.kafka.common.security.scram.ScramLoginModule required "
     assert options.bootstrap_servers == "broker:9092"
@@ -292,7 +292,7 @@ def test_invalid_file_of_client_settings(
     path = tmp_path / "client.properties"
     if content is not None:
         path.write_text(content)
-    assert call("id", "--command-config", str(path)) == command.FAILED
+    assert call("id", "--command-config", str(path)) == FAILED
     output = "".join(capsys.readouterr())
     assert expected in output
     assert "hush" not in output.replace("'HUSH'", "")  # a mechanism is no secret
