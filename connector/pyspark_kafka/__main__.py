@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafka.commands import transactions
+from pyspark_kafka.commands import offsets, transactions
 from pyspark_kafka.commands.arguments import FAILED, Parser
 from pyspark_kafka.errors import PysparkKafkaError
 
@@ -26,6 +26,7 @@ def _parser() -> Parser:
         description="Tools for pyspark-kafka.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    offsets.add_command(commands.add_parser)
     transactions.add_command(commands.add_parser)
     return parser
 

@@ -122,6 +122,7 @@ def test_installed_wheels_read_a_topic(
         assert tag in wheel.name
         run(*pip, *requirements, f"{wheel}[spark]", cwd=tmp_path, timeout_s=600)
         run(python, "program.py", bootstrap, name, golden, cwd=tmp_path, timeout_s=400)
+        run(python.with_name("pyspark-kafka"), "offsets", "--help", cwd=tmp_path, timeout_s=60)
         found = json.loads((tmp_path / "found.json").read_text())
         assert found["rows"] == values
         assert (found["implementation"], found["decoded"] > 0) == (implementation, True)

@@ -1,4 +1,4 @@
-"""Checkpoints that this connector and Spark's own connector continue in turn."""
+"""Checkpoints that this connector and Spark's own connector continue in turn, also after resets."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def run_steps(
 
 def rows_of_step(directory: Path) -> dict[int, list[Row]]:
     batches = {}
-    for batch in directory.iterdir():
+    for batch in directory.iterdir() if directory.exists() else ():
         lines = [line for path in batch.glob("*.json") for line in path.read_text().splitlines()]
         rows = map(json.loads, lines)
         batches[int(batch.name)] = sorted(
@@ -118,3 +118,23 @@ def test_a_replayed_micro_batch_has_the_same_rows(
     assert second[last_batch] == first[last_batch]
     del second[last_batch]
     assert values_of(second) == list(range(10, 20))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param(SPARKS_OWN, OURS, id="sparks-own"),
+        pytest.param(OURS, SPARKS_OWN, id="ours", marks=pytest.mark.full),
+    ],
+)
+def test_a_query_continues_at_the_offsets_to_which_it_was_reset(
+    first: str, second: str, bootstrap: str, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """The connector whose checkpoint was changed accepts the new offsets, and so does the other."""
+    name = topic(partitions=2)
+    back, forth = "--shift-by=-2 --execute", f"--to-latest --topic={name}:1 --execute"
+    everything = "--to-earliest --execute"
+    steps = [first, back, first, everything, forth, second]
+    _, _, again, _, _, last = map(values_of, run_steps(steps, bootstrap, name, tmp_path))
+    assert again == [6, 7, 8, 9, *range(20, 30)]
+    assert last == [*range(0, 10, 2), *range(20, 30, 2), *range(50, 60)]

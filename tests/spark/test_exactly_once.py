@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamWriter
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+from pyspark_kafka.__main__ import main
 from pyspark_kafka.options.parse import parse_sink_options
 from pyspark_kafka.sink.exactly_once.write import ExactlyOnceWrite
 from pyspark_kafka.sink.writers import StreamRowWriter
@@ -170,6 +171,41 @@ def test_checkpoint_restored_from_an_older_copy_is_rejected(
     with pytest.raises(StreamingQueryException, match="StaleBatchError: "):
         query.run(source, target, checkpoint=old)  # type: ignore[arg-type]
     assert numbers_in(bootstrap, target, partitions=2) == list(range(30))
+
+
+def reset_offsets(query: Query, bootstrap: str, *arguments: str) -> None:
+    offsets = ["offsets", "--checkpoint", str(query.checkpoint), "--bootstrap-servers", bootstrap]
+    assert main([*offsets, *arguments, "--execute"]) == 0
+
+
+def test_offsets_of_the_source_are_reset(query: Query, bootstrap: str, topic: TopicFactory) -> None:
+    """A rewind writes the rows again, because the next micro-batch has a new id.
+
+    A micro-batch that the sink has committed cannot be discarded, and the backup restores it.
+    """
+    source, target = topic(partitions=2, **{"retention.ms": "-1"}), topic(partitions=2)
+    records = [
+        Record(value=b"%d" % n, partition=n % 2, timestamp_ms=1_700_000_000_000 + n * 60_000)
+        for n in range(20)
+    ]
+    put(bootstrap, source, records)
+    query.run(source, target)
+    reset_offsets(query, bootstrap, "--to-datetime", "2023-11-14T22:23:20")
+    fill(bootstrap, source, range(20, 25))
+    query.run(source, target)
+    expected = sorted([*range(20), *range(10, 25)])
+    assert numbers_in(bootstrap, target, partitions=2) == expected
+    query.forget_last_commit()
+    reset_offsets(query, bootstrap, "--to-earliest", "--discard-planned-batch")
+    with pytest.raises(StreamingQueryException, match="ReplayMismatchError: "):
+        query.run(source, target)
+    backups = list((query.checkpoint / "offsets").glob("*.backup-*"))
+    times = {backup: backup.name.partition(".")[2] for backup in backups}
+    for backup in backups:
+        if times[backup] == max(times.values()):
+            backup.rename(backup.with_name(backup.name.partition(".")[0]))
+    query.run(source, target)
+    assert numbers_in(bootstrap, target, partitions=2) == expected
 
 
 def test_fenced_query_fails_and_its_restart_writes_rows_once(

@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from integration.clusters.topics import grow_topic
+from pyspark_kafka.__main__ import main
 from pyspark_kafka.source.spark_features import ADMISSION_CONTROL
 from tests.conftest import TopicFactory
 from tests.spark.conftest import Produce
@@ -154,6 +155,35 @@ def test_a_first_micro_batch_is_replayed_after_a_partition_was_added(
         query = streams.start(subscribe=name, startingOffsets="earliest")
         await_that(lambda: len(streams.values) == 3, query)
     assert streams.values == ["a", "b", "c"]
+
+
+def test_a_planned_batch_that_cannot_succeed_is_discarded(
+    streams: StreamRunner, topic: TopicFactory, produce: Produce, bootstrap: str
+) -> None:
+    """It runs without the records of the partition that is reset, and with all others."""
+    name = topic(partitions=2)
+    options = {"subscribe": name, "startingOffsets": "earliest"}
+    produce(name, ["a", "b"])
+    streams.available_now(**options)
+    produce(name, ["poison", "c"])
+    produce(name, ["x"], partition=1)
+
+    def fail() -> None:
+        raise ValueError("the micro-batch fails")
+
+    streams.after_batch = fail
+    with pytest.raises(StreamingQueryException):
+        streams.available_now(**options)
+    streams.after_batch = lambda: None
+    reset = ["offsets", "--checkpoint", str(streams.checkpoint), "--bootstrap-servers", bootstrap]
+    reset += ["--to-offset", "3", "--topic", f"{name}:0", "--execute"]
+    assert main(reset) == 1
+    assert main([*reset, "--discard-planned-batch"]) == 0
+    streams.available_now(**options)
+    if not ADMISSION_CONTROL:  # Available-now was one micro-batch, which was the planned one.
+        streams.available_now(**options)
+    values = {n: [row.value.decode() for row in rows] for n, rows in streams.batches.items()}
+    assert values == {0: ["a", "b"], 1: ["x"], 2: ["c"]}
 
 
 @pytest.mark.parametrize(

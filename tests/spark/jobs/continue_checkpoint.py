@@ -4,7 +4,8 @@ Arguments: bootstrap servers, topic, checkpoint, output directory, then the data
 each step. The rows of micro-batch N of step S are written to `OUTPUT/S/N` as JSON lines with
 partition, offset and value. Before each step this process writes ten rows to the topic. A step
 `format!` first removes the commit of the last micro-batch from the checkpoint, so that Spark
-replays the micro-batch.
+replays the micro-batch. A step `--...` contains arguments of the `offsets` command, which runs with
+the checkpoint. It writes and reads no rows.
 """
 
 import os
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import confluent_kafka
 from pyspark.sql import DataFrame, SparkSession
+
+from pyspark_kafka.__main__ import main as run_command
 
 ROWS_PER_STEP = 10
 
@@ -62,6 +65,10 @@ def run_step(
 def main(bootstrap: str, topic: str, checkpoint: str, output: str, *steps: str) -> None:
     spark = SparkSession.builder.getOrCreate()
     for number, step in enumerate(steps):
+        if step.startswith("--"):
+            query = ["--checkpoint", checkpoint, "--bootstrap-servers", bootstrap]
+            assert run_command(["offsets", *query, *step.split()]) == 0
+            continue
         if step.endswith("!"):
             remove_last_commit(Path(checkpoint))
         write_rows(bootstrap, topic, number * ROWS_PER_STEP)

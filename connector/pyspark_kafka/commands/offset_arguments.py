@@ -1,0 +1,153 @@
+"""The arguments of the `offsets` command, named as those of Kafka's `kafka-consumer-groups.sh`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from pyspark_kafka.kafka.offsets import AtTimestamp
+from pyspark_kafka.kafka.topics import is_topic_name
+from pyspark_kafka.options.values import OffsetLimitName
+
+
+@dataclass(frozen=True, slots=True)
+class ToOffset:
+    """A reset of every partition to the same offset."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftBy:
+    """A reset that moves every partition by the same number of offsets."""
+
+    offsets: int
+
+
+@dataclass(frozen=True, slots=True)
+class FromGroup:
+    """A reset to the committed offsets of a consumer group."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToGroup:
+    """A commit of the query's offsets to a consumer group."""
+
+    group_id: str
+
+
+_TO_DATETIME: Final = (
+    "reset to the first record at or after this time: 2026-11-26T09:00:00 (in UTC) or "
+    "2026-11-26T09:00:00+01:00"
+)
+
+Change = OffsetLimitName | ToOffset | ShiftBy | AtTimestamp | FromGroup
+"""A change of the offsets in the checkpoint."""
+
+Scope = tuple[str, frozenset[int] | None]
+"""A topic and the numbers of its partitions, or None for all of its partitions."""
+
+
+def add_offset_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add `--topic`, the options that set `change`, and those that confirm a change."""
+    parser.add_argument(
+        "--topic",
+        type=_scope,
+        action="append",
+        default=[],
+        metavar="TOPIC[:P,...]",
+        help="only this topic, or only these partitions of it; can be specified multiple times "
+        "[all partitions in the checkpoint]",
+    )
+    changes = parser.add_mutually_exclusive_group()
+    for name, limit in (("earliest", OffsetLimitName.EARLIEST), ("latest", OffsetLimitName.LATEST)):
+        changes.add_argument(
+            f"--to-{name}",
+            dest="change",
+            action="store_const",
+            const=limit,
+            help=f"reset to the {name} offsets",
+        )
+    values: tuple[tuple[str, Callable[[str], object], str, str], ...] = (
+        ("--to-offset", _to_offset, "N", "reset to offset N"),
+        ("--to-datetime", _to_datetime, "TIME", _TO_DATETIME),
+        ("--shift-by", _shift_by, "N", "move by N offsets, or back if N is negative"),
+        ("--from-group", FromGroup, "GROUP", "reset to the committed offsets of a consumer group"),
+        ("--to-group", ToGroup, "GROUP", "commit the query's offsets to a consumer group"),
+    )
+    for name, parse, metavar, text in values:
+        changes.add_argument(name, dest="change", type=parse, metavar=metavar, help=text)
+    runs = parser.add_mutually_exclusive_group()
+    runs.add_argument("--dry-run", action="store_true", help="only show the change (the default)")
+    runs.add_argument("--execute", action="store_true", help="make the change")
+    parser.add_argument(
+        "--discard-planned-batch",
+        action="store_true",
+        help="reset even if a micro-batch is planned and not committed; it will read nothing from "
+        "the partitions that are reset",
+    )
+    parser.add_argument(
+        "--keep-state",
+        action="store_true",
+        help="rewind even if the query has stateful operators; their state does not change",
+    )
+
+
+def check_offset_arguments(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
+    """Exit with an error if an argument has no effect without another one."""
+    change = parsed.change
+    is_reset = change is not None and not isinstance(change, ToGroup)
+    for name, is_allowed in (
+        ("dry_run", change is not None),
+        ("execute", change is not None),
+        ("discard_planned_batch", is_reset),
+        ("keep_state", is_reset),
+    ):
+        if getattr(parsed, name) and not is_allowed:
+            parser.error(f"--{name.replace('_', '-')} requires an option such as --to-datetime")
+    if change is not None and parsed.bootstrap_servers is None:
+        parser.error("a change requires --bootstrap-servers")
+
+
+def _scope(text: str) -> Scope:
+    topic, colon, numbers = text.partition(":")
+    if not is_topic_name(topic):
+        raise argparse.ArgumentTypeError(f"'{topic}' is not a valid topic name")
+    if not colon:
+        return topic, None
+    if not all(number.isascii() and number.isdigit() for number in numbers.split(",")):
+        raise argparse.ArgumentTypeError(f"'{text}' does not have the form TOPIC:PARTITION[,...]")
+    return topic, frozenset(map(int, numbers.split(",")))
+
+
+def _to_offset(text: str) -> ToOffset:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is not an offset")
+    return ToOffset(int(text))
+
+
+def _shift_by(text: str) -> ShiftBy:
+    try:
+        return ShiftBy(int(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not an integer") from None
+
+
+def _to_datetime(text: str) -> AtTimestamp:
+    """Parse a time. As in Kafka's tool, a time without a UTC offset is in UTC."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a time such as 2026-11-26T09:00:00"
+        ) from None
+    time = time.replace(tzinfo=UTC) if time.tzinfo is None else time
+    timestamp_ms = (time - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)
+    if timestamp_ms < 0:  # ListOffsets uses negative timestamps for earliest and latest.
+        raise argparse.ArgumentTypeError(f"'{text}' is before 1970")
+    return AtTimestamp(timestamp_ms=timestamp_ms)

@@ -1,0 +1,94 @@
+"""Calculates the new offsets of a query, and the new content of its checkpoint.
+
+Follows `OffsetsUtils` of Kafka's `kafka-consumer-groups.sh --reset-offsets`: an offset outside the
+log is replaced with the nearest offset in it.
+
+The start of the next micro-batch is the end of the last committed one, so the new offsets replace
+the end offsets of that micro-batch. A planned micro-batch gets the same end offsets, so that it
+reads nothing from these partitions. It keeps its id and its offsets of all other partitions and
+sources. Therefore a sink that already has its rows skips no rows of a later micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark_kafka.checkpoint.offset_log import SourcePartition
+from pyspark_kafka.checkpoint.progress import Batch, Progress
+from pyspark_kafka.errors import CheckpointError
+from pyspark_kafka.kafka.topics import TopicPartition
+
+Target = Callable[[TopicPartition, int], int]
+"""Returns the requested offset of a partition. The arguments are the partition and its offset."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRange:
+    """The log start offset and the log end offset of a partition."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reset:
+    """The new offset of a partition. It differs from `requested` if that is outside the log."""
+
+    partition: SourcePartition
+    current: int
+    requested: int
+    new: int
+
+
+def plan_reset(
+    offsets: Mapping[SourcePartition, int], target: Target, log: Mapping[TopicPartition, LogRange]
+) -> list[Reset]:
+    """Return the new offsets of these partitions, including those that do not change."""
+    resets = []
+    for partition, current in offsets.items():
+        _, topic_partition = partition
+        requested, available = target(topic_partition, current), log[topic_partition]
+        new = max(available.start, min(requested, available.end))
+        resets.append(Reset(partition=partition, current=current, requested=requested, new=new))
+    return resets
+
+
+def check_reset(
+    progress: Progress, resets: Sequence[Reset], *, discards_planned: bool, keeps_state: bool
+) -> None:
+    """Raise `CheckpointError` if a reset could lose or duplicate rows without a confirmation."""
+    planned = progress.planned
+    if planned is not None and not discards_planned:
+        raise CheckpointError(
+            f"Micro-batch {planned.batch_id} is planned, but not committed. Either the query is "
+            "running, or it failed and will run this micro-batch again. Some of its rows may "
+            "already be written.",
+            advice="Start the query, wait until the micro-batch is committed, and stop the query. "
+            "If the micro-batch cannot succeed, add --discard-planned-batch: it then reads nothing "
+            "from the partitions whose offsets are reset.",
+        )
+    if progress.has_state and not keeps_state and any(each.new < each.current for each in resets):
+        raise CheckpointError(
+            "The query has stateful operators, and their state contains the records before the "
+            "current offsets. A reset does not change the state: after a rewind, aggregations "
+            "count these records twice, and records older than the watermark are dropped.",
+            advice="Start the query with a new 'checkpointLocation' and the option "
+            "'startingOffsets' or 'startingTimestamp'. To rewind with the current state, add "
+            "--keep-state.",
+        )
+
+
+def edited_batches(progress: Progress, resets: Sequence[Reset]) -> list[tuple[Batch, bytes]]:
+    """Return the micro-batches whose files change, with the new content of each file.
+
+    The last committed micro-batch precedes the planned one.
+    """
+    new = {each.partition: each.new for each in resets}
+    edited = []
+    for batch in (progress.committed, progress.planned):
+        if batch is not None:
+            entry = batch.entry.with_offsets(new)
+            if entry != batch.entry:
+                edited.append((batch, entry.to_bytes()))
+    return edited

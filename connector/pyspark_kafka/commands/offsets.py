@@ -1,0 +1,342 @@
+"""The `offsets` command, which shows, resets and copies the offsets of a streaming query.
+
+    pyspark-kafka offsets --checkpoint DIR --bootstrap-servers HOST:PORT
+
+The command shows the offsets and the lag of a query. A reset option such as `--to-datetime` changes
+the offsets in the checkpoint, and `--to-group` commits them to a consumer group. Both change
+nothing without `--execute`. The options are those of Kafka's `kafka-consumer-groups.sh`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Final
+
+from pyspark_kafka.checkpoint.files import CheckpointFiles, open_files, unsupported_scheme
+from pyspark_kafka.checkpoint.offset_log import SourcePartition
+from pyspark_kafka.checkpoint.progress import Batch, Progress, read_progress
+from pyspark_kafka.client.factory import open_client
+from pyspark_kafka.commands.arguments import DONE, AddParser, add_client_arguments, given_options
+from pyspark_kafka.commands.offset_arguments import (
+    Change,
+    Scope,
+    ToGroup,
+    add_offset_arguments,
+    check_offset_arguments,
+)
+from pyspark_kafka.commands.offset_reset import check_reset, edited_batches, plan_reset
+from pyspark_kafka.commands.offset_targets import (
+    log_ranges,
+    missing_partitions,
+    require_partitions,
+    target_of,
+)
+from pyspark_kafka.errors import CheckpointError, OptionError, PysparkKafkaError
+from pyspark_kafka.kafka.topics import TopicPartition, format_partitions
+from pyspark_kafka.options.parse import parse_source_options
+from pyspark_kafka.options.values import SourceOptions
+
+_CHECKPOINT: Final = "--checkpoint"
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+_SELECTION: Final = ("assign", "subscribe", "subscribepattern")
+
+_EPILOG: Final = """\
+exit codes:
+  0  the offsets were shown, or the change was done
+  1  the command failed or was refused; stderr contains the reason and what to do
+  2  the arguments are invalid
+Stop the query before you change its offsets. docs/guide.md explains what a reset does.
+"""
+
+
+def add_command(add_parser: AddParser) -> None:
+    """Add the parser of this command. It sets `run`, which returns the exit code."""
+    parser = add_parser(
+        "offsets",
+        help="show, reset or copy the offsets of a streaming query",
+        description="Shows the offsets and the lag of a streaming query, resets the offsets in its "
+        "checkpoint, or copies them from or to a consumer group. Works with the checkpoints of "
+        "this connector and of Spark's own connector. Changes nothing without --execute.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        _CHECKPOINT,
+        required=True,
+        metavar="DIR",
+        help="the query's checkpointLocation: a local path, or a URI with s3:, gs:, abfs: or hdfs:",
+    )
+    add_client_arguments(parser, is_required=False, side="source")
+    add_offset_arguments(parser)
+    parser.set_defaults(run=partial(_run, parser))
+
+
+def _run(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> int:
+    check_offset_arguments(parser, parsed)
+    scheme = unsupported_scheme(parsed.checkpoint)
+    if scheme is not None:
+        raise OptionError(
+            f"{_CHECKPOINT} is '{parsed.checkpoint}', but the URI scheme '{scheme}:' is not "
+            "supported.",
+            advice="Use a local path, a mounted directory, or a URI with file:, s3:, gs:, abfs: or "
+            "hdfs:.",
+            option=_CHECKPOINT,
+        )
+    with _errors_of_files(parsed.checkpoint):
+        files = open_files(parsed.checkpoint)
+        progress = read_progress(files)
+    command = _Command(files, progress, parsed)
+    if parsed.change is None:
+        command.show()
+    elif isinstance(parsed.change, ToGroup):
+        command.copy_to_group(parsed.change.group_id)
+    else:
+        command.reset(parsed.change)
+    return DONE
+
+
+@contextmanager
+def _errors_of_files(location: str) -> Iterator[None]:
+    """Convert the errors of `CheckpointFiles` to `CheckpointError`."""
+    try:
+        yield
+    except PysparkKafkaError:
+        raise
+    except (OSError, ValueError, NotImplementedError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]  # Arrow's can be long
+        raise CheckpointError(
+            f"A file of the checkpoint '{location}' cannot be read or written: {reason}.",
+            advice="Check that this host can access the checkpoint, and that the user has the "
+            "required permissions.",
+        ) from None
+
+
+class _Command:
+    """One run of the command for one checkpoint."""
+
+    def __init__(
+        self, files: CheckpointFiles, progress: Progress, parsed: argparse.Namespace
+    ) -> None:
+        self._files = files
+        self._progress = progress
+        self._parsed = parsed
+
+    def show(self) -> None:
+        """Print the offsets and, if the brokers are known, the lag."""
+        self._print_progress()
+        committed = self._offsets(self._progress.committed)
+        planned = self._offsets(self._progress.planned)
+        shown = dict.fromkeys([*committed, *planned])
+        partitions = {partition for _, partition in shown}
+        self._check_partitions(partitions)
+        is_cluster_known = self._parsed.bootstrap_servers is not None
+        ends = self._log_ends(partitions) if partitions and is_cluster_known else {}
+        rows = []
+        for source, partition in shown:
+            current = committed.get((source, partition))
+            end = ends.get(partition)
+            rows.append(
+                {
+                    "SOURCE": source,
+                    "TOPIC": partition.topic,
+                    "PARTITION": partition.partition,
+                    "CURRENT-OFFSET": current,
+                    "PLANNED-OFFSET": planned.get((source, partition)),
+                    "LOG-END-OFFSET": end,
+                    "LAG": None if end is None or current is None else max(end - current, 0),
+                }
+            )
+        _print_table(rows, hidden=() if planned else ("PLANNED-OFFSET",))
+
+    def reset(self, change: Change) -> None:
+        """Change the offsets in the checkpoint, or show the change without `--execute`."""
+        offsets = self._offsets(self._committed())
+        partitions = {partition for _, partition in offsets}
+        self._check_partitions(partitions)
+        options = self._options(partitions)
+        with open_client(options.client) as client:
+            require_partitions(client, partitions)
+            log = log_ranges(client, partitions)
+            target = target_of(change, client, log, options.isolation_level, warn=_warn)
+        resets = plan_reset(offsets, target, log)
+        self._print_progress()
+        rows = []
+        for each in resets:
+            source, partition = each.partition
+            found = log[partition]
+            if each.new != each.requested:
+                _warn(
+                    f"offset {each.requested} of {partition} is outside the log, which starts at "
+                    f"offset {found.start} and ends at offset {found.end}: {each.new} is used"
+                )
+            rows.append(
+                {
+                    "SOURCE": source,
+                    "TOPIC": partition.topic,
+                    "PARTITION": partition.partition,
+                    "CURRENT-OFFSET": each.current,
+                    "NEW-OFFSET": each.new,
+                    "LOG-END-OFFSET": found.end,
+                }
+            )
+        _print_table(rows)
+        discards, keeps = self._parsed.discard_planned_batch, self._parsed.keep_state
+        check_reset(self._progress, resets, discards_planned=discards, keeps_state=keeps)
+        edited = edited_batches(self._progress, resets)
+        if not edited:
+            print("There is nothing to change.")
+        elif not self._parsed.execute:
+            print("Nothing was changed. Stop the query, and run the command again with --execute.")
+        else:
+            with _errors_of_files(self._files.location):
+                self._write(edited)
+
+    def copy_to_group(self, group_id: str) -> None:
+        """Commit the query's offsets to a group, or show them without `--execute`."""
+        lowest = self._committed().entry.lowest_offsets()
+        offsets = {p: offset for p, offset in lowest.items() if self._is_selected(p)}
+        self._check_partitions(offsets.keys())
+        with open_client(self._options(offsets.keys()).client) as client:
+            require_partitions(client, offsets.keys())
+            before = client.committed_offsets(group_id, offsets.keys())
+            self._print_progress()
+            _print_table(
+                [
+                    {
+                        "GROUP": group_id,
+                        "TOPIC": partition.topic,
+                        "PARTITION": partition.partition,
+                        "CURRENT-OFFSET": before[partition],
+                        "NEW-OFFSET": offset,
+                    }
+                    for partition, offset in offsets.items()
+                ]
+            )
+            if self._parsed.execute:
+                client.commit_offsets(group_id, offsets)
+                print(f"The offsets are committed to group '{group_id}'.")
+            else:
+                print("Nothing was changed. Run the command again with --execute.")
+
+    def _committed(self) -> Batch:
+        batch = self._progress.committed
+        if batch is None:
+            raise CheckpointError(
+                "The query has not committed a micro-batch yet, so its checkpoint contains no "
+                "offsets to reset or to copy.",
+                advice="Start the query with an empty 'checkpointLocation' and set the option "
+                "'startingOffsets' or 'startingTimestamp'.",
+            )
+        return batch
+
+    def _offsets(self, batch: Batch | None) -> dict[SourcePartition, int]:
+        """Return the offsets of the partitions that `--topic` selects."""
+        offsets = {} if batch is None else batch.entry.offsets
+        return {key: offset for key, offset in offsets.items() if self._is_selected(key[1])}
+
+    def _is_selected(self, partition: TopicPartition) -> bool:
+        scopes: Sequence[Scope] = self._parsed.topic
+        return not scopes or any(
+            partition.topic == topic and (numbers is None or partition.partition in numbers)
+            for topic, numbers in scopes
+        )
+
+    def _check_partitions(self, partitions: Collection[TopicPartition]) -> None:
+        """Raise an error if `--topic` names a partition that is not in the checkpoint."""
+        topics = {partition.topic for partition in partitions}
+        for topic, numbers in self._parsed.topic:
+            missing = {TopicPartition(topic, number) for number in numbers or ()} - set(partitions)
+            if topic not in topics or missing:
+                raise OptionError(
+                    f"--topic selects {format_partitions(missing) or topic}, but the checkpoint "
+                    "contains no offset of it.",
+                    advice="Select partitions that the query has read. A query reads new "
+                    "partitions from their earliest offsets.",
+                    option="--topic",
+                    topic=topic,
+                )
+        if not partitions and self._progress.committed is not None:
+            raise CheckpointError(
+                "The checkpoint contains no offsets of a Kafka source.",
+                advice="Pass the checkpoint of a query that reads from Kafka.",
+            )
+
+    def _options(self, partitions: Collection[TopicPartition]) -> SourceOptions:
+        given = given_options(self._parsed)
+        given = {name: text for name, text in given.items() if name.lower() not in _SELECTION}
+        given["subscribe"] = ",".join(sorted({partition.topic for partition in partitions}))
+        return parse_source_options(given, streaming=True)
+
+    def _log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the log end offsets of the partitions that exist."""
+        with open_client(self._options(partitions).client) as client:
+            existing = set(partitions) - missing_partitions(client, partitions)
+            return {p: found.end for p, found in log_ranges(client, existing).items()}
+
+    def _print_progress(self) -> None:
+        committed, query_id = self._progress.committed, self._progress.query_id
+        query = "The query" if query_id is None else f"Query {query_id}"
+        batch = "no micro-batch" if committed is None else f"micro-batch {_planned_at(committed)}"
+        print(f"{query} has committed {batch}.")
+        planned = self._progress.planned
+        if planned is not None:
+            print(f"Micro-batch {_planned_at(planned)} is not committed.")
+        last = planned or committed
+        for source in () if last is None else last.entry.sources:
+            if source.offsets is None:
+                print(f"Source {source.name} is not a Kafka source, or has no offset yet.")
+
+    def _write(self, edited: Sequence[tuple[Batch, bytes]]) -> None:
+        """Replace files of the checkpoint, after a backup of each of them.
+
+        A backup has a name that Spark ignores. It contains no colon, which Hadoop rejects.
+        """
+        if read_progress(self._files) != self._progress:
+            raise CheckpointError(
+                "The checkpoint changed while this command was reading it, so the query is "
+                "running. Nothing was changed.",
+                advice="Stop the query, and run the command again.",
+            )
+        suffix = datetime.now(UTC).strftime("backup-%Y%m%dT%H%M%S.%fZ")
+        for batch, _ in edited:
+            self._files.write(f"{batch.path}.{suffix}", self._files.read(batch.path))
+        for batch, content in edited:
+            path = f"{self._files.location}/{batch.path}"
+            self._files.write(batch.path, content)
+            print(f"Changed {path} (backup: {path}.{suffix})")
+        print("To undo this before the query starts, replace each file with its backup.")
+
+
+def _planned_at(batch: Batch) -> str:
+    planned_ms = batch.entry.planned_ms
+    if planned_ms is None:
+        return str(batch.batch_id)
+    time = _EPOCH + timedelta(milliseconds=planned_ms)
+    return f"{batch.batch_id} (planned at {time:%Y-%m-%dT%H:%M:%SZ})"
+
+
+def _warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)
+
+
+def _print_table(rows: Sequence[Mapping[str, object]], hidden: Collection[str] = ()) -> None:
+    """Print a table in the format of Kafka's tools. None is printed as `-`.
+
+    The column SOURCE is omitted if all rows have the same source.
+    """
+    if not rows:
+        return
+    if len({row.get("SOURCE") for row in rows}) == 1:
+        hidden = {*hidden, "SOURCE"}
+    columns = [name for name in rows[0] if name not in hidden]
+    lines = [columns] + [["-" if row[c] is None else str(row[c]) for c in columns] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    print()
+    for line in lines:
+        print("  ".join(map(str.ljust, line, widths)).rstrip())
+    print()
