@@ -2,20 +2,32 @@
 
 `spark.read.format("pyspark_kafka")` works when this package is installed, because Spark imports
 every `pyspark_*` package and registers its `DefaultSource`. Spark Connect servers and Databricks do
-not do this: call `pyspark_kafka.register(spark)` there. PySpark is imported on first use, so
-`import pyspark_kafka` succeeds without it, but `DefaultSource` is then unavailable.
+not do this: call `pyspark_kafka.register(spark)` there. `lag` returns
+the lag of a streaming query.
+
+PySpark and the modules of this package are imported on first use, so `import pyspark_kafka` is fast
+and succeeds without PySpark. Names that require PySpark are then unavailable.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pyspark_kafka.datasource import KafkaDataSource as DefaultSource
+    from pyspark_kafka.monitoring.lag import Lag, lag
 
-__all__ = ["DefaultSource", "register"]
+__all__ = ["DefaultSource", "Lag", "lag", "register"]
+
+_LAZY: Final = {
+    "DefaultSource": ("datasource", "KafkaDataSource"),
+    "Lag": ("monitoring.lag", "Lag"),
+    "lag": ("monitoring.lag", "lag"),
+}
+"""The module and the attribute for each name that is imported on first use."""
 
 
 def register(spark: SparkSession) -> None:
@@ -33,15 +45,15 @@ def register(spark: SparkSession) -> None:
 
 
 def __getattr__(name: str) -> object:
-    if name != "DefaultSource":
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _LAZY[name]
     try:
-        from pyspark_kafka.datasource import KafkaDataSource  # noqa: PLC0415
+        return getattr(import_module(f"{__name__}.{module}"), attribute)
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("pyspark.") and error.name != "pyspark":
             raise
         raise AttributeError(
-            "pyspark_kafka.DefaultSource requires PySpark 4.0 or later. Install it with: "
+            f"pyspark_kafka.{name} requires PySpark 4.0 or later. Install it with: "
             "pip install 'pyspark-kafka[spark]'"
         ) from error
-    return KafkaDataSource

@@ -20,6 +20,18 @@ LONG_MAX: Final = 2**63 - 1
 PartitionOffsets = Mapping[TopicPartition, int]
 
 
+def partition_lag(
+    position: PartitionOffsets, latest: PartitionOffsets
+) -> dict[TopicPartition, int]:
+    """Return the number of offsets from the position of each partition to its latest offset.
+
+    The result contains the partitions that are in both arguments. No value is negative, although a
+    new leader can briefly report a latest offset below the position (KAFKA-7703). Kafka's consumer
+    calculates its lag in the same way (`SubscriptionState.partitionLag`).
+    """
+    return {p: max(0, latest[p] - offset) for p, offset in position.items() if p in latest}
+
+
 class IsolationLevel(Enum):
     """Kafka's `isolation.level`, with the values of ListOffsets and Fetch requests."""
 

@@ -78,7 +78,7 @@ def _source_options(raw: RawOptions, *, streaming: bool, admission_control: bool
     _check_offsets_per_trigger(raw)
     return SourceOptions(
         client=client,
-        isolation_level=IsolationLevel[raw.text("kafka.isolation.level").upper()],
+        isolation_level=_isolation_level(raw),
         selection=_selection(raw),
         starting=starting,
         ending=ending,
@@ -111,6 +111,16 @@ def check_source_options(options: Mapping[str, str]) -> bool:
         raw.parse_all()
         _check_offsets_per_trigger(raw)
         return raw.boolean("includeHeaders")
+
+
+def parse_connection_options(options: Mapping[str, str]) -> tuple[ClientOptions, IsolationLevel]:
+    """Parse the options that a client for offsets requires. Raises `OptionError`.
+
+    All options of a streaming read are allowed, and only `kafka.bootstrap.servers` is required.
+    """
+    raw = RawOptions(options, STREAM_READ)
+    with raw.masked_in_errors():
+        return _client_options(raw, role="consumer"), _isolation_level(raw)
 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
@@ -165,6 +175,10 @@ def _bootstrap_servers(raw: RawOptions) -> str:
         what = f"Option '{name}' has the value '{text}', which contains no servers."
         raise OptionError(what, advice=advice, option=name)
     return ",".join(servers)
+
+
+def _isolation_level(raw: RawOptions) -> IsolationLevel:
+    return IsolationLevel[raw.text("kafka.isolation.level").upper()]
 
 
 def _group_id(raw: RawOptions) -> str:
