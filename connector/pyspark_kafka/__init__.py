@@ -2,8 +2,8 @@
 
 `spark.read.format("pyspark_kafka")` works when this package is installed, because Spark imports
 every `pyspark_*` package and registers its `DefaultSource`. Spark Connect servers and Databricks do
-not do this: call `pyspark_kafka.register(spark)` there. `lag` returns
-the lag of a streaming query.
+not do this: call `pyspark_kafka.register(spark)` there. `lag`, `KafkaMetricsListener` and
+`count_bytes` monitor streaming queries.
 
 PySpark and the modules of this package are imported on first use, so `import pyspark_kafka` is fast
 and succeeds without PySpark. Names that require PySpark are then unavailable.
@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 
     from pyspark_kafka.datasource import KafkaDataSource as DefaultSource
     from pyspark_kafka.monitoring.lag import Lag, lag
+    from pyspark_kafka.monitoring.listener import KafkaMetricsListener
+    from pyspark_kafka.monitoring.sizes import count_bytes
 
-__all__ = ["DefaultSource", "Lag", "lag", "register"]
+__all__ = ["DefaultSource", "KafkaMetricsListener", "Lag", "count_bytes", "lag", "register"]
 
 _LAZY: Final = {
     "DefaultSource": ("datasource", "KafkaDataSource"),
+    "KafkaMetricsListener": ("monitoring.listener", "KafkaMetricsListener"),
     "Lag": ("monitoring.lag", "Lag"),
+    "count_bytes": ("monitoring.sizes", "count_bytes"),
     "lag": ("monitoring.lag", "lag"),
 }
 """The module and the attribute for each name that is imported on first use."""

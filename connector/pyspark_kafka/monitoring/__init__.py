@@ -1,5 +1,6 @@
 """Reports the lag and the row and byte counts of streaming queries.
 
-`progress` reads Spark's progress reports, and `lag` calculates the lag. Both run in the user's
-program, not in the processes that Spark starts for reads and writes.
+`progress` reads Spark's progress reports, `lag` calculates the lag, `sizes` counts bytes,
+`listener` logs each progress report as JSON, and `prometheus` exports the same values. All of them
+run in the user's program, not in the processes that Spark starts for reads and writes.
 """

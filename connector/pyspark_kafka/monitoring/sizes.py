@@ -1,0 +1,48 @@
+"""Counts the rows and bytes that a streaming query reads or writes.
+
+Spark's progress reports contain no bytes, and Python sources and sinks cannot add metrics to them.
+A DataFrame can: Spark evaluates its observed metrics with each micro-batch and reports the results.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import add
+from typing import Final, get_args
+from uuid import uuid4
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from pyspark_kafka.errors import SchemaError
+from pyspark_kafka.monitoring.progress import Side, metric_prefix
+
+_COLUMNS: Final = ("key", "value")
+
+
+def count_bytes(frame: DataFrame, side: Side) -> DataFrame:
+    """Return the DataFrame with observed metrics: its rows, and the bytes of `key` and `value`.
+
+    `side` is `read` for a DataFrame that `load()` returns, and `write` for one that is written.
+    The bytes are those before compression. Headers and the overhead of Kafka's record batches are
+    not counted. `KafkaMetricsListener` reports the results.
+
+    Raises `SchemaError` if the DataFrame has neither column, and `ValueError` for another side.
+    """
+    if side not in get_args(Side):
+        raise ValueError(f"The side is {side!r}. Use 'read' or 'write'.")
+    columns = [name for name in _COLUMNS if name in frame.columns]
+    if not columns:
+        raise SchemaError(
+            "The bytes cannot be counted, because the DataFrame has no column 'key' or 'value'.",
+            advice="Call count_bytes with the DataFrame that load() returns, or with the one that "
+            "is written.",
+            column="value",
+        )
+    lengths = [F.coalesce(F.octet_length(name), F.lit(0)) for name in columns]
+    size = reduce(add, lengths)
+    return frame.observe(
+        f"{metric_prefix(side)}{uuid4().hex[:8]}",  # a query cannot have two metrics of one name
+        F.count(F.lit(1)).alias("rows"),
+        F.sum(size).alias("bytes"),
+    )
