@@ -34,3 +34,7 @@ def test_a_connect_session_writes_reads_and_streams(
     assert "connect" in result["session"]
     assert sorted(result["read"]) == list(range(20))
     assert sorted(result["streamed"]) == list(range(20))
+    (metrics,) = result["metrics"]
+    assert (metrics["rowsRead"], metrics["bytesRead"]) == (20, 50)
+    assert metrics["rowsWritten"] is None, "file sinks report no rows"
+    assert metrics["maxOffsetsBehindLatest"] == 0

@@ -1,15 +1,43 @@
-"""Write, read and stream a topic through Spark Connect, and print the rows as JSON.
+"""Write, read and stream a topic through Spark Connect, and print the rows and metrics as JSON.
 
 Arguments: bootstrap servers, topic, scratch directory.
 """
 
 import json
+import logging
 import os
 import sys
+import threading
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import QueryTerminatedEvent
 
 import pyspark_kafka
+
+
+class Listener(pyspark_kafka.KafkaMetricsListener):
+    """A listener that records the end of a query.
+
+    Until then, `spark.stop()` can wait forever, because Spark removes its listeners while it holds
+    the lock that the thread of their events needs.
+    """
+
+    terminated = threading.Event()
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        super().onQueryTerminated(event)
+        self.terminated.set()
+
+
+class Lines(logging.Handler):
+    """A log handler that records the messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
 
 
 def main(bootstrap: str, topic: str, directory: str) -> None:
@@ -29,14 +57,20 @@ def main(bootstrap: str, topic: str, directory: str) -> None:
     source = {"subscribe": topic, "startingOffsets": "earliest", **options}
     read = spark.read.format("pyspark_kafka").options(**source).load()
     stream = spark.readStream.format("pyspark_kafka").options(**source).load()
+    metrics, listener = Lines(), Listener(options=source)
+    logging.getLogger("pyspark_kafka.metrics").setLevel(logging.INFO)
+    logging.getLogger("pyspark_kafka.metrics").addHandler(metrics)
+    spark.streams.addListener(listener)
     query = (
-        stream.selectExpr("string(value) AS value")
+        pyspark_kafka.count_bytes(stream, "read")
+        .selectExpr("string(value) AS value")
         .writeStream.format("parquet")
         .option("checkpointLocation", f"{directory}/checkpoint")
         .trigger(availableNow=True)
         .start(f"{directory}/streamed")
     )
     query.awaitTermination()
+    assert listener.terminated.wait(60)
     streamed = spark.read.parquet(f"{directory}/streamed")
     print(
         json.dumps(
@@ -46,6 +80,7 @@ def main(bootstrap: str, topic: str, directory: str) -> None:
                     row.value for row in read.selectExpr("int(string(value)) value").collect()
                 ],
                 "streamed": [int(row.value) for row in streamed.collect()],
+                "metrics": [json.loads(line) for line in metrics.lines],
             }
         )
     )
