@@ -23,7 +23,8 @@ def test_a_connect_session_writes_reads_and_streams(
 ) -> None:
     done = subprocess.run(
         [sys.executable, str(JOB), bootstrap, topic(partitions=2), str(tmp_path)],
-        env={"PYSPARK_PYTHON": sys.executable, **os.environ},
+        # SPARK_TESTING makes the Connect server use a free port instead of port 15002.
+        env={"PYSPARK_PYTHON": sys.executable, **os.environ, "SPARK_TESTING": "1"},
         capture_output=True,
         text=True,
         check=False,
