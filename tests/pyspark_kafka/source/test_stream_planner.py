@@ -408,3 +408,11 @@ def test_planning_without_a_start_before_spark_4_2(client: FakeClient, log: Fake
     assert len(query.time.slept) == 2, (
         "the planner requests the offsets again if they moved backwards"
     )
+
+
+def test_a_replayed_micro_batch_reads_the_partition_that_it_discovered(client: FakeClient) -> None:
+    client.topics["t"].partitions[1] = FakeLog(end=5)
+    start, end = {tp("t"): 3}, {tp("t"): 7, tp("t", 1): 5}
+    query = Query(client)
+    assert query.spans(end, end) == [], "Spark 4.0 and 4.1 plan this range after a restart"
+    assert query.spans(start, end) == [("t-0", 3, 7), ("t-1", 0, 5)]
