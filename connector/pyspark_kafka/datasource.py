@@ -50,13 +50,9 @@ class KafkaDataSource(DataSource):
     @short_traceback
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from pyspark_kafka.options.parse import parse_source_options  # noqa: PLC0415
-        from pyspark_kafka.source.spark_features import ADMISSION_CONTROL  # noqa: PLC0415
         from pyspark_kafka.source.stream_reader import KafkaStreamReader  # noqa: PLC0415
 
-        options = parse_source_options(
-            self.options, streaming=True, admission_control=ADMISSION_CONTROL
-        )
-        return KafkaStreamReader(schema, options)
+        return KafkaStreamReader(schema, parse_source_options(self.options, streaming=True))
 
     @short_traceback
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

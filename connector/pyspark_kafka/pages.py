@@ -73,9 +73,8 @@ def _option_row(option: Option) -> str:
     default = "" if option.default is None else f"`{option.default}`"
     if option.stream_default is not None:
         default = f"batch: `{option.default}`, streaming: `{option.stream_default}`"
-    since = "" if option.spark_since is None else f" Requires Spark {option.spark_since} or later."
     cells = [f"`{option.name}`", option.type.label, default, _queries(option.modes)]
-    return f"| {' | '.join(cells)} | {option.doc}{since} |"
+    return f"| {' | '.join(cells)} | {option.doc} |"
 
 
 def _queries(modes: frozenset[Mode]) -> str:

@@ -67,6 +67,19 @@ class StreamRunner:
             )
         ]
 
+    @property
+    def sizes(self) -> list[int]:
+        """The number of rows in each micro-batch."""
+        return [len(self.batches[batch_id]) for batch_id in sorted(self.batches)]
+
+    def forget_commit(self, batch_id: int) -> None:
+        """Remove the commit of the last micro-batch, as if the query had been killed before it.
+
+        A query that is stopped during the micro-batch has no commit.
+        """
+        for name in (f"{batch_id}", f".{batch_id}.crc"):
+            (self.checkpoint / "commits" / name).unlink(missing_ok=True)
+
     def offsets(self, batch_id: int) -> Any:
         """Return the end offsets of a micro-batch in the checkpoint."""
         return json.loads((self.checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[2])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from integration.clusters.topics import grow_topic
@@ -25,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 KEPT = {"retention.ms": "-1"}
 """Topic config that disables retention, because the records of these topics have old timestamps."""
 
-needs_4_2 = pytest.mark.skipif(not ADMISSION_CONTROL, reason="read limits require Spark 4.2")
+needs_4_2 = pytest.mark.skipif(not ADMISSION_CONTROL, reason="the reported lag requires Spark 4.2")
 
 
 def await_that(condition: Callable[[], bool], query: StreamingQuery) -> None:
@@ -83,8 +84,7 @@ def test_a_new_query_that_is_killed_in_its_first_micro_batch_loses_no_record(
     produce(name, ["before"])
     streams.available_now(subscribe=name)
     assert streams.values == []
-    (streams.checkpoint / "commits" / "0").unlink()
-    (streams.checkpoint / "commits" / ".0.crc").unlink()
+    streams.forget_commit(0)
     produce(name, ["a", "b"])
     streams.available_now(subscribe=name)
     if not ADMISSION_CONTROL:  # Available-now was one micro-batch, which was the replay.
@@ -113,8 +113,7 @@ def test_an_uncommitted_batch_is_replayed_with_the_same_rows(
     produce(name, ["a", "b"])
     streams.available_now(subscribe=name, startingOffsets="earliest")
     first = dict(streams.batches)
-    (streams.checkpoint / "commits" / "0").unlink()
-    (streams.checkpoint / "commits" / ".0.crc").unlink()
+    streams.forget_commit(0)
     streams.batches.clear()
     produce(name, ["c"])
     streams.available_now(subscribe=name, startingOffsets="earliest")
@@ -143,9 +142,7 @@ def test_a_first_micro_batch_is_replayed_after_a_partition_was_added(
     with pytest.raises(StreamingQueryException):
         streams.available_now(subscribe=name, startingOffsets="earliest")
     grow_topic(bootstrap, name, partitions=2)
-    writer = Producer({"bootstrap.servers": bootstrap, "log_level": 2})
-    writer.produce(name, b"c", partition=1)
-    assert writer.flush(30) == 0
+    produce_to_new_partition(bootstrap, name, 1, ["c"])
     streams.after_batch = lambda: None
     if is_available_now:
         streams.available_now(subscribe=name, startingOffsets="earliest")
@@ -236,21 +233,63 @@ def test_max_offsets_per_trigger_and_lag(
     )
     assert streams.offsets(0) == {name: {"0": 8, "1": 4}}
     assert len(streams.values) == 30
-    assert [len(streams.batches[n]) for n in sorted(streams.batches)] == [12, 12, 6]
+    assert streams.sizes == [12, 12, 6]
     source = query.recentProgress[0].sources[0]
     assert json.loads(source.latestOffset) == {name: {"0": 20, "1": 10}}
     assert json.loads(source.endOffset) == {name: {"0": 8, "1": 4}}
 
 
-@pytest.mark.skipif(ADMISSION_CONTROL, reason="this Spark version has read limits")
-def test_max_offsets_per_trigger_is_an_error_before_spark_4_2(
-    streams: StreamRunner, topic: TopicFactory
+def test_max_offsets_per_trigger_applies_after_restarts(
+    streams: StreamRunner, topic: TopicFactory, produce: Produce, bootstrap: str
 ) -> None:
-    with pytest.raises(PySparkException, match=r"OptionError: .*'maxOffsetsPerTrigger' .*4\.2"):
-        streams.available_now(subscribe=topic(), maxOffsetsPerTrigger="12")
+    """The query restarts after a completed micro-batch, and then with an unfinished one."""
+    name = topic(partitions=2)
+    options = {"subscribe": name, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "12"}
+    written = [f"{n:02}" for n in range(48)]
+    produce(name, written[:20])
+    produce(name, written[20:30], partition=1)
+    query = streams.start(**options)
+    query.processAllAvailable()
+    assert streams.sizes == [12, 12, 6]
+    query.stop()
+    grow_topic(bootstrap, name, partitions=3)
+    produce_to_new_partition(bootstrap, name, 2, written[30:39])
+    produce(name, written[39:])
+
+    def fail() -> None:
+        raise ValueError("the micro-batch fails")
+
+    streams.after_batch = fail
+    with pytest.raises(StreamingQueryException):
+        streams.start(**options).processAllAvailable()
+    unfinished = streams.batches.pop(3)
+    streams.after_batch = lambda: None
+    streams.start(**options).processAllAvailable()
+    assert streams.batches[3] == unfinished
+    assert streams.sizes == [12, 12, 6, 12, 6]
+    assert sorted(streams.values) == written
 
 
-@needs_4_2
+@pytest.mark.skipif(ADMISSION_CONTROL, reason="Spark supports availableNow for Python sources")
+def test_available_now_with_a_limit_before_spark_4_2(
+    spark: SparkSession, streams: StreamRunner, topic: TopicFactory, produce: Produce
+) -> None:
+    name, wrapper = topic(), "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+    produce(name, [f"{n:02}" for n in range(30)])
+    options = {"subscribe": name, "startingOffsets": "earliest"}
+    for _ in range(2):
+        streams.available_now(maxOffsetsPerTrigger="12", **options)
+    assert streams.sizes == [12, 12]
+    spark.conf.set(wrapper, "true")
+    try:
+        with pytest.raises(PySparkException, match=r"OptionError: .*'maxOffsetsPerTrigger'"):
+            streams.available_now(maxOffsetsPerTrigger="12", **options)
+        streams.available_now(**options)
+    finally:
+        spark.conf.unset(wrapper)
+    assert streams.sizes == [12, 12, 6]
+
+
 def test_min_offsets_per_trigger(
     streams: StreamRunner, topic: TopicFactory, produce: Produce
 ) -> None:
@@ -261,17 +300,11 @@ def test_min_offsets_per_trigger(
     )
     await_that(lambda: streams.values == ["a"], query)
     produce(name, ["b", "c"])
-    await_that(lambda: latest(query) == {name: {"0": 3}}, query)
+    query.processAllAvailable()
     assert streams.values == ["a"], "the query read fewer rows than the minimum"
     produce(name, ["d"])
     await_that(lambda: len(streams.values) == 4, query)
-    assert [len(streams.batches[n]) for n in sorted(streams.batches)] == [1, 3]
-
-
-def latest(query: StreamingQuery) -> object:
-    """Return the latest offsets in the query's last progress."""
-    progress = query.lastProgress
-    return json.loads(progress.sources[0].latestOffset or "null") if progress else None
+    assert streams.sizes == [1, 3]
 
 
 def test_available_now_ends_while_the_topic_grows(
@@ -332,6 +365,16 @@ def test_a_checkpoint_with_invalid_offsets(
         log.write_text("\n".join([*header, offset.replace("TOPIC", name)]))
         with pytest.raises(PySparkException, match=message):
             streams.available_now(subscribe=name)
+
+
+def produce_to_new_partition(
+    bootstrap: str, topic: str, partition: int, values: Sequence[str]
+) -> None:
+    """Write records with a new producer, whose metadata contains the partition."""
+    writer = Producer({"bootstrap.servers": bootstrap, "log_level": 2})
+    for value in values:
+        writer.produce(topic, value, partition=partition)
+    assert writer.flush(30) == 0
 
 
 def delete_records(bootstrap: str, topic: str, before: int) -> None:

@@ -54,22 +54,14 @@ from pyspark_kafka.options.values import (
 log = logging.getLogger(__name__)
 
 
-def parse_source_options(
-    options: Mapping[str, str], *, streaming: bool, admission_control: bool = True
-) -> SourceOptions:
-    """Parse the options of a read. Raises `OptionError`.
-
-    `admission_control` is True if this Spark version can limit micro-batches (4.2 and later). If it
-    is False, options that require admission control raise `OptionError`.
-    """
+def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """Parse the options of a read. Raises `OptionError`."""
     raw = RawOptions(options, STREAM_READ if streaming else BATCH_READ)
     with raw.masked_in_errors():
-        return _source_options(raw, streaming=streaming, admission_control=admission_control)
+        return _source_options(raw, streaming=streaming)
 
 
-def _source_options(raw: RawOptions, *, streaming: bool, admission_control: bool) -> SourceOptions:
-    if streaming and not admission_control:
-        raw.check_spark_supports_admission_control()
+def _source_options(raw: RawOptions, *, streaming: bool) -> SourceOptions:
     client = _client_options(raw, role="consumer")
     starting = _limit(raw, "starting")
     ending = OffsetLimitName.LATEST if streaming else _limit(raw, "ending")

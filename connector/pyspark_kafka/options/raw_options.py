@@ -112,17 +112,6 @@ class RawOptions:
         for option in OPTIONS:
             self._value(option.name)
 
-    def check_spark_supports_admission_control(self) -> None:
-        """Raise `OptionError` if an option requires a Spark version with admission control."""
-        for option in OPTIONS:
-            if option.spark_since is not None and option.name in self:
-                raise OptionError(
-                    f"Option '{option.name}' requires Spark {option.spark_since} or later, because "
-                    "earlier versions cannot limit the micro-batches of Python data sources.",
-                    advice="Remove the option, or upgrade Spark.",
-                    option=option.name,
-                )
-
     def _value(self, name: str) -> bool | int | str | None:
         option = BY_LOWER_NAME[name.lower()]
         text = self._texts.get(name.lower())

@@ -83,8 +83,6 @@ class Option:
     ignored_modes: frozenset[Mode] = frozenset()
     requires: str | None = None
     """Another option that must also be set, in the modes to which that option applies."""
-    spark_since: str | None = None
-    """The first Spark version that supports this option, or None for all supported versions."""
     advice: str = field(default="Remove the option.", repr=False)
     """The advice of the error that is raised if the option does not apply to the query."""
 
@@ -280,9 +278,10 @@ OPTIONS: Final = (
         type=POSITIVE_LONG,
         modes=STREAM_READ,
         ignored_modes=BATCH_READ,
-        spark_since="4.2",
         doc="The approximate maximum number of offsets in a micro-batch. It is divided among the "
-        "topic partitions in proportion to the number of their unread offsets.",
+        "topic partitions in proportion to the number of their unread offsets. Before Spark 4.2, "
+        "the triggers `availableNow` and `once` run only one such micro-batch. See "
+        "[Stream](guide.md#stream).",
     ),
     Option(
         name="minOffsetsPerTrigger",
@@ -290,7 +289,6 @@ OPTIONS: Final = (
         type=POSITIVE_LONG,
         modes=STREAM_READ,
         ignored_modes=BATCH_READ,
-        spark_since="4.2",
         doc="The minimum number of offsets in a micro-batch. If fewer offsets are available, the "
         "micro-batch is delayed by at most `maxTriggerDelay`.",
     ),
@@ -300,7 +298,6 @@ OPTIONS: Final = (
         type=Duration(),
         modes=STREAM_READ,
         ignored_modes=BATCH_READ,
-        spark_since="4.2",
         default="15m",
         doc="The maximum time that `minOffsetsPerTrigger` can delay a micro-batch.",
     ),

@@ -12,7 +12,7 @@ from typing import Final
 from pyspark.sql.datasource import DataSourceReader
 
 ADMISSION_CONTROL: Final = find_spec("pyspark.sql.streaming.datasource") is not None
-"""Since Spark 4.2, a Python source can limit the size of micro-batches."""
+"""Since Spark 4.2, Python sources receive start offsets and read limits, and run availableNow."""
 
 FILTER_PUSHDOWN: Final = hasattr(DataSourceReader, "pushFilters")
 """Since Spark 4.1, Spark passes the filters of a query to Python sources."""

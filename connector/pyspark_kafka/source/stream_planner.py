@@ -12,6 +12,14 @@ the same start offsets. The next process may get different start offsets (`lates
 a timestamp for which no record exists yet). In this case the planner makes the first micro-batch
 empty, so that its end offsets in the checkpoint are the start offsets. If a later process replays
 the first micro-batch, the planner knows that it is empty, and no records are lost.
+
+Before version 4.2, Spark requests end offsets without the start offsets. The planner knows them
+from the other calls. Spark plans each micro-batch before it requests the next end offsets. Before a
+restarted query requests end offsets, Spark plans an empty range at the end of the newest
+micro-batch (`AcceptsLatestSeenOffset`). If end offsets are requested first, the query is new.
+`AvailableNowMicroBatchStreamWrapper` is the exception: it requests the end offsets of its only
+micro-batch first, and again before it plans a micro-batch. The planner rejects this if the end
+offsets that it has returned are only valid for a new query.
 """
 
 from __future__ import annotations
@@ -19,11 +27,24 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Set
+from typing import Final, Literal
 
-from pyspark_kafka.errors import CheckpointError, OffsetError, UnknownTopicOrPartitionError
+from pyspark_kafka.errors import (
+    CheckpointError,
+    OffsetError,
+    OptionError,
+    UnknownTopicOrPartitionError,
+)
 from pyspark_kafka.kafka.offsets import LATEST, FetchRange, IsolationLevel, PartitionOffsets
 from pyspark_kafka.kafka.topics import TopicPartition, format_partitions
-from pyspark_kafka.options.values import OffsetLimitName, SourceOptions, SpecificOffsets
+from pyspark_kafka.options.values import (
+    GlobalTimestamp,
+    OffsetLimit,
+    OffsetLimitName,
+    PartitionTimestamps,
+    SourceOptions,
+    SpecificOffsets,
+)
 from pyspark_kafka.source.batch_planner import plan_tasks
 from pyspark_kafka.source.data_loss import DataLossPolicy
 from pyspark_kafka.source.offset_reader import Assignment, OffsetReader
@@ -33,6 +54,11 @@ from pyspark_kafka.source.ranges import PlannedRange, backlog, rate_limit
 log = logging.getLogger(__name__)
 
 Offsets = dict[TopicPartition, int]
+
+_ONE_LIMITED_BATCH: Final = (
+    "Option 'maxOffsetsPerTrigger' limits the first micro-batch. With the trigger availableNow or "
+    "once, Spark before 4.2 runs no other micro-batch: start the query again to read more records."
+)
 
 
 class StreamPlanner:
@@ -57,6 +83,7 @@ class StreamPlanner:
         self._initial: Offsets | None = None
         self._has_planned_an_end = False
         self._position: PartitionOffsets = {}
+        self._expected_call: Literal["initial_offsets", "plan"] | None = None
         self._last_offsets: Offsets = {}
         self._available_now = False
         self._target: Offsets | None = None
@@ -74,6 +101,8 @@ class StreamPlanner:
 
     def initial_offsets(self) -> Offsets:
         """Return the start offsets of a new query. Every call returns the same offsets."""
+        if self._expected_call == "initial_offsets":
+            self._expected_call = "plan"
         if self._initial is None:
             assignment = self._reader.complete_assignment()
             self._remember(assignment)
@@ -92,15 +121,15 @@ class StreamPlanner:
         """
         self._available_now = True
 
-    def latest_offsets(
-        self, start: PartitionOffsets | None, *, max_rows: int | None = None, delay: bool = False
-    ) -> Offsets:
+    def latest_offsets(self, start: PartitionOffsets | None, *, limited: bool = False) -> Offsets:
         """Return the end offsets of the micro-batch that starts at `start`.
 
-        Returns `start` if the query should wait for more records. Spark versions before 4.2 do not
-        pass `start`; the planner then uses the end of the last planned micro-batch. `max_rows`
-        limits the size of the micro-batch, and `delay` applies `minOffsetsPerTrigger`.
+        Spark versions before 4.2 do not pass `start`. The micro-batch then starts at the end of the
+        last one. `limited` applies the options `maxOffsetsPerTrigger` and `minOffsetsPerTrigger`;
+        the result is `start` if the query should wait for more records.
         """
+        if self._expected_call is not None:
+            raise _wrapper_error(self._options)
         is_first, self._has_planned_an_end = not self._has_planned_an_end, True
         is_new_query = is_first and self._last_plan is None and start in (None, self._initial)
         if is_new_query:
@@ -110,13 +139,33 @@ class StreamPlanner:
         if self._available_now:
             self._target = latest
         if is_new_query and _may_resolve_later(self._options):
-            return self.initial_offsets()
+            end = self.initial_offsets()
+        else:
+            end = self._limit(position, latest) if limited else dict(latest)
         if start is None:
-            return dict(latest)
+            self._position = end  # Spark runs this micro-batch before it requests the next end.
+            if is_new_query and self._requires_new_query(end, latest):
+                self._expected_call = "initial_offsets"
+            if is_first and position != end != latest:
+                log.warning(_ONE_LIMITED_BATCH)
+        return end
+
+    def _limit(self, start: PartitionOffsets, latest: Offsets) -> Offsets:
         known = self._known_start(start, latest)
-        if delay and not self._available_now and not self._is_due(backlog(known, latest)):
+        if not self._available_now and not self._is_due(backlog(known, latest)):
             return dict(start)
-        return dict(latest) if max_rows is None else rate_limit(max_rows, known, latest)
+        maximum = self._options.max_offsets_per_trigger
+        return dict(latest) if maximum is None else rate_limit(maximum, known, latest)
+
+    def _requires_new_query(self, end: Offsets, latest: Offsets) -> bool:
+        """Return whether a restarted query must not use these end offsets of a first micro-batch.
+
+        They may be before the restarted query's position, or far beyond its rate limit.
+        """
+        if _may_resolve_later(self._options):
+            is_latest = self._options.starting is OffsetLimitName.LATEST
+            return not is_latest or self._options.max_offsets_per_trigger is not None
+        return end != latest
 
     def plan(self, start: PartitionOffsets, end: PartitionOffsets) -> list[PlannedRange]:
         """Return the tasks that read from `start` to `end`. Both may come from a checkpoint.
@@ -124,6 +173,9 @@ class StreamPlanner:
         Raises `OffsetError`, `DataLossError`, and `CheckpointError` if the offsets belong to
         another query.
         """
+        if self._expected_call == "initial_offsets":
+            raise _wrapper_error(self._options)
+        self._expected_call = None
         if self._last_plan is not None and self._last_plan[:2] == (start, end):
             return self._last_plan[2]
         if start == self._initial and not self._has_planned_an_end:
@@ -358,3 +410,32 @@ def _may_resolve_later(options: SourceOptions) -> bool:
             return False  # Retention may advance the log start offset, as for any new query.
         case _:
             return options.latest_without_match
+
+
+def _wrapper_error(options: SourceOptions) -> OptionError:
+    """Return the error for a query that Spark runs with `AvailableNowMicroBatchStreamWrapper`."""
+    setting = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+    if options.max_offsets_per_trigger is not None:
+        option, alternative = "maxOffsetsPerTrigger", "remove the option"
+    else:
+        option = _starting_option(options.starting)
+        alternative = "run the first micro-batch with another trigger. Later starts ignore the "
+        alternative += "option: replace it with 'startingOffsets' 'earliest'"
+    return OptionError(
+        f"Option '{option}' does not work with the trigger availableNow while '{setting}' is true, "
+        "because Spark before 4.2 then requests the end of the only micro-batch before it passes "
+        "the start.",
+        advice=f"Set '{setting}' to false, so that each start of the query runs one micro-batch, "
+        f"or {alternative}.",
+        option=option,
+    )
+
+
+def _starting_option(starting: OffsetLimit) -> str:
+    match starting:
+        case GlobalTimestamp():
+            return "startingTimestamp"
+        case PartitionTimestamps():
+            return "startingOffsetsByTimestamp"
+        case _:
+            return "startingOffsets"

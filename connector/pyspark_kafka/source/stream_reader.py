@@ -79,14 +79,8 @@ class KafkaStreamReader(_StreamReader):
         begin = None if start is None else _from_checkpoint(start)
         if begin is not None and not self._open().is_initial(begin):
             self._commit_to_group(begin)
-        limited = ADMISSION_CONTROL and not isinstance(limit, ReadAllAvailable | None)
-        return to_json_object(
-            self._open().latest_offsets(
-                begin,
-                max_rows=limit.max_rows if limited and isinstance(limit, ReadMaxRows) else None,
-                delay=limited,
-            )
-        )
+        limited = not ADMISSION_CONTROL or not isinstance(limit, ReadAllAvailable | None)
+        return to_json_object(self._open().latest_offsets(begin, limited=limited))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the read limit.

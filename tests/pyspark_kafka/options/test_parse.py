@@ -264,18 +264,6 @@ def test_min_offsets_per_trigger_must_not_exceed_the_maximum() -> None:
     refused(stream, {"minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"})
 
 
-@pytest.mark.parametrize(
-    "option", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"]
-)
-def test_rate_limits_need_spark_4_2(option: str) -> None:
-    options = {**SERVERS, "subscribe": "t", option: "10"}
-    with pytest.raises(OptionError, match=r"4\.2") as caught:
-        parse_source_options(options, streaming=True, admission_control=False)
-    assert caught.value.option == option
-    parse_source_options(options, streaming=True, admission_control=True)
-    parse_source_options(options, streaming=False, admission_control=False)
-
-
 def test_options_that_sparks_connector_ignores_are_ignored_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

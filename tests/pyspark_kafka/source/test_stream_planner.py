@@ -355,41 +355,42 @@ def test_a_checkpoint_with_partitions_that_are_not_assigned_is_an_error(client: 
 
 
 def test_the_rate_limit_is_divided_by_backlog() -> None:
-    query = Query(FakeClient({"t": topic(60, 30, 0)}))
+    query = Query(FakeClient({"t": topic(60, 30, 0)}), maxOffsetsPerTrigger="9")
     start = {tp("t", n): 0 for n in range(3)}
-    end = query.planner.latest_offsets(start, max_rows=9)
+    end = query.planner.latest_offsets(start, limited=True)
     assert end == {tp("t", 0): 6, tp("t", 1): 3, tp("t", 2): 0}
     assert query.planner.latest_known[tp("t", 0)] == 60
 
 
 def test_the_rate_limit_applies_to_discovered_partitions() -> None:
-    query = Query(FakeClient({"t": FakeTopic({0: FakeLog(start=0, end=100)})}))
-    assert query.planner.latest_offsets({}, max_rows=10) == {tp("t"): 10}
+    client = FakeClient({"t": FakeTopic({0: FakeLog(start=0, end=100)})})
+    query = Query(client, maxOffsetsPerTrigger="10")
+    assert query.planner.latest_offsets({}, limited=True) == {tp("t"): 10}
 
 
 def test_min_offsets_per_trigger_delays_a_micro_batch() -> None:
     client = FakeClient({"t": topic(10)})
     query = Query(client, minOffsetsPerTrigger="5", maxTriggerDelay="1m")
     latest = query.planner.latest_offsets
-    first = latest({tp("t"): 9}, delay=True)
+    first = latest({tp("t"): 9}, limited=True)
     assert first == {tp("t"): 10}, "the first micro-batch never waits"
     client.topics["t"].partitions[0].end = 12
-    assert latest(first, delay=True) == first
-    assert latest(first, delay=False) == {tp("t"): 12}, (
+    assert latest(first, limited=True) == first
+    assert latest(first, limited=False) == {tp("t"): 12}, (
         "there is no delay for all available offsets"
     )
     query.time.now = 61
-    assert latest(first, delay=True) == {tp("t"): 12}
+    assert latest(first, limited=True) == {tp("t"): 12}
     client.topics["t"].partitions[0].end = 17
-    assert latest({tp("t"): 12}, delay=True) == {tp("t"): 17}
+    assert latest({tp("t"): 12}, limited=True) == {tp("t"): 17}
 
 
 def test_available_now_ends_while_the_topic_grows() -> None:
     client = FakeClient({"t": topic(10)})
-    query = Query(client, minOffsetsPerTrigger="8")
+    query = Query(client, minOffsetsPerTrigger="3", maxOffsetsPerTrigger="4")
     query.planner.prepare_available_now()
     offsets, rounds = {tp("t"): 0}, 0
-    while (end := query.planner.latest_offsets(offsets, max_rows=4, delay=True)) != offsets:
+    while (end := query.planner.latest_offsets(offsets, limited=True)) != offsets:
         assert query.spans(offsets, end)
         client.topics["t"].partitions[0].end += 100
         client.topics["t"].partitions[rounds + 1] = FakeLog(end=5)
