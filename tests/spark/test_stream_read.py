@@ -290,6 +290,17 @@ def test_available_now_with_a_limit_before_spark_4_2(
     assert streams.sizes == [12, 12, 6]
 
 
+def test_max_bytes_per_trigger(
+    streams: StreamRunner, topic: TopicFactory, produce: Produce
+) -> None:
+    name = topic()
+    produce(name, ["x" * 1_000] * 25)
+    streams.start(
+        subscribe=name, startingOffsets="earliest", maxBytesPerTrigger="10k"
+    ).processAllAvailable()
+    assert streams.sizes == [10, 10, 5]
+
+
 def test_min_offsets_per_trigger(
     streams: StreamRunner, topic: TopicFactory, produce: Produce
 ) -> None:

@@ -44,7 +44,6 @@ _FOREIGN: Final[Mapping[str, str]] = MappingProxyType(
     {
         "path": _NO_PATH,
         "paths": _NO_PATH,
-        "maxbytespertrigger": "Set 'maxOffsetsPerTrigger' to limit the size of micro-batches.",
     }
 )
 """Options of other data sources, with the advice of the error in full sentences."""

@@ -81,6 +81,7 @@ def _source_options(raw: RawOptions, *, streaming: bool) -> SourceOptions:
         min_partitions=raw.optional_integer("minPartitions"),
         max_records_per_partition=raw.optional_integer("maxRecordsPerPartition"),
         max_offsets_per_trigger=raw.optional_integer("maxOffsetsPerTrigger"),
+        max_bytes_per_trigger=raw.optional_integer("maxBytesPerTrigger"),
         min_offsets_per_trigger=raw.optional_integer("minOffsetsPerTrigger"),
         max_trigger_delay_ms=raw.integer("maxTriggerDelay"),
         commit_offsets=_commit_offsets(raw),

@@ -23,6 +23,7 @@ from pyspark_kafka.options.types import (
     POSITIVE_INT,
     POSITIVE_LONG,
     Boolean,
+    ByteSize,
     Choice,
     Duration,
     Integer,
@@ -280,8 +281,18 @@ OPTIONS: Final = (
         ignored_modes=BATCH_READ,
         doc="The approximate maximum number of offsets in a micro-batch. It is divided among the "
         "topic partitions in proportion to the number of their unread offsets. Before Spark 4.2, "
-        "the triggers `availableNow` and `once` run only one such micro-batch. See "
-        "[Stream](guide.md#stream).",
+        "the triggers `availableNow` and `once` run [only one](guide.md#limit-the-rate) such "
+        "micro-batch.",
+    ),
+    Option(
+        name="maxBytesPerTrigger",
+        section=Section.SIZE,
+        type=ByteSize(),
+        modes=STREAM_READ,
+        ignored_modes=BATCH_READ,
+        doc="The estimated maximum size of the keys, values and headers in a micro-batch, "
+        "uncompressed, for example `512m` or `10g`. The driver reads a sample of the next records "
+        "to [estimate](guide.md#limit-the-rate) their size.",
     ),
     Option(
         name="minOffsetsPerTrigger",

@@ -131,7 +131,30 @@ class Duration:
         return duration_ms
 
 
-OptionType = Text | Boolean | Integer | Choice | Duration
+_UNITS: Final = "kmgtp"
+
+
+@dataclass(frozen=True, slots=True)
+class ByteSize:
+    """A positive byte string in Spark's format (`JavaUtils.byteStringAs`), such as `512m` or `1gb`.
+
+    The units are powers of 1024. A number without a unit means bytes.
+    """
+
+    label: str = "size"
+    expected: str = "a positive number with a unit (k, m, g, t or p), such as 512m"
+
+    def parse(self, text: str) -> int:
+        """Return the size in bytes."""
+        match = re.fullmatch(rf"([0-9]{{1,19}})([{_UNITS}])?b?", text.strip().lower())
+        power = _UNITS.index(match[2]) + 1 if match and match[2] else 0
+        size = int(match[1]) * 1024**power if match else 0
+        if not 1 <= size <= LONG_MAX:
+            raise ValueError(text)
+        return size
+
+
+OptionType = Text | Boolean | Integer | Choice | Duration | ByteSize
 
 POSITIVE_INT: Final = Integer(1, INT_MAX)
 POSITIVE_LONG: Final = Integer(1, LONG_MAX)

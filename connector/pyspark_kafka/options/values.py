@@ -158,10 +158,18 @@ class SourceOptions:
     min_partitions: int | None
     max_records_per_partition: int | None
     max_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
     commit_offsets: bool
     """Whether offsets are committed to `client.group_id` after each completed micro-batch."""
+
+    @property
+    def limiting_option(self) -> str | None:
+        """The option that limits the size of micro-batches, or None."""
+        if self.max_offsets_per_trigger is not None:
+            return "maxOffsetsPerTrigger"
+        return None if self.max_bytes_per_trigger is None else "maxBytesPerTrigger"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

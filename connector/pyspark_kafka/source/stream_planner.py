@@ -50,13 +50,14 @@ from pyspark_kafka.source.data_loss import DataLossPolicy
 from pyspark_kafka.source.offset_reader import Assignment, OffsetReader
 from pyspark_kafka.source.range_check import readable_ranges
 from pyspark_kafka.source.ranges import PlannedRange, backlog, rate_limit
+from pyspark_kafka.source.record_sizes import RecordSizes
 
 log = logging.getLogger(__name__)
 
 Offsets = dict[TopicPartition, int]
 
 _ONE_LIMITED_BATCH: Final = (
-    "Option 'maxOffsetsPerTrigger' limits the first micro-batch. With the trigger availableNow or "
+    "Option '%s' limits the first micro-batch. With the trigger availableNow or "
     "once, Spark before 4.2 runs no other micro-batch: start the query again to read more records."
 )
 
@@ -68,11 +69,13 @@ class StreamPlanner:
         self,
         reader: OffsetReader,
         options: SourceOptions,
+        sizes: RecordSizes,
         *,
         now_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
         self._reader = reader
         self._options = options
+        self._sizes = sizes
         self._on_loss = DataLossPolicy(fail=options.fail_on_data_loss)
         self._now_ms = now_ms
         self._topic_ids: dict[str, str] = {}
@@ -125,8 +128,8 @@ class StreamPlanner:
         """Return the end offsets of the micro-batch that starts at `start`.
 
         Spark versions before 4.2 do not pass `start`. The micro-batch then starts at the end of the
-        last one. `limited` applies the options `maxOffsetsPerTrigger` and `minOffsetsPerTrigger`;
-        the result is `start` if the query should wait for more records.
+        last one. `limited` applies the options `maxOffsetsPerTrigger`, `maxBytesPerTrigger` and
+        `minOffsetsPerTrigger`. The result is `start` if the query should wait for more records.
         """
         if self._expected_call is not None:
             raise _wrapper_error(self._options)
@@ -147,14 +150,23 @@ class StreamPlanner:
             if is_new_query and self._requires_new_query(end, latest):
                 self._expected_call = "initial_offsets"
             if is_first and position != end != latest:
-                log.warning(_ONE_LIMITED_BATCH)
+                log.warning(_ONE_LIMITED_BATCH, self._options.limiting_option)
         return end
 
     def _limit(self, start: PartitionOffsets, latest: Offsets) -> Offsets:
         known = self._known_start(start, latest)
-        if not self._available_now and not self._is_due(backlog(known, latest)):
+        available = backlog(known, latest)
+        if not self._available_now and not self._is_due(available):
             return dict(start)
         maximum = self._options.max_offsets_per_trigger
+        bytes_max = self._options.max_bytes_per_trigger
+        if bytes_max is not None and available:
+            size = self._sizes.total(
+                FetchRange(topic_partition=p, start_offset=known[p], end_offset=end)
+                for p, end in latest.items()
+            )
+            in_bytes_max = max(int(available * bytes_max / size), 1)
+            maximum = in_bytes_max if maximum is None else min(maximum, in_bytes_max)
         return dict(latest) if maximum is None else rate_limit(maximum, known, latest)
 
     def _requires_new_query(self, end: Offsets, latest: Offsets) -> bool:
@@ -164,7 +176,7 @@ class StreamPlanner:
         """
         if _may_resolve_later(self._options):
             is_latest = self._options.starting is OffsetLimitName.LATEST
-            return not is_latest or self._options.max_offsets_per_trigger is not None
+            return not is_latest or self._options.limiting_option is not None
         return end != latest
 
     def plan(self, start: PartitionOffsets, end: PartitionOffsets) -> list[PlannedRange]:
@@ -415,9 +427,8 @@ def _may_resolve_later(options: SourceOptions) -> bool:
 def _wrapper_error(options: SourceOptions) -> OptionError:
     """Return the error for a query that Spark runs with `AvailableNowMicroBatchStreamWrapper`."""
     setting = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
-    if options.max_offsets_per_trigger is not None:
-        option, alternative = "maxOffsetsPerTrigger", "remove the option"
-    else:
+    option, alternative = options.limiting_option, "remove the option"
+    if option is None:
         option = _starting_option(options.starting)
         alternative = "run the first micro-batch with another trigger. Later starts ignore the "
         alternative += "option: replace it with 'startingOffsets' 'earliest'"

@@ -27,6 +27,7 @@ from pyspark_kafka.options.offsets_json import (
 from pyspark_kafka.options.values import SourceOptions
 from pyspark_kafka.source.offset_reader import OffsetReader
 from pyspark_kafka.source.ranges import PlannedRange
+from pyspark_kafka.source.record_sizes import RecordSizes
 from pyspark_kafka.source.schema import projection
 from pyspark_kafka.source.spark_features import ADMISSION_CONTROL
 from pyspark_kafka.source.stream_planner import StreamPlanner
@@ -40,6 +41,7 @@ if ADMISSION_CONTROL:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
         ReadLimit,
+        ReadMaxBytes,
         ReadMaxRows,
         ReadMinRows,
         SupportsTriggerAvailableNow,
@@ -85,11 +87,13 @@ class KafkaStreamReader(_StreamReader):
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the read limit.
 
-        If `maxOffsetsPerTrigger` and `minOffsetsPerTrigger` are both set, the limit is the maximum,
-        and the planner applies the minimum.
+        If several options limit the micro-batches, this is the limit of one of them. The planner
+        applies all of them.
         """
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
             return ReadMinRows(self._options.min_offsets_per_trigger)
         return ReadAllAvailable()
@@ -139,7 +143,11 @@ class KafkaStreamReader(_StreamReader):
             from pyspark_kafka.client.factory import open_client  # noqa: PLC0415
 
             self._client = open_client(self._options.client)
-            self._planner = StreamPlanner(OffsetReader(self._client, self._options), self._options)
+            self._planner = StreamPlanner(
+                OffsetReader(self._client, self._options),
+                self._options,
+                RecordSizes(self._client, self._options),
+            )
         return self._planner
 
 

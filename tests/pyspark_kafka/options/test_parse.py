@@ -130,6 +130,29 @@ def test_durations_have_the_format_of_spark(text: str, milliseconds: int | None)
         assert stream(maxTriggerDelay=text).max_trigger_delay_ms == milliseconds
 
 
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1500", 1500),
+        ("1500b", 1500),
+        ("10k", 10 * 1024),
+        ("2MB", 2 * 1024**2),
+        ("10g", 10 * 1024**3),
+        ("0", None),
+        ("-1k", None),
+        ("1.5g", None),
+        ("1kk", None),
+        ("9000000p", None),
+        ("m", None),
+    ],
+)
+def test_sizes_have_the_format_of_spark(text: str, size: int | None) -> None:
+    if size is None:
+        assert "512m" in refused(stream, {"maxBytesPerTrigger": text}).advice
+    else:
+        assert stream(maxBytesPerTrigger=text).max_bytes_per_trigger == size
+
+
 def test_options_can_be_pickled_and_their_repr_has_no_secret() -> None:
     given = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.username": "me"}
     options = batch(**given, **{"kafka.sasl.password": "hunter2"})
@@ -198,7 +221,6 @@ def test_invalid_option_of_a_read(
             "kafka.sasl.oauthbearer.token.provider.service.credential",
         ),
         ("path", "subscribe"),
-        ("maxBytesPerTrigger", "maxOffsetsPerTrigger"),
     ],
 )
 def test_a_misspelt_option_is_an_error_with_the_correct_name(name: str, suggestion: str) -> None:

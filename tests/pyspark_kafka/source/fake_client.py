@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from types import TracebackType
@@ -30,13 +30,15 @@ _ids = count(1)
 class FakeLog:
     """A log with a record at every offset from `start` to `end` that is not in `gaps`.
 
-    `stable` is the last stable offset. A record's timestamp is 1000 times its offset.
+    `stable` is the last stable offset. A record's timestamp is 1000 times its offset. Values have
+    at least `value_bytes` bytes.
     """
 
     start: int = 0
     end: int = 0
     stable: int | None = None
-    gaps: frozenset[int] = frozenset()
+    gaps: Container[int] = frozenset()
+    value_bytes: int = 0
 
     def latest(self, isolation_level: IsolationLevel) -> int:
         if isolation_level is IsolationLevel.READ_COMMITTED and self.stable is not None:
@@ -166,7 +168,7 @@ class FakeClient:
     def _row(self, partition: TopicPartition, offset: int) -> dict[str, object]:
         return {
             "key": None,
-            "value": f"{partition}@{offset}".encode(),
+            "value": f"{partition}@{offset}".encode().ljust(self.log(partition).value_bytes),
             "topic": partition.topic,
             "partition": partition.partition,
             "offset": offset,

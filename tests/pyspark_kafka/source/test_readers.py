@@ -242,6 +242,7 @@ def test_admission_control_of_spark_4_2() -> None:
 def test_read_limits(client: FakeClient) -> None:
     from pyspark.sql.streaming.datasource import (  # noqa: PLC0415
         ReadAllAvailable,
+        ReadMaxBytes,
         ReadMaxRows,
         ReadMinRows,
     )
@@ -249,6 +250,7 @@ def test_read_limits(client: FakeClient) -> None:
     both = stream_reader(maxOffsetsPerTrigger="7", minOffsetsPerTrigger="5")
     assert stream_reader().getDefaultReadLimit() == ReadAllAvailable()
     assert stream_reader(minOffsetsPerTrigger="5").getDefaultReadLimit() == ReadMinRows(5)
+    assert stream_reader(maxBytesPerTrigger="1k").getDefaultReadLimit() == ReadMaxBytes(1024)
     assert both.getDefaultReadLimit() == ReadMaxRows(7)
     start = {"t": {"0": 0, "1": 0}}
     assert both.latestOffset(start, ReadAllAvailable()) == {"t": {"0": 10, "1": 4}}

@@ -16,6 +16,7 @@ from pyspark_kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 from pyspark_kafka.kafka.offsets import PartitionOffsets
+from pyspark_kafka.source.record_sizes import RecordSizes
 from pyspark_kafka.source.stream_planner import StreamPlanner
 from tests.pyspark_kafka.source.fake_client import FakeClient, FakeLog, FakeTopic, topic
 from tests.pyspark_kafka.source.planning import (
@@ -34,7 +35,8 @@ class Query:
             options["subscribe"] = "t"
         parsed = source_options(streaming=True, **options)
         reader = offset_reader(client, parsed, self.time)
-        self.planner = StreamPlanner(reader, parsed, now_ms=self.time.now_ms)
+        sizes = RecordSizes(client, parsed)
+        self.planner = StreamPlanner(reader, parsed, sizes, now_ms=self.time.now_ms)
 
     def spans(self, start: PartitionOffsets, end: PartitionOffsets) -> list[tuple[str, int, int]]:
         return spans(self.planner.plan(start, end))
@@ -366,6 +368,20 @@ def test_the_rate_limit_applies_to_discovered_partitions() -> None:
     client = FakeClient({"t": FakeTopic({0: FakeLog(start=0, end=100)})})
     query = Query(client, maxOffsetsPerTrigger="10")
     assert query.planner.latest_offsets({}, limited=True) == {tp("t"): 10}
+
+
+def test_the_limits_of_offsets_and_bytes_apply_together() -> None:
+    log = FakeLog(end=1_000, value_bytes=1_000)
+    client, start = FakeClient({"t": FakeTopic({0: log})}), {tp("t"): 0}
+
+    def size(**options: str) -> int:
+        return Query(client, **options).planner.latest_offsets(start, limited=True)[tp("t")]
+
+    assert 90 <= size(maxBytesPerTrigger="100000") <= 100
+    assert size(maxBytesPerTrigger="100000", maxOffsetsPerTrigger="10") == 10
+    assert 90 <= size(maxBytesPerTrigger="100000", maxOffsetsPerTrigger="500") <= 100
+    assert size(maxBytesPerTrigger="1") == 1, "the query makes progress"
+    assert size(maxBytesPerTrigger="1g") == 1_000
 
 
 def test_min_offsets_per_trigger_delays_a_micro_batch() -> None:

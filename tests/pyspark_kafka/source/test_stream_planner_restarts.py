@@ -14,6 +14,7 @@ import pytest
 
 from pyspark_kafka.errors import OptionError
 from pyspark_kafka.kafka.offsets import PartitionOffsets
+from pyspark_kafka.source.record_sizes import RecordSizes
 from pyspark_kafka.source.stream_planner import StreamPlanner
 from tests.pyspark_kafka.source.fake_client import FakeClient, FakeLog, topic
 from tests.pyspark_kafka.source.planning import (
@@ -48,7 +49,8 @@ class Spark:
         time = FakeTime()
         options = source_options(streaming=True, subscribe="t", **self.options)
         reader = offset_reader(self.client, options, time)
-        self.planner = StreamPlanner(reader, options, now_ms=time.now_ms)
+        sizes = RecordSizes(self.client, options)
+        self.planner = StreamPlanner(reader, options, sizes, now_ms=time.now_ms)
         self.target = self._latest_offsets() if available_now else None
         if self.ends:
             self.planner.plan(self.ends[-1], self.ends[-1])
@@ -148,7 +150,7 @@ def run(query: Spark, *, available_now: bool = False) -> None:
     ("options", "option"),
     [
         ({"maxOffsetsPerTrigger": "10"}, "maxOffsetsPerTrigger"),
-        ({"maxOffsetsPerTrigger": "10", "startingOffsets": "latest"}, "maxOffsetsPerTrigger"),
+        ({"maxBytesPerTrigger": "100", "startingOffsets": "latest"}, "maxBytesPerTrigger"),
         ({"startingOffsets": '{"t":{"0":3,"1":-1}}'}, "startingOffsets"),
         (
             {"startingTimestamp": "0", "startingOffsetsByTimestampStrategy": "latest"},

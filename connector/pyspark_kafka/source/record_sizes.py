@@ -1,0 +1,79 @@
+"""Estimates the size of unread records for `maxBytesPerTrigger`.
+
+Kafka does not report the size of an offset range. The driver therefore reads a sample of the
+records that come next, and assumes that every other unread offset of the topic has a record of the
+same average size. Invariant: an estimate reads at most `_PARTITIONS_MAX` partitions, and few
+records of each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterable
+from contextlib import closing
+from dataclasses import replace
+from heapq import nlargest
+from typing import Final
+
+import pyarrow as pa
+
+from pyspark_kafka.client.port import KafkaReadClient
+from pyspark_kafka.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from pyspark_kafka.kafka.offsets import FetchRange
+from pyspark_kafka.options.values import SourceOptions
+
+_PARTITIONS_MAX: Final = 16
+_OFFSETS_MAX: Final = 256
+_BYTES_MAX: Final = 1024 * 1024
+"""The size after which the sample of a partition ends. The last Arrow batch can exceed it."""
+_GUESSED_BYTES: Final = 1024
+"""The average size while no sample has contained a record."""
+
+
+class RecordSizes:
+    """Estimates sizes for one query. The caller must close the client."""
+
+    def __init__(self, client: KafkaReadClient, options: SourceOptions) -> None:
+        self._client = client
+        self._isolation_level = options.isolation_level
+        self._columns = ("key", "value", *(("headers",) if options.include_headers else ()))
+        self._averages: dict[str, float] = {}
+
+    def total(self, ranges: Iterable[FetchRange]) -> float:
+        """Return the estimated uncompressed bytes of the keys, values and headers in the ranges.
+
+        Raises `KafkaError` if a sample cannot be read.
+        """
+        ranges = [each for each in ranges if each.size > 0]
+        self._sample(nlargest(_PARTITIONS_MAX, ranges, key=lambda each: each.size))
+        known = self._averages.values()
+        others = sum(known) / len(known) if known else _GUESSED_BYTES
+        return sum(
+            each.size * self._averages.get(each.topic_partition.topic, others) for each in ranges
+        )
+
+    def _sample(self, ranges: Iterable[FetchRange]) -> None:
+        sizes, records = Counter[str](), Counter[str]()
+        for each in ranges:
+            topic = each.topic_partition.topic
+            for batch in self._first_records(each):
+                sizes[topic] += batch.nbytes
+                records[topic] += batch.num_rows
+        self._averages |= {topic: size / records[topic] for topic, size in sizes.items()}
+
+    def _first_records(self, fetch_range: FetchRange) -> list[pa.RecordBatch]:
+        """Return the first records of a range. There are none if all of them were aborted."""
+        end = min(fetch_range.start_offset + _OFFSETS_MAX, fetch_range.end_offset)
+        found = []
+        try:
+            with closing(self._fetch(replace(fetch_range, end_offset=end))) as batches:
+                for batch in batches:
+                    found.append(batch)
+                    if sum(each.nbytes for each in found) >= _BYTES_MAX:
+                        break
+        except (OffsetOutOfRangeError, UnknownTopicOrPartitionError):
+            pass  # The planner reports data loss when it plans the micro-batch.
+        return found
+
+    def _fetch(self, fetch_range: FetchRange) -> Generator[pa.RecordBatch, None, None]:
+        yield from self._client.fetch(fetch_range, self._columns, self._isolation_level)
