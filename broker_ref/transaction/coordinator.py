@@ -121,7 +121,7 @@ class TransactionCoordinator:
         self._clock = clock
         self._wake = wake if wake is not None else replicas.mark_changed
         self._shards: dict[int, Shard] = {}
-        self._prepared: dict[int, tuple[int, list[PendingCompleteTxn]]] = {}
+        self._loaded: dict[int, Loading] = {}
         self._without_ids: dict[Hashable, Callable[[int], None]] = {}
         self._markers = TransactionMarkerChannelManager(
             outbox=outbox,
@@ -160,7 +160,7 @@ class TransactionCoordinator:
                 shard = self._shards.get(key.partition)
                 if shard is not None:
                     shard.writes.replicated(now_ms)
-                    self._send_markers_of_prepared(key.partition)
+                    self._activate_if_replicated(key.partition, now_ms)
 
     def _update_leadership(self, index: int, now_ms: int) -> None:
         shard = self._shards.get(index)
@@ -190,7 +190,7 @@ class TransactionCoordinator:
     def _on_resignation(self, index: int, now_ms: int) -> None:
         """Unload a partition. Pending requests fail, and the new coordinator sends the markers."""
         shard = self._shards.pop(index)
-        self._prepared.pop(index, None)
+        self._loaded.pop(index, None)
         shard.state = ShardState.RESIGNED
         shard.writes.abandon(now_ms)
 
@@ -200,22 +200,25 @@ class TransactionCoordinator:
         if not loading.step():
             self._schedule.at(now_ms, lambda time_ms: self._load(index, shard, loading, time_ms))
             return
-        pending_txns = []
+        if shard.state is ShardState.LOADING:
+            self._loaded[index] = loading
+            self._activate_if_replicated(index, now_ms)
+
+    def _activate_if_replicated(self, index: int, now_ms: int) -> None:
+        """Activate a loaded shard once its records are replicated, and send its markers.
+
+        Another leader could remove records that are not replicated. Kafka activates the shard
+        immediately, but then a request could get a reply that depends on such records.
+        """
+        loading, shard = self._loaded.get(index), self._shards[index]
+        if loading is None or shard.partition.high_watermark < loading.end_offset:
+            return
+        del self._loaded[index]
+        shard.state = ShardState.ACTIVE
         for entry in shard.ids.values():
             if entry.current.state in PREPARED:
                 entry.pending = prepare_complete(entry.current, now_ms=now_ms)
-                pending_txns.append(PendingCompleteTxn(shard=shard, entry=entry))
-        if pending_txns:
-            self._prepared[index] = (loading.end_offset, pending_txns)
-            self._send_markers_of_prepared(index)
-
-    def _send_markers_of_prepared(self, index: int) -> None:
-        """Send the markers of loaded transactions whose prepared state is replicated."""
-        required_offset, pending_txns = self._prepared.get(index, (0, []))
-        if pending_txns and self._shards[index].partition.high_watermark >= required_offset:
-            del self._prepared[index]
-            for pending_txn in pending_txns:
-                self._markers.add_txn_markers_to_send(pending_txn)
+                self._markers.add_txn_markers_to_send(PendingCompleteTxn(shard=shard, entry=entry))
 
     # Finding the coordinator
 

@@ -1,9 +1,9 @@
 """Loads a shard from its partition of `__transaction_state`.
 
 Purpose: replay the leader's log in bounded steps. The shard is LOADING during the replay.
-Invariants: the last record of each transactional id is used. After the last step, the shard is
-ACTIVE or FAILED. If it is FAILED, the reason is logged. `end_offset` is the log end offset at the
-start of the replay. The loaded state is valid once the high watermark has reached `end_offset`.
+Invariants: the last record of each transactional id is used. If the log cannot be read, the shard
+is FAILED and the reason is logged. `end_offset` is the log end offset at the start of the replay.
+The loaded state is valid once the high watermark has reached `end_offset`.
 Source: Kafka's `TransactionStateManager.loadTransactionMetadata`.
 """
 
@@ -51,7 +51,6 @@ class Loading:
                 self._add(name, record)
             if len(shard.ids) < len(self._records):
                 return False
-            shard.state = ShardState.ACTIVE
         except LogError as error:
             offset = self._log.offset if self._decoding_offset is None else self._decoding_offset
             logger.error(

@@ -260,9 +260,9 @@ class Producers:
         self.cluster.kill(host_of(broker_id))
 
     def check_replication(self) -> None:
-        """Make the coordinator check the high watermark of its partition."""
-        broker_id = self.find()
+        """Make the leader check the high watermark of the coordinator's partition."""
         partition = self.partition(TRANSACTION_STATE_TOPIC)
+        broker_id = partition.metadata.leader
         broker = self.cluster.broker(broker_id).broker
         assert broker is not None
         broker.replicas.mark_changed(partition.key)

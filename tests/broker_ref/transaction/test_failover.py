@@ -279,6 +279,7 @@ def test_waiting_requests_fail_when_the_coordinator_changes(
         response = made.clients.outcome(sent)
     ((result,),) = (topic.results_by_partition for topic in response.results_by_topic_v3_and_below)
     assert result.partition_error_code is ErrorCode.not_coordinator
+    made.check_replication()
     assert made.state == "Ongoing"  # The state in the log.
     assert made.end(producer).error_code is NONE
     made.wait_for("CompleteCommit")
@@ -363,9 +364,19 @@ def test_queued_markers_are_sent_with_the_next_request() -> None:
     assert len(made.markers()) == 3
 
 
-def test_markers_of_a_loaded_prepare_wait_until_it_is_replicated(
+def is_led(made: Producers) -> bool:
+    try:
+        made.partition(TRANSACTION_STATE_TOPIC)
+    except AssertionError:
+        return False
+    return True
+
+
+def test_a_new_coordinator_does_not_use_records_that_are_not_replicated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """If it replied that a partition is part of the transaction, and another leader removed this
+    record, then the partition would get no marker."""
     made = Producers(3)
     producer = begun(made)
     with made.cluster.faults.hold(MARKERS):
@@ -373,10 +384,11 @@ def test_markers_of_a_loaded_prepare_wait_until_it_is_replicated(
         made.kill(made.find())
         with monkeypatch.context() as patched:
             Lag(patched, 0)
-            made.find()
+            made.cluster.run_until(lambda: is_led(made))
             made.cluster.faults.clear()
             made.cluster.advance(2_000)
-            assert made.state == "PrepareCommit"
+            leader = made.partition(TRANSACTION_STATE_TOPIC).metadata.leader
+            assert not made.coordinator(leader).is_ready()
             assert ends(made) == {"t": set(), "u": set()}
         made.check_replication()
     made.wait_for("CompleteCommit")
