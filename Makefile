@@ -6,7 +6,7 @@ BENCH  := .cache/bench
 DOCS   := .cache/docs
 QUIETLY := --disable-pip-version-check --quiet
 PIP    := $(BIN)/pip $(QUIETLY)
-# The Spark tests also run on these PySpark versions, in addition to the version in constraints.txt.
+# The Spark tests also run on these PySpark versions, in addition to the version in locks/dev.txt.
 # One of these runs uses the pure Python implementation, and one uses the librdkafka engine. All
 # other runs use the defaults: the compiled kernel and the `native` engine.
 OTHER_PYSPARKS := 4.0.5 4.1.4 4.2.1
@@ -53,35 +53,39 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-setup: $(VENV)/.ready ## create .venv with the project (editable) and its development tools
+setup: $(VENV)/.ready ## create .venv with both projects (editable) and the development tools
 
 KERNEL := hatch_build.py $(wildcard connector/pyspark_kafka/records/_kernel*.p?? connector/pyspark_kafka/records/*.h)
 
-# Create a virtual environment in the directory of the target. $(1) contains pip's arguments: the
-# packages to install.
+# Create a virtual environment in the directory of the target, with the packages in locks/$(1).txt.
+# $(2) contains the arguments of pip that install our projects, which have no hashes. Pip builds our
+# projects and PySpark with the packages in locks/build.txt.
 define venv
 	@echo "Setting up $(@D) (a minute or two) ..." >&2
 	@$(PYTHON) -m venv $(@D)
-	@{ $(@D)/bin/pip $(QUIETLY) install --constraint constraints.txt pip && \
-	   $(@D)/bin/pip $(QUIETLY) install --constraint constraints.txt --build-constraint constraints.txt $(1); } \
+	@{ $(@D)/bin/pip $(QUIETLY) install --require-hashes --requirement locks/build.txt && \
+	   $(@D)/bin/pip $(QUIETLY) install --no-build-isolation --require-hashes --requirement locks/$(1).txt \
+	   $(if $(2),&& $(@D)/bin/pip $(QUIETLY) install --no-build-isolation --no-deps $(2)); } \
 	  >$(@D)/setup.log 2>&1 || \
-	  { echo "The packages in constraints.txt could not be installed into $(@D) (see $(@D)/setup.log). Check the network, or configure pip to use a package index that you can reach. Then run make again." >&2; exit 1; }
+	  { echo "The packages in locks/$(1).txt could not be installed into $(@D) (see $(@D)/setup.log). Check the network, or configure pip to use a package index that you can reach. Then run make again." >&2; exit 1; }
 	@touch $@
 endef
 
-$(VENV)/.ready: pyproject.toml constraints.txt $(KERNEL) | python
-	$(call venv,--group dev --editable .)
+PROJECTS := --editable . --editable cluster
+
+$(VENV)/.ready: pyproject.toml cluster/pyproject.toml locks/build.txt locks/dev.txt $(KERNEL) | python
+	$(call venv,dev,$(PROJECTS))
 
 # This environment has no development tools: if hypothesis is installed, every worker imports it.
-$(BENCH)/.ready: pyproject.toml constraints.txt $(KERNEL) | python
-	$(call venv,--group bench --editable '.[spark]')
+$(BENCH)/.ready: pyproject.toml cluster/pyproject.toml locks/build.txt locks/bench.txt $(KERNEL) | python
+	$(call venv,bench,$(PROJECTS))
 
 # The tools that build the site read our code without importing it, so it is not installed.
-$(DOCS)/.ready: pyproject.toml constraints.txt | python
-	$(call venv,--group docs)
+$(DOCS)/.ready: locks/build.txt locks/docs.txt | python
+	$(call venv,docs)
 
 python:
-	@command -v $(PYTHON) >/dev/null || { echo "pyspark-kafka requires Python 3.11 to 3.13, but '$(PYTHON)' was not found. Install a supported version and run 'make PYTHON=python3.11 ...'." >&2; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "pyspark-kafka requires Python 3.11 to 3.14, but '$(PYTHON)' was not found. Install a supported version and run 'make PYTHON=python3.11 ...'." >&2; exit 1; }
 	@$(PYTHON) integration/preflight.py python
 
 java: python
@@ -148,7 +152,7 @@ chaos: java $(VENV)/.ready ## run a query while everything around it fails: SEED
 
 .cache/pyspark-%: | $(VENV)/.ready
 	@rm -rf $@.part && mkdir -p .cache
-	@$(PIP) install --no-compile --target $@.part pyspark==$* || \
+	@$(PIP) install --no-build-isolation --no-compile --target $@.part pyspark==$* || \
 	  { echo "pyspark $* could not be installed. Check the network, or configure pip to use a package index that you can reach." >&2; exit 1; }
 	@mv $@.part $@
 
@@ -169,10 +173,16 @@ format: $(VENV)/.ready ## format the code and fix lint errors where possible
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lock: $(VENV)/.ready ## regenerate constraints.txt from pyproject.toml
+LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+  --no-annotate --upgrade
+BOTH := pyproject.toml cluster/pyproject.toml --extra spark
+
+lock: $(VENV)/.ready ## regenerate locks/ from both pyproject.toml files
 	@$(PIP) install uv
-	@printf 'pip\nhatchling\neditables\n' | $(BIN)/uv pip compile --quiet pyproject.toml - --group dev --group bench --group docs \
-	  --extra spark --universal --python-version 3.11 --no-header --no-annotate --upgrade -o constraints.txt
+	@$(LOCK) $(BOTH) --group dev --output-file locks/dev.txt
+	@$(LOCK) $(BOTH) --group bench --constraint locks/dev.txt --output-file locks/bench.txt
+	@for group in build docs release; do \
+	  $(LOCK) --group $$group --constraint locks/dev.txt --output-file locks/$$group.txt || exit 1; done
 
 clean: ## remove everything that make created
 	rm -rf $(VENV) .cache build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

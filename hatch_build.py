@@ -11,14 +11,12 @@ Invariant: a wheel's tag matches its content.
 from __future__ import annotations
 
 import os
-import sys
 import sysconfig
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
-from packaging.tags import platform_tags
 
 PACKAGE = Path("connector", "pyspark_kafka", "records")
 TARGET = "pyspark_kafka/records"
@@ -55,7 +53,7 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg, misc, unuse
             return
         build_data["force_include"][str(extension)] = f"{TARGET}/{extension.name}"
         build_data["pure_python"] = False
-        build_data["tag"] = wheel_tag()
+        build_data["tag"] = wheel_tag(self.build_config.builder.get_best_matching_tag())
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
         if hasattr(self, "_directory"):
@@ -71,13 +69,15 @@ def is_stable() -> bool:
     return not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 
-def wheel_tag() -> str:
-    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    # Not manylinux, because the extension is linked against the C library of this machine.
-    plain = next(tag for tag in platform_tags() if not tag.startswith(("manylinux", "musllinux")))
-    if is_stable():
-        return f"{STABLE_SINCE[1]}-abi3-{plain}"
-    return f"{python}-{python}t-{plain}"
+def wheel_tag(best: str) -> str:
+    """Return the tag for the stable ABI if this Python has it, otherwise `best`.
+
+    `best` is the tag for this Python and this platform. It is not a manylinux or musllinux tag,
+    because the extension is linked against the C library of this machine: auditwheel changes the
+    tag after it has checked the libraries.
+    """
+    platform = best.rpartition("-")[2]
+    return f"{STABLE_SINCE[1]}-abi3-{platform}" if is_stable() else best
 
 
 def build_kernel(root: Path, directory: Path) -> Path:

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 
-OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 14)
 JAVA_VERSIONS = (17, 21)
 
 
@@ -19,7 +19,7 @@ def python_problem(version: "tuple[int, int]") -> "str | None":
     if OLDEST_PYTHON <= version <= NEWEST_PYTHON:
         return None
     return (
-        f"pyspark-kafka requires Python 3.11 to 3.13, but this is Python {version[0]}.{version[1]}."
+        f"pyspark-kafka requires Python 3.11 to 3.14, but this is Python {version[0]}.{version[1]}."
         " Install a supported version and run 'make PYTHON=python3.11 ...'."
     )
 

@@ -64,8 +64,11 @@ def test_navigation_contains_every_page() -> None:
 @pytest.mark.slow
 def test_copy_gives_a_page_to_each_linked_source(tmp_path: Path) -> None:
     docs_site.Stage(tmp_path).write()
-    assert "(../broker_ref/api/k00_produce.py.md)" in (tmp_path / "docs/mechanisms.md").read_text()
-    assert (tmp_path / "broker_ref/api/k00_produce.py.md").exists()
+    assert (
+        "(../cluster/broker_ref/api/k00_produce.py.md)"
+        in (tmp_path / "docs/mechanisms.md").read_text()
+    )
+    assert (tmp_path / "cluster/broker_ref/api/k00_produce.py.md").exists()
     assert "--brokers" in (tmp_path / "docs/cli.md").read_text()
 
 

@@ -25,7 +25,7 @@ def make(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
-@pytest.mark.parametrize("version", [(3, 10), (3, 14), (2, 7)])
+@pytest.mark.parametrize("version", [(3, 10), (3, 15), (2, 7)])
 def test_an_unsupported_python_is_reported_with_advice(version: tuple[int, int]) -> None:
     problem = python_problem(version)
     assert problem is not None
@@ -33,7 +33,7 @@ def test_an_unsupported_python_is_reported_with_advice(version: tuple[int, int])
     assert "make PYTHON=" in problem
 
 
-@pytest.mark.parametrize("version", [(3, 11), (3, 12), (3, 13)])
+@pytest.mark.parametrize("version", [(3, 11), (3, 12), (3, 13), (3, 14)])
 def test_supported_pythons(version: tuple[int, int]) -> None:
     assert python_problem(version) is None
 

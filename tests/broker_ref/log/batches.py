@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import lz4.frame
 import pyarrow as pa
 
 from broker_ref.log.batch import (
@@ -41,9 +42,6 @@ def batch(
 
 def compressed(plain: bytes, compression: Compression, *, xerial: bool = False) -> bytes:
     records = plain[HEADER_BYTES:]
-    name = {Compression.LZ4: "lz4", Compression.GZIP: "gzip"}.get(
-        compression, compression.name.lower()
-    )
     if compression is Compression.SNAPPY:
         section = bytes(pa.Codec("snappy").compress(records, asbytes=True))
         if xerial:
@@ -54,9 +52,11 @@ def compressed(plain: bytes, compression: Compression, *, xerial: bool = False) 
             ]
             section = b"\x82SNAPPY\x00" + struct.pack("!ii", 1, 1)
             section += b"".join(struct.pack("!i", len(block)) + block for block in blocks)
+    elif compression is Compression.LZ4:
+        section = lz4.frame.compress(records, block_linked=False)
     else:
         sink: Any = pa.BufferOutputStream()
-        with pa.CompressedOutputStream(sink, name) as stream:
+        with pa.CompressedOutputStream(sink, compression.name.lower()) as stream:
             stream.write(records)
         section = sink.getvalue().to_pybytes()
     return with_section(plain, section, compression)

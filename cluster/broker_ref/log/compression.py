@@ -8,15 +8,23 @@ kilobytes can expand to gigabytes.
 
 from __future__ import annotations
 
+import gzip
+import io
+import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
-import pyarrow as pa
+import cramjam
 from kio.schema.errors import ErrorCode
 
 from broker_ref.log.errors import LogError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 DECOMPRESSED_BYTES_MAX = 1 << 27
 """Maximum number of decompressed bytes per batch. Kafka has no such limit.
@@ -33,11 +41,18 @@ _XERIAL_HEADER_BYTES = 16
 _XERIAL_VERSIONS = b"\0\0\0\1\0\0\0\1"
 _XERIAL_BLOCK_BYTES = 32 * 1024
 
-# LZ4 frame: magic | version 1, independent blocks | blocks of at most 64 KB | header checksum, then
-#   (length int32, little-endian, top bit: not compressed | block)* | 0 int32
-_LZ4_FRAME_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
-_LZ4_BLOCK_BYTES = 64 * 1024
+# LZ4 frame, as in Kafka's Lz4BlockInputStream and Lz4BlockOutputStream:
+#   magic 4 bytes | flags | block size | content size int64, optional | header checksum, then
+#   (length int32, top bit: not compressed | block | checksum int32, optional)* | 0 int32
+# All integers are little-endian. The log relies on the CRC of the batch, and ignores the checksums.
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_HEADER_BYTES = 7
+_LZ4_VERSION_1_INDEPENDENT_BLOCKS = 0b011
+_LZ4_BLOCK_CHECKSUM_BIT = 1 << 4
+_LZ4_CONTENT_SIZE_BIT = 1 << 3
 _LZ4_UNCOMPRESSED_BIT = 1 << 31
+_LZ4_BLOCK_BYTES = 64 * 1024
+_LZ4_HEADER_OF_64_KB_BLOCKS = _LZ4_MAGIC + b"\x60\x40\x82"
 
 
 class Compression(IntEnum):
@@ -50,7 +65,17 @@ class Compression(IntEnum):
     ZSTD = 4
 
 
-_ARROW_NAMES = {Compression.GZIP: "gzip", Compression.LZ4: "lz4", Compression.ZSTD: "zstd"}
+_OPEN: Final[dict[Compression, Callable[[io.BytesIO], Any]]] = {
+    Compression.GZIP: gzip.open,
+    Compression.ZSTD: zstd.open,
+}
+_INVALID: Final = (
+    OSError,  # gzip, and our own checks
+    EOFError,
+    zlib.error,
+    zstd.ZstdError,
+    cramjam.DecompressionError,
+)
 
 
 def decompressed_pieces(
@@ -66,13 +91,15 @@ def decompressed_pieces(
         pieces = iter((data,))
     elif compression is Compression.SNAPPY:
         pieces = _snappy_pieces(data, bytes_max)
+    elif compression is Compression.LZ4:
+        pieces = _lz4_pieces(data)
     else:
-        pieces = _arrow_pieces(_ARROW_NAMES[compression], data)
+        pieces = _stream_pieces(compression, data)
     total = 0
     while True:
         try:
             piece = next(pieces, None)
-        except (pa.ArrowException, OSError, zlib.error) as error:
+        except _INVALID as error:
             raise LogError(
                 ErrorCode.corrupt_message,
                 f"The records of a batch are not valid {compression.name.lower()} data: {error}.",
@@ -86,35 +113,31 @@ def decompressed_pieces(
 
 
 def compressed(compression: Compression, data: bytes) -> bytes:
-    """Compress the encoded records of a batch so that Java clients can read them."""
-    if compression is Compression.NONE:
-        return data
+    """Compress the encoded records of a batch with Kafka's default level."""
+    if compression is Compression.GZIP:
+        return gzip.compress(data, compresslevel=6, mtime=0)
     if compression is Compression.SNAPPY:
         return _snappy_stream(data)
     if compression is Compression.LZ4:
         return _lz4_frame(data)
-    sink: Any = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(sink, _ARROW_NAMES[compression]) as stream:
-        stream.write(data)
-    return bytes(sink.getvalue())
+    if compression is Compression.ZSTD:
+        return bytes(zstd.compress(data))
+    return data
 
 
 def _snappy_stream(data: bytes) -> bytes:
-    codec: Any = pa.Codec("snappy")
     blocks = [_XERIAL_MAGIC, _XERIAL_VERSIONS]
     for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
-        block = codec.compress(data[start : start + _XERIAL_BLOCK_BYTES], asbytes=True)
+        block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
         blocks += [len(block).to_bytes(4, "big"), block]
     return b"".join(blocks)
 
 
 def _lz4_frame(data: bytes) -> bytes:
-    """Return a frame of independent blocks, because Java clients cannot read other frames."""
-    codec: Any = pa.Codec("lz4_raw")
-    blocks = [_LZ4_FRAME_HEADER]
+    blocks = [_LZ4_HEADER_OF_64_KB_BLOCKS]
     for start in range(0, len(data), _LZ4_BLOCK_BYTES):
         plain = data[start : start + _LZ4_BLOCK_BYTES]
-        block = codec.compress(plain, asbytes=True)
+        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
         if len(block) < len(plain):
             blocks += [len(block).to_bytes(4, "little"), block]
         else:
@@ -122,11 +145,37 @@ def _lz4_frame(data: bytes) -> bytes:
     return b"".join([*blocks, bytes(4)])
 
 
-def _arrow_pieces(codec: str, data: memoryview) -> Iterator[bytes]:
-    source: Any = pa.BufferReader(pa.py_buffer(data))
-    with pa.CompressedInputStream(source, codec) as stream:
+def _stream_pieces(compression: Compression, data: memoryview) -> Iterator[bytes]:
+    with _OPEN[compression](io.BytesIO(data)) as stream:
         while piece := stream.read(_PIECE_BYTES):
             yield piece
+
+
+def _lz4_pieces(data: memoryview) -> Iterator[bytes | memoryview]:
+    if len(data) < _LZ4_HEADER_BYTES or data[:4] != _LZ4_MAGIC:
+        raise OSError("the LZ4 frame has no header")
+    flags, block_size = data[4], data[5] >> 4
+    if flags >> 5 != _LZ4_VERSION_1_INDEPENDENT_BLOCKS or block_size not in range(4, 8):
+        raise OSError("Kafka supports only LZ4 frames with independent blocks of 64 KB to 4 MB")
+    block = bytearray(1 << (2 * block_size + 8))
+    position = _LZ4_HEADER_BYTES + (8 if flags & _LZ4_CONTENT_SIZE_BIT else 0)
+    checksum_bytes = 4 if flags & _LZ4_BLOCK_CHECKSUM_BIT else 0
+    while position + 4 <= len(data):
+        length = int.from_bytes(data[position : position + 4], "little")
+        if length == 0:
+            return
+        is_compressed = not length & _LZ4_UNCOMPRESSED_BIT
+        length &= ~_LZ4_UNCOMPRESSED_BIT
+        position += 4
+        if length > min(len(block), len(data) - position):
+            raise OSError(f"an LZ4 block of {length} bytes exceeds the size of the batch")
+        piece = data[position : position + length]
+        if is_compressed:
+            yield bytes(memoryview(block)[: cramjam.lz4.decompress_block_into(piece, block)])
+        else:
+            yield piece
+        position += length + checksum_bytes
+    raise OSError("the LZ4 frame has no end")
 
 
 def _snappy_pieces(data: memoryview, bytes_max: int) -> Iterator[bytes]:
@@ -155,8 +204,7 @@ def _snappy_block(block: memoryview, bytes_max: int) -> bytes:
     # Three bytes expand to at most 64 bytes, so a larger size is invalid.
     if size_bytes > bytes_max or size_bytes > 32 * len(block):
         raise _too_large(Compression.SNAPPY, bytes_max)
-    codec: Any = pa.Codec("snappy")
-    return bytes(codec.decompress(block, size_bytes, asbytes=True))
+    return bytes(cramjam.snappy.decompress_raw(block))
 
 
 def _too_large(compression: Compression, bytes_max: int) -> LogError:

@@ -101,7 +101,7 @@ def missing_cryptography(what: str) -> str:
     """Return the error message for a feature that needs the optional `cryptography` package."""
     return (
         f"{what} require the package 'cryptography', which is not installed. Run: "
-        "pip install 'pyspark-kafka[secure]'"
+        "pip install 'broker-ref[secure]'"
     )
 
 
