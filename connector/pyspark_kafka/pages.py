@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from pyspark_kafka import errors
 from pyspark_kafka.errors import ExactlyOnceError, KafkaError, PysparkKafkaError
 from pyspark_kafka.options.table import (
     BATCH_READ,
@@ -123,7 +124,7 @@ def _error_sections() -> Iterator[tuple[str, list[type[PysparkKafkaError]]]]:
 def subclasses(parent: type[PysparkKafkaError]) -> Iterator[type[PysparkKafkaError]]:
     """Yield all subclasses in `pyspark_kafka.errors`, each class before its own subclasses."""
     for child in parent.__subclasses__():
-        if child.__module__ == PysparkKafkaError.__module__:
+        if vars(errors).get(child.__name__) is child:
             yield child
             yield from subclasses(child)
 

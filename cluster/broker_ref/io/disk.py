@@ -69,18 +69,22 @@ class DiskStorage:
     def exists(self, path: str) -> bool:
         full = self._resolve(path)
         with _errors("look up", full):
-            return full.exists()
+            try:
+                full.stat()  # since Python 3.14, Path.exists() also returns False for I/O errors
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+            return True
 
     def list(self, directory: str) -> list[str]:
         full = self._resolve(directory)
         with _errors("list", full):
-            if not full.is_dir():
+            try:
+                names = self._descriptors.with_room(lambda: os.listdir(full))  # noqa: PTH208
+            except (FileNotFoundError, NotADirectoryError):
                 return []
-            return sorted(
-                name
-                for name in self._descriptors.with_room(lambda: os.listdir(full))  # noqa: PTH208
-                if name != LOCK_FILE and not name.endswith(_TEMPORARY_SUFFIX)
-            )
+        return sorted(
+            name for name in names if name != LOCK_FILE and not name.endswith(_TEMPORARY_SUFFIX)
+        )
 
     def read(self, path: str) -> bytes:
         full = self._resolve(path)

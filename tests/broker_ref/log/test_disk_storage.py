@@ -217,5 +217,6 @@ def test_a_log_on_disk_survives_a_killed_process(tmp_path: Path) -> None:
 
 
 def test_an_invalid_file_name_is_a_storage_error(storage: DiskStorage) -> None:
-    with pytest.raises(StorageError, match="File name too long"):
-        storage.exists("x" * 300)
+    for look_up in (storage.exists, storage.list):
+        with pytest.raises(StorageError, match="File name too long"):
+            look_up("x" * 300)
