@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.tutorial import PAGE
+from tests.docs.code_blocks import TUTORIAL
 
-_RUN = "import sys; from tests.docs.tutorial import run; sys.stdout.write(run(sys.stdin.read()))"
+_RUN = "import sys; from tests.docs.code_blocks import run; sys.stdout.write(run(sys.stdin.read()))"
 
 
 @pytest.mark.spark
@@ -19,10 +19,10 @@ def test_tutorial_prints_what_it_shows() -> None:
         [sys.executable, "-c", _RUN],
         cwd=Path(__file__).parents[2],
         env={"PYSPARK_PYTHON": sys.executable, **os.environ},
-        input=PAGE.read_text(),
+        input=TUTORIAL.read_text(),
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == PAGE.read_text()
+    assert done.stdout == TUTORIAL.read_text()
