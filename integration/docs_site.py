@@ -2,8 +2,9 @@
 
 `make docs` runs this module. The copy has the layout of the repository, so that relative
 links work both on a code host and on the site. A source file to which a page links becomes a page
-that contains its code. A linked directory becomes a page that lists its modules. A block whose only
-line is `$ python -m ... --help` is extended with the output of the command.
+that contains its code, and a notebook becomes a page with its cells. A linked directory becomes a
+page that lists its modules. A block whose only line is `$ python -m ... --help` is extended with
+the output of the command.
 
 Invariant: a link to a path that does not exist is not changed, so that the strict build fails.
 """
@@ -11,6 +12,7 @@ Invariant: a link to a path that does not exist is not changed, so that the stri
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shlex
@@ -27,7 +29,7 @@ CONFIG: Final = ROOT / "docs" / "zensical.toml"
 _LINK = re.compile(r"(?<=\]\()([^)#\s:]+)((?:#[^)\s]*)?\))")
 _CODE_BLOCK = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 _HELP = re.compile(r"^```text\n\$ (python -m [^\n]+ --help)\n```$", re.MULTILINE)
-_LANGUAGES = {".py": "python", ".pyx": "cython", ".ipynb": "json", ".toml": "toml"}
+_LANGUAGES = {".py": "python", ".pyx": "cython", ".toml": "toml"}
 _ASSETS = {".svg", ".png"}
 
 
@@ -110,9 +112,19 @@ def _with_suffix(source: Path) -> Path:
 
 
 def _source_page(source: Path) -> str:
+    if source.suffix == ".ipynb":
+        return _notebook_page(source)
     language = _LANGUAGES.get(source.suffix, "text")
     name = source.relative_to(ROOT)
     return f'# `{name}`\n\n``````{language} linenums="1"\n{source.read_text().rstrip()}\n``````\n'
+
+
+def _notebook_page(source: Path) -> str:
+    parts = []
+    for cell in json.loads(source.read_text())["cells"]:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+    return "\n\n".join(parts) + "\n"
 
 
 def _with_output(found: re.Match[str]) -> str:

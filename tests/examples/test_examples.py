@@ -8,9 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from broker_ref import Cluster
 from tests.pyspark_kafka.client.records import Record, read_all, write
@@ -70,14 +68,3 @@ def test_exactly_once_example(bootstrap_servers: str, tmp_path: Path) -> None:
     assert {lag for _, lag in committed} == {"0"}
     first = json.loads(read_all(bootstrap_servers, "apache-errors", partitions=3)[0].value or b"")
     assert re.fullmatch(r"2005-12-0\d \d\d:\d\d:\d\d", first["time"])
-
-
-def test_the_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    notebook = nbformat.read(EXAMPLES / "quickstart.ipynb", as_version=4)  # type: ignore[no-untyped-call]
-    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
-    printed = "".join(
-        output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", [])
-    )
-    assert re.search(r"\|\s*en\|\s*hello\|\s*0\|\s*\d\|", printed)
-    assert re.search(r"\|\s*bonjour\|", printed)
