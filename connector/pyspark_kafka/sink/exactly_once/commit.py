@@ -253,6 +253,16 @@ class _Batch:
         now = self.results.totals
         if now == decision.totals:
             return
+        if decision.run == self.results.task.run:
+            topics = {p.topic for entry in decision.entries for p in entry.last_offsets}
+            raise ReplayMismatchError(
+                f"{self._name} was already committed by another write of the same run, with other "
+                f"rows (topics: {', '.join(sorted(topics)) or 'none'}). The rows of this write "
+                "were not added.",
+                advice="If a foreachBatch function writes more than once, use a different "
+                "transactionalId for each write.",
+                transactional_id=self._sink_id,
+            )
         what = (
             f"{what}, and its replay differs: the replay has {now.row_count} rows with checksum "
             f"{now.checksum} instead of {decision.totals.row_count} rows with checksum "
@@ -261,10 +271,10 @@ class _Batch:
         if self.options.fail_on_replay_mismatch:
             raise ReplayMismatchError(
                 f"{what} The committed rows are unchanged, and no rows were added.",
-                advice="If the query or its input is not deterministic, set the option "
-                "'onReplayMismatch' to 'warn' to keep the committed rows and continue. If this is "
-                "a different query, a new checkpoint or a second write in foreachBatch, use a "
-                "different transactionalId.",
+                advice="If another query, another checkpoint or another write of a foreachBatch "
+                "function used this transactionalId, set a different one. If the query or its "
+                "input is not deterministic, set the option 'onReplayMismatch' to 'warn' to keep "
+                "the committed rows and continue.",
                 transactional_id=self._sink_id,
             )
         log.warning("%s Rows that occur only in the replay are not written to Kafka.", what)

@@ -46,6 +46,7 @@ SCENARIOS: tuple[Callable[[FakeWorld], object], ...] = (
     failure_scenarios.lost_rows_are_not_written_again,
     failure_scenarios.a_supplement_keeps_the_surviving_rows,
     scenarios.a_replay_with_other_rows_is_refused,
+    scenarios.two_writes_of_a_batch_need_two_ids,
     scenarios.a_replay_in_other_partitions_is_the_same,
     scenarios.a_replay_from_other_offsets_is_refused,
     scenarios.a_replay_from_other_offsets_is_never_accepted,
