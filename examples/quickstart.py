@@ -16,7 +16,8 @@ def main(bootstrap_servers: str) -> None:
     )
 
     (
-        greetings.write.format("pyspark_kafka")
+        greetings.coalesce(1)  # one task, so that the rows keep their order
+        .write.format("pyspark_kafka")
         .mode("append")
         .option("kafka.bootstrap.servers", bootstrap_servers)
         .option("topic", "greetings")
