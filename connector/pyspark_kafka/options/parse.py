@@ -311,7 +311,8 @@ def _check_not(
     raise OptionError(
         f"Option '{option}' has the value {excluded_name}{where}, so a batch read would return no "
         "rows.",
-        advice=f"Set it to {alternative}, to offsets or to a timestamp.",
+        advice=f"Set it to {alternative} or to offsets, or set "
+        f"'{option.removesuffix('Offsets')}Timestamp' instead.",
         option=option,
         topic=None if first is None else first.topic,
         partition=None if first is None else first.partition,
