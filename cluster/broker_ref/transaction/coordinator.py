@@ -205,7 +205,7 @@ class TransactionCoordinator:
             self._activate_if_replicated(index, now_ms)
 
     def _activate_if_replicated(self, index: int, now_ms: int) -> None:
-        """Activate a loaded shard once its records are replicated, and send its markers.
+        """Activate a loaded shard once its records are replicated.
 
         Another leader could remove records that are not replicated. Kafka activates the shard
         immediately, but then a request could get a reply that depends on such records.
@@ -215,6 +215,10 @@ class TransactionCoordinator:
             return
         del self._loaded[index]
         shard.state = ShardState.ACTIVE
+        self._send_markers_of_prepared(shard, now_ms)
+
+    def _send_markers_of_prepared(self, shard: Shard, now_ms: int) -> None:
+        """Send the markers that the previous coordinator may not have sent."""
         for entry in shard.ids.values():
             if entry.current.state in PREPARED:
                 entry.pending = prepare_complete(entry.current, now_ms=now_ms)
