@@ -31,6 +31,11 @@ def test_import_loads_nothing_heavy() -> None:
     assert run(f"import sys, pyspark_kafka; print({heavy} & sys.modules.keys())") == "set()"
 
 
+def test_every_public_name_is_listed_and_exists() -> None:
+    assert set(pyspark_kafka.__all__) <= set(dir(pyspark_kafka))
+    assert all(hasattr(pyspark_kafka, name) for name in pyspark_kafka.__all__)
+
+
 def test_look_up_loads_no_client() -> None:
     code = (
         "import sys, pyspark_kafka; pyspark_kafka.DefaultSource; print({mods} & sys.modules.keys())"

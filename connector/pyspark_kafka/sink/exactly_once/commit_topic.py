@@ -196,9 +196,10 @@ class CommitTopic:
             ) from error
         if is_new and replicas < REPLICAS:
             log.warning(
-                "The commit topic '%s' was created with %d of %d replicas, because the cluster has "
-                "%d brokers. Decisions are lost if these brokers lose their data. Increase the "
-                "replication factor of the topic when the cluster has more brokers.",
+                "The commit topic '%s' was created with %d instead of %d replicas (brokers in the "
+                "cluster: %d). If these brokers lose their data, the sink can no longer determine "
+                "which batches are committed. Increase the replication factor of the topic when "
+                "the cluster has more brokers.",
                 self._name,
                 replicas,
                 REPLICAS,
