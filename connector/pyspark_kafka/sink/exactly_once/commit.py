@@ -195,9 +195,10 @@ class _Batch:
             self._check_rewritten(state.decision, lost, rewritten)
         if not lost:
             log.warning(
-                "%s was already committed (decision %d), so its rows were not written again",
+                "%s was already committed (decision %d with %d rows), so it was not written again",
                 self._name,
                 state.decision.number,
+                self.results.totals.row_count,
             )
             if not state.is_finished:
                 self._mark(state)
