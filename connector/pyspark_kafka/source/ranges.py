@@ -30,7 +30,8 @@ def split(
 
     First, each range with more than `max_records` offsets is split into ranges of at most this
     size. If the result has fewer than `min_partitions` ranges, the larger ranges are split in
-    proportion to their size, which results in about `min_partitions` ranges.
+    proportion to their size, which results in about `min_partitions` ranges. If a range is too
+    small to be split, the other ranges of its topic partition are not split either.
     """
     found = [r for r in ranges if r.size > 0]
     if max_records is not None:
@@ -42,11 +43,13 @@ def split(
     small = [r for r in found if _parts(r.size, total, min_partitions) == 1]
     large_total = total - sum(r.size for r in small)
     large_parts = max(min_partitions - len(small), 1)
-    kept = set(small)
+    kept = {r.topic_partition for r in small}
     return [
         part
         for r in found
-        for part in _split_evenly(r, 1 if r in kept else _parts(r.size, large_total, large_parts))
+        for part in _split_evenly(
+            r, 1 if r.topic_partition in kept else _parts(r.size, large_total, large_parts)
+        )
     ]
 
 

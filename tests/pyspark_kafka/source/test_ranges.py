@@ -42,6 +42,14 @@ def sizes(found: list[FetchRange]) -> list[tuple[int, int]]:
         ),
         pytest.param((10, 3), None, 4, [(0, 3), (0, 3), (0, 4), (1, 3)], id="max-records"),
         pytest.param((8,), 4, 4, [(0, 2)] * 4, id="both"),
+        # One range of partition 1 is too small to be split, so the other one is not split either.
+        pytest.param(
+            (10, 5, 1),
+            9,
+            4,
+            [*[(0, 1), (0, 2)] * 2, *[(0, 2)] * 2, (1, 2), (1, 3), (2, 1)],
+            id="both-skewed",
+        ),
         pytest.param((2,), 5, None, [(0, 1), (0, 1)], id="fewer-offsets-than-tasks"),
     ],
 )
