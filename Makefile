@@ -48,7 +48,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 .DEFAULT_GOAL := help
 .PHONY: help setup python java demo test test-all test-kafka test-kafkas test-pysparks bench bench-quick \
   sim sim-sink \
-        failpoints chaos docs check lint format lock clean
+        failpoints chaos parity docs check lint format lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -149,6 +149,10 @@ failpoints: $(VENV)/.ready ## kill the sink at every failpoint (10 minutes): BAC
 chaos: java $(VENV)/.ready ## run a query while everything around it fails: SEED=n, BACKEND=kafka, SECONDS=60
 	$(call fast_spark)
 	@$(BIN)/python -m integration.chaos --seed $(or $(SEED),1) --backend $(BACKEND) --seconds $(or $(SECONDS),60)
+
+parity: java $(VENV)/.ready ## compare 500 queries with Spark's own connector, on Apache Kafka (20 minutes)
+	$(call fast_spark)
+	@$(BIN)/python -m integration.parity
 
 .cache/pyspark-%: | $(VENV)/.ready
 	@rm -rf $@.part && mkdir -p .cache

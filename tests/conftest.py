@@ -27,7 +27,7 @@ from tests.kafka_python import close_dropped_sockets
 from tests.spark import engines
 
 BROKERS_OF_CONFORMANCE = 3
-LONG_TESTS = ("tests/examples/", "tests/failpoints/", "tests/spark/")
+LONG_TESTS = ("tests/examples/", "tests/failpoints/", "tests/parity/", "tests/spark/")
 STARTS_BROKERS = {"cluster_with", "three_brokers"}
 STARTING_BROKERS_TIMEOUT_S = 240
 _CLUSTERS = pytest.StashKey[list[Cluster]]()
