@@ -312,7 +312,7 @@ _WRITES: Final = (
             Comparison(peer=AT_LEAST_ONCE, target=0.9),
             _cpu(AT_LEAST_ONCE, None),
         ),
-        records=3_000_000,
+        records=10_000_000,
         rounds=5,
     ),
 )
