@@ -42,6 +42,7 @@ FABRICATING: Final = "a source that fabricates rows"
 DROPPING_SINK: Final = "a sink that drops its rows"
 TRIVIAL: Final = "a trivial source and sink"
 AT_LEAST_ONCE: Final = "ours, at least once"
+OURS_BY_DEFAULT: Final = "ours, default options"
 PLAINTEXT: Final = "ours, without security"
 
 GROWTH_LIMIT_MIB: Final = 256
@@ -335,6 +336,23 @@ _STREAMS: Final = (
         comparisons=(
             Comparison(peer=TRIVIAL, target=1.15, quantity=BATCH_SECONDS, at_most=True),
             Comparison(peer=SPARKS, quantity=BATCH_SECONDS, at_most=True),
+        ),
+        records=300,
+        quick_records=60,
+        rounds=5,
+        takes_records=False,
+    ),
+    Case(
+        name="micro-batch-max-partitions-1",
+        title="A micro-batch of 10 rows, Kafka to Kafka, maxPartitions=1",
+        ours=MicroBatches(connector=OWN, max_partitions=1),
+        peers={
+            OURS_BY_DEFAULT: MicroBatches(connector=OWN),
+            SPARKS: MicroBatches(connector=DEFAULT),
+        },
+        comparisons=(
+            Comparison(peer=OURS_BY_DEFAULT, quantity=BATCH_SECONDS, at_most=True),
+            Comparison(peer=SPARKS, target=1.0, quantity=BATCH_SECONDS, at_most=True),
         ),
         records=300,
         quick_records=60,

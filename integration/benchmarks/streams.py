@@ -68,13 +68,15 @@ class MicroBatches:
 
     If `connector` is None, the trivial Python source and sink are used. `records` is the total
     number of rows and determines the number of micro-batches. `exactly_once` sets the
-    `transactionalId` option. Each partition of the input topic is read by one task.
+    `transactionalId` option. Each partition of the input topic is read by one task, unless
+    `max_partitions` sets the `maxPartitions` option.
     """
 
     connector: Connector | None
     exactly_once: bool = False
     rows: int = BATCH_ROWS
     tasks: int = _PARTITIONS
+    max_partitions: int | None = None
 
     def run(self, resources: Resources, records: int) -> Sample:
         batches = max(records // self.rows, 1) + _BATCHES_OF_WARM_UP
@@ -102,6 +104,8 @@ class MicroBatches:
         blocks = 1 + 2 * batches * self.rows // (self.tasks * BATCH_RECORDS)
         topic = resources.topic(contents, blocks * self.tasks * BATCH_RECORDS)
         options = resources.options_of(connector)
+        if self.max_partitions is not None:
+            options["maxPartitions"] = str(self.max_partitions)
         reader = resources.spark.readStream.format(connector.format).options(**options)
         return reader.options(
             subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=str(self.rows)

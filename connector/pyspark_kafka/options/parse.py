@@ -67,7 +67,7 @@ def _source_options(raw: RawOptions, *, streaming: bool) -> SourceOptions:
     ending = OffsetLimitName.LATEST if streaming else _limit(raw, "ending")
     if not streaming:
         _check_limits_of_batch_read(starting, ending)
-    _check_offsets_per_trigger(raw)
+    _check_sizes(raw)
     return SourceOptions(
         client=client,
         isolation_level=_isolation_level(raw),
@@ -79,6 +79,7 @@ def _source_options(raw: RawOptions, *, streaming: bool) -> SourceOptions:
         include_headers=raw.boolean("includeHeaders"),
         filter_pushdown=FilterPushdown(raw.text("filterPushdown")),
         min_partitions=raw.optional_integer("minPartitions"),
+        max_partitions=raw.optional_integer("maxPartitions"),
         max_records_per_partition=raw.optional_integer("maxRecordsPerPartition"),
         max_offsets_per_trigger=raw.optional_integer("maxOffsetsPerTrigger"),
         max_bytes_per_trigger=raw.optional_integer("maxBytesPerTrigger"),
@@ -102,7 +103,7 @@ def check_source_options(options: Mapping[str, str]) -> bool:
         _limit(raw, "ending")
         _commit_offsets(raw)
         raw.parse_all()
-        _check_offsets_per_trigger(raw)
+        _check_sizes(raw)
         return raw.boolean("includeHeaders")
 
 
@@ -344,16 +345,16 @@ def _check_order(
             )
 
 
-def _check_offsets_per_trigger(raw: RawOptions) -> None:
-    minimum = raw.optional_integer("minOffsetsPerTrigger")
-    maximum = raw.optional_integer("maxOffsetsPerTrigger")
-    if minimum is not None and maximum is not None and minimum > maximum:
-        raise OptionError(
-            f"Option 'minOffsetsPerTrigger' ({minimum}) is greater than 'maxOffsetsPerTrigger' "
-            f"({maximum}).",
-            advice="Lower 'minOffsetsPerTrigger' or raise 'maxOffsetsPerTrigger'.",
-            option="minOffsetsPerTrigger",
-        )
+def _check_sizes(raw: RawOptions) -> None:
+    for what in ("OffsetsPerTrigger", "Partitions"):
+        minimum = raw.optional_integer(f"min{what}")
+        maximum = raw.optional_integer(f"max{what}")
+        if minimum is not None and maximum is not None and minimum > maximum:
+            raise OptionError(
+                f"Option 'min{what}' ({minimum}) is greater than 'max{what}' ({maximum}).",
+                advice=f"Lower 'min{what}' or raise 'max{what}'.",
+                option=f"min{what}",
+            )
 
 
 # The consumer group.

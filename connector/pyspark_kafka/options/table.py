@@ -267,6 +267,15 @@ OPTIONS: Final = (
         "proportion to their size. By default, each topic partition becomes one Spark partition.",
     ),
     Option(
+        name="maxPartitions",
+        section=Section.SIZE,
+        type=POSITIVE_INT,
+        modes=READS,
+        doc="The maximum number of Spark partitions. If there are more offset ranges, a Spark "
+        "partition contains several of them. Set it to about the number of cores to read many "
+        "topic partitions with few records in less time.",
+    ),
+    Option(
         name="maxRecordsPerPartition",
         section=Section.SIZE,
         type=POSITIVE_LONG,

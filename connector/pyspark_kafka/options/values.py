@@ -156,6 +156,7 @@ class SourceOptions:
     include_headers: bool
     filter_pushdown: FilterPushdown
     min_partitions: int | None
+    max_partitions: int | None
     max_records_per_partition: int | None
     max_offsets_per_trigger: int | None
     max_bytes_per_trigger: int | None

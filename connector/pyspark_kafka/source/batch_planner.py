@@ -28,7 +28,7 @@ from pyspark_kafka.source.data_loss import DataLossPolicy
 from pyspark_kafka.source.offset_reader import Assignment, OffsetReader
 from pyspark_kafka.source.pruning import EVERYTHING, Pruning
 from pyspark_kafka.source.range_check import readable_ranges
-from pyspark_kafka.source.ranges import PlannedRange, split
+from pyspark_kafka.source.ranges import PlannedRange, pack, split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,19 +46,27 @@ class BatchBounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchTask:
-    """What one Spark task of a batch read has to read.
+class BatchRange:
+    """A range that a task of a batch read has to read.
 
     `planned` is None if the plan is empty. The other fields are used when Spark repeats the read:
     `is_first` and `is_last` specify whether the range is the first or last range of its partition.
-    The last task of a read also reads all partitions that are not in `planned_partitions`; this
-    field is None in other tasks.
+    The last range of a read is extended with all partitions that are not in `planned_partitions`;
+    this field is None in other ranges.
     """
 
     planned: PlannedRange | None
     is_first: bool = False
     is_last: bool = False
     planned_partitions: frozenset[TopicPartition] | None = None
+
+    @property
+    def size(self) -> int:
+        return 0 if self.planned is None else self.planned.fetch_range.size
+
+
+BatchTask = tuple[BatchRange, ...]
+"""The ranges that one Spark task of a batch read has to read."""
 
 
 def has_fixed_bounds(options: SourceOptions) -> bool:
@@ -80,7 +88,8 @@ def plan_batch(
     bounds = resolve_bounds(reader, options, pruning)
     ranges = [part for p in sorted(bounds.start) for part in _parts(p, bounds, pruning)]
     found = _existing(ranges, bounds, reader, options, pruning)
-    return _tasks(plan_tasks(found, bounds.assignment, options))
+    planned = _batch_ranges(plan_ranges(found, bounds.assignment, options))
+    return pack(planned, options.max_partitions, lambda each: each.size)
 
 
 def plan_again(
@@ -91,7 +100,7 @@ def plan_again(
     pruning: Pruning,
 ) -> list[PlannedRange]:
     """Return the ranges that a task reads with new bounds. Raises the errors of `plan_batch`."""
-    ranges = _ranges_again(task, bounds, pruning)
+    ranges = [r for planned in task for r in _ranges_again(planned, bounds, pruning)]
     return [
         PlannedRange(fetch_range=r, topic_id=bounds.assignment.topic_ids[r.topic_partition.topic])
         for r in _existing(ranges, bounds, reader, options, pruning)
@@ -143,32 +152,32 @@ def _existing(
     return _since(pruning.since_ms, found, reader)
 
 
-def _tasks(plans: Sequence[PlannedRange]) -> list[BatchTask]:
-    """Return the tasks of the planned ranges, which must be in order. There is at least one."""
+def _batch_ranges(plans: Sequence[PlannedRange]) -> list[BatchRange]:
+    """Add the fields of `BatchRange` to planned ranges, which must be in order."""
     if not plans:
-        return [BatchTask(planned=None, planned_partitions=frozenset())]
+        return [BatchRange(planned=None, planned_partitions=frozenset())]
     partitions = [plan.fetch_range.topic_partition for plan in plans]
-    tasks = [
-        BatchTask(planned=plan, is_first=partition != previous, is_last=partition != following)
+    ranges = [
+        BatchRange(planned=plan, is_first=partition != previous, is_last=partition != following)
         for plan, partition, previous, following in zip(
             plans, partitions, [None, *partitions], [*partitions[1:], None], strict=False
         )
     ]
-    tasks[-1] = replace(tasks[-1], planned_partitions=frozenset(partitions))
-    return tasks
+    ranges[-1] = replace(ranges[-1], planned_partitions=frozenset(partitions))
+    return ranges
 
 
-def _ranges_again(task: BatchTask, bounds: BatchBounds, pruning: Pruning) -> list[FetchRange]:
+def _ranges_again(part: BatchRange, bounds: BatchBounds, pruning: Pruning) -> list[FetchRange]:
     found = []
-    if task.planned is not None and task.planned.fetch_range.topic_partition in bounds.start:
-        planned = task.planned.fetch_range
+    if part.planned is not None and part.planned.fetch_range.topic_partition in bounds.start:
+        planned = part.planned.fetch_range
         partition = planned.topic_partition
         start, end = bounds.start[partition], bounds.end[partition]
-        start = start if task.is_first else max(planned.start_offset, start)
-        end = end if task.is_last else min(planned.end_offset, end)
+        start = start if part.is_first else max(planned.start_offset, start)
+        end = end if part.is_last else min(planned.end_offset, end)
         found = pruning.parts(partition, start, end)
-    if task.planned_partitions is not None:
-        for partition in sorted(bounds.start.keys() - task.planned_partitions):
+    if part.planned_partitions is not None:
+        for partition in sorted(bounds.start.keys() - part.planned_partitions):
             found += _parts(partition, bounds, pruning)
     return found
 
@@ -237,10 +246,10 @@ def _check_starts(starts: PartitionOffsets, reader: OffsetReader, on_loss: DataL
             )
 
 
-def plan_tasks(
+def plan_ranges(
     ranges: list[FetchRange], assignment: Assignment, options: SourceOptions
 ) -> list[PlannedRange]:
-    """Split ranges into tasks, and add the topic ids from the assignment."""
+    """Split ranges for the tasks, and add the topic ids from the assignment."""
     return [
         PlannedRange(fetch_range=part, topic_id=assignment.topic_ids[part.topic_partition.topic])
         for part in split(

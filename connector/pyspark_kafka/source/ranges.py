@@ -1,23 +1,27 @@
 """Divides a read into tasks and micro-batches.
 
-The functions implement the rules of Spark's connector (`KafkaOffsetRangeCalculator` and
+`split` and `rate_limit` implement the rules of Spark's connector (`KafkaOffsetRangeCalculator` and
 `KafkaMicroBatchStream.rateLimit`), so that the same options result in the same tasks and
 micro-batches.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pyspark_kafka.kafka.offsets import FetchRange
 from pyspark_kafka.kafka.topics import TopicPartition
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRange:
-    """The range of one task. `topic_id` is used to detect that the topic was recreated."""
+    """A range that a task reads. `topic_id` is used to detect that the topic was recreated."""
 
     fetch_range: FetchRange
     topic_id: str | None
@@ -51,6 +55,25 @@ def split(
             r, 1 if r.topic_partition in kept else _parts(r.size, large_total, large_parts)
         )
     ]
+
+
+def pack(
+    ranges: Sequence[T], max_partitions: int | None, size: Callable[[T], int]
+) -> list[tuple[T, ...]]:
+    """Distribute ranges among at most `max_partitions` tasks of similar size.
+
+    The largest ranges are distributed first, each to the smallest task. The ranges of a task keep
+    their order. Without `max_partitions`, each range is a task.
+    """
+    if max_partitions is None or len(ranges) <= max_partitions:
+        return [(each,) for each in ranges]
+    tasks: list[list[int]] = [[] for _ in range(max_partitions)]
+    smallest_first = [(0, task) for task in range(max_partitions)]
+    for index in sorted(range(len(ranges)), key=lambda index: -size(ranges[index])):
+        total, task = smallest_first[0]
+        tasks[task].append(index)
+        heapq.heapreplace(smallest_first, (total + size(ranges[index]), task))
+    return [tuple(ranges[index] for index in sorted(task)) for task in tasks]
 
 
 def _parts(size: int, total: int, total_parts: int) -> int:

@@ -45,7 +45,7 @@ from pyspark_kafka.options.values import (
     SourceOptions,
     SpecificOffsets,
 )
-from pyspark_kafka.source.batch_planner import plan_tasks
+from pyspark_kafka.source.batch_planner import plan_ranges
 from pyspark_kafka.source.data_loss import DataLossPolicy
 from pyspark_kafka.source.offset_reader import Assignment, OffsetReader
 from pyspark_kafka.source.range_check import readable_ranges
@@ -210,7 +210,7 @@ class StreamPlanner:
         known = self._known_start(start, readable_end, report=True)
         ranges = self._check_direction(known, readable_end)
         found = readable_ranges(ranges, self._reader, self._on_loss, known_latest=self._latest)
-        plan = plan_tasks(found, assignment, self._options)
+        plan = plan_ranges(found, assignment, self._options)
         self._recreated.clear()
         self._last_plan = (start, end, plan)
         self._position = end

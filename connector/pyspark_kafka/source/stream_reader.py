@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.types import StructType
 
 from pyspark_kafka.client.port import KafkaReadClient
@@ -26,7 +27,8 @@ from pyspark_kafka.options.offsets_json import (
 )
 from pyspark_kafka.options.values import SourceOptions
 from pyspark_kafka.source.offset_reader import OffsetReader
-from pyspark_kafka.source.ranges import PlannedRange
+from pyspark_kafka.source.prefetch import Prefetcher
+from pyspark_kafka.source.ranges import PlannedRange, pack
 from pyspark_kafka.source.record_sizes import RecordSizes
 from pyspark_kafka.source.schema import projection
 from pyspark_kafka.source.spark_features import ADMISSION_CONTROL
@@ -64,6 +66,8 @@ class KafkaStreamReader(_StreamReader):
         self._client: KafkaReadClient | None = None
         self._planner: StreamPlanner | None = None
         self._group: GroupCommitter | None = None
+        self._prefetcher: Prefetcher | None = None
+        self._prefetched: list[pa.RecordBatch] = []
 
     @short_traceback
     def initialOffset(self) -> OffsetJson:
@@ -110,11 +114,21 @@ class KafkaStreamReader(_StreamReader):
     @short_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         plans = self._open().plan(_from_checkpoint(start), _from_checkpoint(end))
-        return [InputPartition(plan) for plan in plans]
+        tasks = pack(plans, self._options.max_partitions, lambda plan: plan.fetch_range.size)
+        if len(tasks) == 1:
+            self._prefetch(tasks[0])
+        return [InputPartition(task) for task in tasks]
+
+    def _prefetch(self, task: tuple[PlannedRange, ...]) -> None:
+        assert self._prefetcher is not None
+        records = self._prefetcher.read(task)
+        if records is not None:
+            self._prefetched = records
+            self.__class__ = _PrefetchedReader
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        planned: PlannedRange = partition.value
-        return read_task(lambda _client: [planned], self._columns, self._options)
+        task: tuple[PlannedRange, ...] = partition.value
+        return read_task(lambda _client: task, self._columns, self._options)
 
     @short_traceback
     def commit(self, end: dict[str, Any]) -> None:
@@ -132,7 +146,7 @@ class KafkaStreamReader(_StreamReader):
         self._group.commit(offsets)
 
     def stop(self) -> None:
-        client, self._client, self._planner = self._client, None, None
+        client, self._client, self._planner, self._prefetcher = self._client, None, None, None
         group, self._group = self._group, None
         for resource in (client, group):
             if resource is not None:
@@ -148,7 +162,20 @@ class KafkaStreamReader(_StreamReader):
                 self._options,
                 RecordSizes(self._client, self._options),
             )
+            self._prefetcher = Prefetcher(self._client, self._columns, self._options)
         return self._planner
+
+
+class _PrefetchedReader(KafkaStreamReader, _SimpleStreamReaderWrapper):
+    """The class of a reader that has prefetched records, until Spark gets them.
+
+    After `partitions`, Spark calls `getCache` if the reader is a `_SimpleStreamReaderWrapper`.
+    """
+
+    def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        records, self._prefetched = self._prefetched, []
+        self.__class__ = KafkaStreamReader  # type: ignore[assignment]
+        return iter(records)
 
 
 def _from_checkpoint(offset: dict[str, Any]) -> PartitionOffsets:

@@ -5,7 +5,7 @@ Invariant: connections are never pickled, and clients are kept in a pool in the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import cache, partial
 
 import pyarrow as pa
@@ -34,9 +34,19 @@ def read_task(
     options: SourceOptions,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a task. `ranges` returns the ranges to read."""
-    schema = pa.schema([SOURCE_SCHEMA.field(name) for name in columns])
     with _pool().lend(options.client) as client:
-        for planned in ranges(client):
-            for batch in read_range(client, planned, columns, options):
-                yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        yield from read_ranges(client, ranges(client), columns, options)
     freeze_garbage_collector()
+
+
+def read_ranges(
+    client: KafkaReadClient,
+    ranges: Iterable[PlannedRange],
+    columns: tuple[str, ...],
+    options: SourceOptions,
+) -> Generator[pa.RecordBatch, None, None]:
+    """Yield the records of these ranges. The batches have the schema that Spark expects."""
+    schema = pa.schema([SOURCE_SCHEMA.field(name) for name in columns])
+    for planned in ranges:
+        for batch in read_range(client, planned, columns, options):
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)

@@ -282,8 +282,9 @@ def test_options_of_batch_reads_do_not_apply_to_streaming_reads(option: str) -> 
     refused(stream, {option: "1"})
 
 
-def test_min_offsets_per_trigger_must_not_exceed_the_maximum() -> None:
-    refused(stream, {"minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"})
+@pytest.mark.parametrize("what", ["OffsetsPerTrigger", "Partitions"])
+def test_a_minimum_must_not_exceed_the_maximum(what: str) -> None:
+    refused(stream, {f"min{what}": "11", f"max{what}": "10"})
 
 
 def test_options_that_sparks_connector_ignores_are_ignored_with_a_warning(

@@ -43,7 +43,7 @@ def offset_reader(client: FakeClient, options: SourceOptions, time: FakeTime) ->
 
 
 def planned_ranges(tasks: Iterable[BatchTask]) -> list[PlannedRange]:
-    return [task.planned for task in tasks if task.planned is not None]
+    return [part.planned for task in tasks for part in task if part.planned is not None]
 
 
 def spans(plans: Iterable[PlannedRange]) -> list[tuple[str, int, int]]:

@@ -306,6 +306,24 @@ def test_a_repeated_read_has_new_bounds_and_the_same_bounds_between_tasks() -> N
     }
 
 
+def test_a_repeated_read_with_several_ranges_per_task() -> None:
+    client = FakeClient({"t": topic(12, 4, 6)})
+    parsed = source_options(streaming=False, subscribe="t", maxPartitions="2")
+    reader = offset_reader(client, parsed, FakeTime())
+    tasks = plan_batch(reader, parsed)
+    assert [spans(planned_ranges([task])) for task in tasks] == [
+        [("t-0", 0, 12)],
+        [("t-1", 0, 4), ("t-2", 0, 6)],
+    ]
+    client.topics["t"] = topic(13, 5, 7, 1)
+    bounds = resolve_bounds(reader, parsed, EVERYTHING)
+    again = [plan_again(task, bounds, reader, parsed, EVERYTHING) for task in tasks]
+    assert [spans(planned) for planned in again] == [
+        [("t-0", 0, 13)],
+        [("t-1", 0, 5), ("t-2", 0, 7), ("t-3", 0, 1)],
+    ]
+
+
 def test_a_repeated_read_of_a_pattern_reads_topics_that_appeared() -> None:
     client = FakeClient({"t1": topic(3)})
     parsed = source_options(streaming=False, subscribePattern="t.")

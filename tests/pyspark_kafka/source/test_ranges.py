@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pyspark_kafka.kafka.offsets import FetchRange
 from pyspark_kafka.kafka.topics import TopicPartition
-from pyspark_kafka.source.ranges import rate_limit, split
+from pyspark_kafka.source.ranges import pack, rate_limit, split
 
 
 def ranges(*sizes: int, start: int = 0) -> list[FetchRange]:
@@ -98,3 +98,18 @@ def test_rate_limit_gives_every_partition_at_least_one_offset(
     for partition, end in latest.items():
         assert ends[partition] <= end
         assert taken[partition] > 0 or end <= start[partition]
+
+
+@given(st.lists(st.integers(1, 10**6), max_size=40), st.none() | st.integers(1, 8))
+def test_pack_keeps_ranges_in_order_and_balances_tasks(
+    given_sizes: list[int], max_partitions: int | None
+) -> None:
+    tasks = pack(ranges(*given_sizes), max_partitions, lambda each: each.size)
+    assert len(tasks) == min(len(given_sizes), max_partitions or len(given_sizes))
+    assert sorted((r for task in tasks for r in task), key=lambda r: r.topic_partition) == ranges(
+        *given_sizes
+    )
+    totals = [sum(r.size for r in task) for task in tasks]
+    for task, total in zip(tasks, totals, strict=True):
+        assert list(task) == sorted(task, key=lambda r: r.topic_partition)
+        assert len(task) == 1 or total - min(r.size for r in task) <= min(totals)

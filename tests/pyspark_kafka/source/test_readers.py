@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import inspect
+import io
+import json
 import logging
 import pickle
 import re
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.serializers import SpecialLengths
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.python_streaming_source_runner import (
+    PREFETCHED_RECORDS_NOT_FOUND,
+    partitions_func,
+)
 
 from pyspark_kafka.client import factory
+from pyspark_kafka.datasource import KafkaDataSource
 from pyspark_kafka.errors import CheckpointError, KafkaError
 from pyspark_kafka.options.values import ClientOptions
 from pyspark_kafka.source import task_reader
@@ -20,10 +30,11 @@ from pyspark_kafka.source.batch_reader import (
     KafkaFilterPushdownReader,
 )
 from pyspark_kafka.source.batch_reader import batch_reader as reader_for
+from pyspark_kafka.source.prefetch import BYTES_MAX, OFFSETS_MAX
 from pyspark_kafka.source.schema import source_schema
 from pyspark_kafka.source.spark_features import ADMISSION_CONTROL, FILTER_PUSHDOWN
 from pyspark_kafka.source.stream_reader import KafkaStreamReader
-from tests.pyspark_kafka.source.fake_client import FakeClient, FakeLog, topic
+from tests.pyspark_kafka.source.fake_client import FakeClient, FakeLog, FakeTopic, topic
 from tests.pyspark_kafka.source.planning import source_options, tp
 
 needs_4_1 = pytest.mark.skipif(not FILTER_PUSHDOWN, reason="filter pushdown needs Spark 4.1")
@@ -118,7 +129,8 @@ def test_pushed_filters_prune_the_plan_and_others_are_returned(client: FakeClien
     assert list(reader.read(nothing)) == [], "NOT IN with a null is never true"
     reader.pushFilters([exact[1], exact[3]])
     (planned,) = pickled(reader).partitions()
-    found = planned.value.planned.fetch_range
+    (part,) = planned.value
+    found = part.planned.fetch_range
     assert (found.start_offset, found.end_offset) == (8, 10)
 
 
@@ -176,6 +188,64 @@ def test_stream_reader_plans_and_reads(client: FakeClient) -> None:
     )
     assert rows == 14
     reader.commit(end)
+
+
+def test_spark_gets_the_records_of_a_small_task_with_the_plan(client: FakeClient) -> None:
+    reader = stream_reader(startingOffsets="earliest", maxPartitions="1")
+    start, end = {"t": {"0": 0, "1": 0}}, {"t": {"0": 10, "1": 4}}
+    # Between the calls, Spark must not treat the reader as a simple one, which reports no lag.
+    for _ in range(2):
+        partitions, prefetched = plan_as_spark_does(reader, start, end)
+        assert len(partitions) == 1, "Spark rejects prefetched records of several partitions"
+        assert prefetched is not None
+        read = [row for batch in stream_reader().read(partitions[0]) for row in batch.to_pylist()]
+        assert prefetched.to_pylist() == read, "Spark reads the partition if it loses the records"
+        assert [row["offset"] for row in read] == [*range(10), *range(4)]
+        assert type(reader) is KafkaStreamReader
+
+
+@pytest.mark.parametrize(
+    ("logs", "options"),
+    [
+        pytest.param([FakeLog(end=10), FakeLog(end=4)], {}, id="two-tasks"),
+        pytest.param([FakeLog(end=OFFSETS_MAX + 1)], {}, id="too-many-offsets"),
+        pytest.param([FakeLog(end=4, value_bytes=BYTES_MAX // 2)], {}, id="too-many-bytes"),
+        pytest.param([FakeLog()], {}, id="nothing"),
+    ],
+)
+def test_other_micro_batches_are_read_by_tasks(
+    client: FakeClient, logs: list[FakeLog], options: dict[str, str]
+) -> None:
+    client.topics["t"] = FakeTopic(dict(enumerate(logs)))
+    reader = stream_reader(startingOffsets="earliest", **options)
+    end = reader.latestOffset(reader.initialOffset())
+    partitions, prefetched = plan_as_spark_does(reader, reader.initialOffset(), end)
+    assert prefetched is None
+    rows = [b.num_rows for each in partitions for b in stream_reader().read(pickled(each))]
+    assert sum(rows) == sum(log.end for log in logs)
+    fetched = len(client.fetched)
+    plan_as_spark_does(reader, reader.initialOffset(), end)
+    assert len(client.fetched) == fetched, "the driver fetches large records only once"
+
+
+def plan_as_spark_does(
+    reader: KafkaStreamReader, start: Any, end: Any
+) -> tuple[list[InputPartition], pa.Table | None]:
+    """Call the function that Spark calls to plan. Return the partitions and the prefetched rows."""
+    infile, outfile = io.BytesIO(), io.BytesIO()
+    for offsets in (start, end):
+        text = json.dumps(offsets).encode()
+        infile.write(len(text).to_bytes(4) + text)
+    infile.seek(0)
+    schema = source_schema(include_headers=False)
+    partitions_func(reader, KafkaDataSource({}), schema, 1_000, infile, outfile)
+    outfile.seek(0)
+    count = int.from_bytes(outfile.read(4))
+    partitions = [pickle.loads(outfile.read(int.from_bytes(outfile.read(4)))) for _ in range(count)]
+    if int.from_bytes(outfile.read(4), signed=True) == PREFETCHED_RECORDS_NOT_FOUND:
+        return partitions, None
+    assert int.from_bytes(outfile.read(4), signed=True) == SpecialLengths.START_ARROW_STREAM
+    return partitions, pa.ipc.open_stream(outfile).read_all()
 
 
 def test_stream_reader_can_be_pickled(client: FakeClient) -> None:
