@@ -31,7 +31,7 @@ ONLY_IN_TEST_ALL := broker_ref/scenarios/test_kill_9.py broker_ref/test_kill.py 
 # Make Spark's drivers and Python processes start in half the time; tests start many of them.
 # $(1) is an environment variable assignment that selects another PySpark version.
 define fast_spark
-	@$(1) $(BIN)/python -m integration.pyspark_bytecode
+	@$(1) $(BIN)/python -m pyspark_kafka compile-pyspark
 	@$(1) $(BIN)/python -m integration.spark_jvm
 endef
 

@@ -2,8 +2,8 @@
 
 `spark.read.format("pyspark_kafka")` works when this package is installed, because Spark imports
 every `pyspark_*` package and registers its `DefaultSource`. Spark Connect servers and Databricks do
-not do this: call `pyspark_kafka.register(spark)` there. `lag`, `KafkaMetricsListener` and
-`count_bytes` monitor streaming queries.
+not do this: call `pyspark_kafka.register(spark)` there. `warm_up` makes the first queries of a
+session faster. `lag`, `KafkaMetricsListener` and `count_bytes` monitor streaming queries.
 
 PySpark and the modules of this package are imported on first use, so `import pyspark_kafka` is fast
 and succeeds without PySpark. Names that require PySpark are then unavailable.
@@ -15,14 +15,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from pyspark_kafka.datasource import KafkaDataSource as DefaultSource
     from pyspark_kafka.monitoring.lag import Lag, lag
     from pyspark_kafka.monitoring.listener import KafkaMetricsListener
     from pyspark_kafka.monitoring.sizes import count_bytes
+    from pyspark_kafka.startup import register, warm_up
 
-__all__ = ["DefaultSource", "KafkaMetricsListener", "Lag", "count_bytes", "lag", "register"]
+__all__ = [
+    "DefaultSource",
+    "KafkaMetricsListener",
+    "Lag",
+    "count_bytes",
+    "lag",
+    "register",
+    "warm_up",
+]
 
 _LAZY: Final = {
     "DefaultSource": ("datasource", "KafkaDataSource"),
@@ -30,22 +37,10 @@ _LAZY: Final = {
     "Lag": ("monitoring.lag", "Lag"),
     "count_bytes": ("monitoring.sizes", "count_bytes"),
     "lag": ("monitoring.lag", "lag"),
+    "register": ("startup", "register"),
+    "warm_up": ("startup", "warm_up"),
 }
 """The module and the attribute for each name that is imported on first use."""
-
-
-def register(spark: SparkSession) -> None:
-    """Register the `pyspark_kafka` format with a Spark session unless it is already registered."""
-    from pyspark.errors import AnalysisException  # noqa: PLC0415
-
-    from pyspark_kafka.datasource import KafkaDataSource  # noqa: PLC0415
-
-    try:
-        spark.dataSource.register(KafkaDataSource)
-    except AnalysisException as error:
-        # Spark 4.0 rejects the registration of a data source that it has already discovered.
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            raise
 
 
 def __dir__() -> list[str]:

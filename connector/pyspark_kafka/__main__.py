@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafka.commands import offsets, transactions
+from pyspark_kafka.commands import compile_pyspark, offsets, transactions
 from pyspark_kafka.commands.arguments import FAILED, Parser
 from pyspark_kafka.errors import PysparkKafkaError
 
@@ -28,6 +28,7 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     offsets.add_command(commands.add_parser)
     transactions.add_command(commands.add_parser)
+    compile_pyspark.add_command(commands.add_parser)
     return parser
 
 

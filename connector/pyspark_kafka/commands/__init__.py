@@ -1,4 +1,4 @@
-"""The commands for operators: `transactions` and `offsets`.
+"""The commands for operators.
 
 arguments         arguments and exit codes that the commands have in common
 transactions      shows and repairs the state of an exactly-once sink
@@ -6,4 +6,5 @@ offsets           shows, resets and copies the offsets of a streaming query
 offset_arguments  the arguments of `offsets`
 offset_targets    resolves a reset to offsets, with requests to the cluster
 offset_reset      calculates new offsets, and the new content of the checkpoint
+compile_pyspark   adds bytecode to the archives of PySpark
 """

@@ -49,6 +49,7 @@ def main(bootstrap: str, topic: str, directory: str) -> None:
         .getOrCreate()
     )
     pyspark_kafka.register(spark)
+    pyspark_kafka.warm_up(spark).join()
     engine = os.environ.get("PYSPARK_KAFKA_TESTS_ENGINE", "auto")
     options = {"kafka.bootstrap.servers": bootstrap, "engine": engine}
     rows = spark.range(20).selectExpr("string(id % 3) AS key", "string(id) AS value")
