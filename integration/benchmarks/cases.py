@@ -14,9 +14,12 @@ from integration.benchmarks.connectors import (
     DEFAULT_SECURED,
     LIBRDKAFKA,
     OWN,
+    OWN_PACKED,
+    OWN_PREFETCHED,
     OWN_SECURED,
     TUNED_READER,
 )
+from integration.benchmarks.first_queries import FIRST_SECONDS, FirstQuery
 from integration.benchmarks.kernels import (
     Checksum,
     Consuming,
@@ -43,6 +46,9 @@ DROPPING_SINK: Final = "a sink that drops its rows"
 TRIVIAL: Final = "a trivial source and sink"
 AT_LEAST_ONCE: Final = "ours, at least once"
 OURS_BY_DEFAULT: Final = "ours, default options"
+OURS_COLD: Final = "ours, without warm_up"
+OURS_COMPILED: Final = "ours, with compile-pyspark"
+OURS_COLD_COMPILED: Final = "ours, with compile-pyspark, without warm_up"
 PLAINTEXT: Final = "ours, without security"
 
 GROWTH_LIMIT_MIB: Final = 256
@@ -95,6 +101,7 @@ _SMALL: Final = Contents(value_bytes=100, partitions=4)
 _SMALL_LZ4: Final = Contents(value_bytes=100, partitions=4, codec="lz4")
 _SMALL_ZSTD: Final = Contents(value_bytes=100, partitions=4, codec="zstd")
 _LARGE: Final = Contents(value_bytes=1024, partitions=4)
+_THREE: Final = Contents(value_bytes=100, partitions=3)
 
 _KERNELS: Final = (
     Case(
@@ -390,6 +397,77 @@ _STREAMS: Final = (
     ),
 )
 
+
+def _first(name: str, title: str, *, writes: bool) -> Case:
+    """Return a case that compares the first query of a session."""
+    return Case(
+        name=name,
+        title=title,
+        ours=FirstQuery(connector=OWN, writes=writes, is_warm=True),
+        peers={
+            SPARKS: FirstQuery(connector=DEFAULT, writes=writes),
+            OURS_COLD: FirstQuery(connector=OWN, writes=writes),
+            OURS_COMPILED: FirstQuery(connector=OWN, writes=writes, is_warm=True, is_compiled=True),
+            OURS_COLD_COMPILED: FirstQuery(connector=OWN, writes=writes, is_compiled=True),
+            TRIVIAL: FirstQuery(connector=None, writes=writes),
+        },
+        comparisons=(
+            Comparison(peer=SPARKS, quantity=FIRST_SECONDS, target=1.0, at_most=True),
+            Comparison(peer=OURS_COLD, quantity=FIRST_SECONDS, at_most=True),
+            Comparison(peer=OURS_COMPILED, quantity=FIRST_SECONDS, at_most=True),
+            Comparison(peer=OURS_COLD_COMPILED, quantity=FIRST_SECONDS, at_most=True),
+            Comparison(peer=TRIVIAL, quantity=FIRST_SECONDS, at_most=True),
+        ),
+        records=1,
+        rounds=5,
+        takes_records=False,
+    )
+
+
+def _wide(partitions: int) -> Case:
+    """Return a case that reads a topic with many partitions of 1,000 records each."""
+    contents = Contents(value_bytes=100, partitions=partitions)
+    return Case(
+        name=f"read-{partitions}-partitions",
+        title=f"Batch read of {partitions} partitions of 1,000 values, maxPartitions=2",
+        ours=BatchRead(connector=OWN_PACKED, contents=contents),
+        peers={
+            SPARKS: BatchRead(connector=DEFAULT, contents=contents),
+            OURS_BY_DEFAULT: BatchRead(connector=OWN, contents=contents),
+        },
+        comparisons=(
+            Comparison(peer=SPARKS, at_most=True),
+            Comparison(peer=OURS_BY_DEFAULT, at_most=True),
+        ),
+        records=1_000 * partitions,
+        rounds=5,
+        takes_records=False,
+    )
+
+
+_SMALL_JOBS: Final = (
+    _first("first-write", "The first write of a session, after warm_up", writes=True),
+    _first("first-read", "The first read of a session, after warm_up", writes=False),
+    _wide(20),
+    _wide(100),
+    Case(
+        name="stream-3000",
+        title="Streaming read of 3,000 records in 3 partitions (AvailableNow), maxPartitions=1",
+        ours=Backlog(connector=OWN_PREFETCHED, contents=_THREE),
+        peers={
+            SPARKS: Backlog(connector=DEFAULT, contents=_THREE),
+            OURS_BY_DEFAULT: Backlog(connector=OWN, contents=_THREE),
+        },
+        comparisons=(
+            Comparison(peer=SPARKS, target=0.7, at_most=True),
+            Comparison(peer=OURS_BY_DEFAULT, at_most=True),
+        ),
+        records=3_000,
+        rounds=7,
+        takes_records=False,
+    ),
+)
+
 _MEMORY: Final = (
     Case(
         name="worker-memory",
@@ -414,4 +492,4 @@ _MEMORY: Final = (
     ),
 )
 
-CASES: Final = (*_KERNELS, *_READS, *_WRITES, *_STREAMS, *_MEMORY)
+CASES: Final = (*_KERNELS, *_READS, *_WRITES, *_STREAMS, *_SMALL_JOBS, *_MEMORY)

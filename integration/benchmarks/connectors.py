@@ -34,6 +34,8 @@ class Connector:
 
 
 OWN: Final = Connector(format=OURS)
+OWN_PACKED: Final = Connector(format=OURS, options={"maxPartitions": "2"})
+OWN_PREFETCHED: Final = Connector(format=OURS, options={"maxPartitions": "1"})
 LIBRDKAFKA: Final = Connector(format=OURS, engine="librdkafka")
 OWN_SECURED: Final = Connector(format=OURS, is_secured=True)
 DEFAULT: Final = Connector(format=SPARKS_OWN)

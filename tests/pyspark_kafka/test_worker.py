@@ -1,8 +1,10 @@
-"""Tests of `worker.freeze_garbage_collector`, which freezes objects once and only in tasks."""
+"""Tests of Spark's Python workers: the garbage collector, and the modules that tasks import."""
 
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -20,6 +22,7 @@ from pyspark_kafka.sink.at_least_once.write import AtLeastOnceWrite
 from pyspark_kafka.source import task_reader
 from pyspark_kafka.source.ranges import PlannedRange
 from pyspark_kafka.worker import freeze_garbage_collector
+from tests.conftest import TopicFactory
 
 
 class Garbage:
@@ -80,3 +83,44 @@ def test_a_read_task_freezes_the_garbage_collector(monkeypatch: pytest.MonkeyPat
     planned = PlannedRange(fetch_range=wanted, topic_id=None)
     assert list(task_reader.read_task(lambda _client: [planned], (), options)) == []
     assert gc.get_freeze_count() > 0
+
+
+def test_tasks_do_not_import_slow_modules(bootstrap: str, topic: TopicFactory) -> None:
+    """Importing pandas would delay the first task of each Python worker by 0.15 seconds."""
+    done = subprocess.run(
+        [sys.executable, "-c", TASKS, bootstrap, topic()],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stdout.splitlines() == ["3", "[]"], done.stderr
+
+
+TASKS = """
+import sys
+from pyspark_kafka.datasource import KafkaDataSource
+import pyarrow as pa
+
+servers, topic = sys.argv[1:]
+options = {"kafka.bootstrap.servers": servers, "engine": "native"}
+source = KafkaDataSource({**options, "subscribe": topic, "includeHeaders": "true"})
+sink = KafkaDataSource({**options, "topic": topic})
+
+# `pa.array` would import pandas.
+columns = pa.schema([("value", pa.binary()), ("partition", pa.int32())])
+offsets, bytes_ = pa.py_buffer(b"".join(n.to_bytes(4, "little") for n in range(4))), b"abc"
+value = pa.Array.from_buffers(pa.binary(), 3, [None, offsets, pa.py_buffer(bytes_)])
+partition = pa.Array.from_buffers(pa.int32(), 3, [None, pa.py_buffer(bytes(12))])
+rows = pa.RecordBatch.from_arrays([value, partition], schema=columns)
+
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+
+fields = [StructField("value", BinaryType()), StructField("partition", IntegerType())]
+writer = sink.writer(StructType(fields), overwrite=False)
+writer.commit([writer.write(iter([rows]))])
+reader = source.reader(source.schema())
+(planned,) = reader.partitions()
+print(sum(batch.num_rows for batch in reader.read(planned)))
+print(sorted({"pandas", "pyarrow.dataset", "confluent_kafka", "asyncio"} & sys.modules.keys()))
+"""

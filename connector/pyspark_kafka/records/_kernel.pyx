@@ -22,7 +22,7 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from pyspark_kafka.columns import HEADERS_TYPE, PRODUCE_SCHEMA, SOURCE_SCHEMA
+from pyspark_kafka.columns import HEADERS_TYPE, PRODUCE_SCHEMA, SOURCE_SCHEMA, repeated
 from pyspark_kafka.records.compression import compressor
 from pyspark_kafka.records.contract import (
     HEADER_OVERHEAD_BYTES,
@@ -310,16 +310,16 @@ cdef class _Decoding:
         if name == "value":
             return take_binary(&state.value, type_, rows)
         if name == "topic":
-            return _same_for_all(self.request.topic, type_).slice(0, rows)
+            return _same_for_all(self.request.topic).slice(0, rows)
         if name == "partition":
-            return _same_for_all(self.request.partition, type_).slice(0, rows)
+            return _same_for_all(self.request.partition).slice(0, rows)
         if name == "offset":
             return fixed(type_, rows, take_buffer(&state.offset, rows * sizeof(int64_t)))
         if name == "timestamp":
             return fixed(type_, rows, take_buffer(&state.timestamp, rows * sizeof(int64_t)))
         if name == "timestampType":
             if not state.timestamp_type_mixed:
-                return _same_for_all(state.timestamp_type_of_all, type_).slice(0, rows)
+                return _same_for_all(state.timestamp_type_of_all).slice(0, rows)
             return fixed(type_, rows, take_buffer(&state.timestamp_type, rows * sizeof(int32_t)))
         return self.headers()
 
@@ -346,9 +346,9 @@ cdef class _Decoding:
 
 
 @lru_cache(maxsize=8)
-def _same_for_all(value, type_):
+def _same_for_all(value):
     """Return a column of maximum length that repeats one value. Batches use slices of it."""
-    return pa.repeat(pa.scalar(value, type_), ROWS_MAX)
+    return repeated(value, ROWS_MAX)
 
 
 @lru_cache(maxsize=2)

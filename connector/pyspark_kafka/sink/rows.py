@@ -8,14 +8,14 @@ or is null, and every header has a key.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka.columns import PRODUCE_SCHEMA
+from pyspark_kafka.columns import PRODUCE_SCHEMA, repeated
 from pyspark_kafka.errors import RowError
 
 PartitionCount = Callable[[str], int | None]
@@ -47,7 +47,8 @@ class RowPreparation:
                 prepared[name] = _as_binary(columns[name])
         if "partition" in columns:
             prepared["partition"] = columns["partition"]
-            self._check_partitions(topics, columns["partition"])
+            for topic, lowest, highest in self._bounds(topics, columns["partition"]):
+                self._check_partitions(topic, lowest, highest)
         if "timestamp" in columns:
             prepared["timestamp"] = _milliseconds(columns["timestamp"])
         if "headers" in columns:
@@ -63,9 +64,7 @@ class RowPreparation:
     def _topics(self, column: Any, row_count: int) -> Any:
         """Return the topic of each row, dictionary-encoded because most batches have one topic."""
         if self.topic is not None:
-            return pa.DictionaryArray.from_arrays(
-                pa.repeat(pa.scalar(0, pa.int32()), row_count), pa.array([self.topic], pa.string())
-            )
+            return pa.DictionaryArray.from_arrays(repeated(0, row_count), repeated(self.topic, 1))
         if column.null_count:
             raise RowError(
                 f"Column 'topic' is null in {column.null_count} of {row_count} rows.",
@@ -74,23 +73,24 @@ class RowPreparation:
             )
         return column.dictionary_encode()
 
-    def _check_partitions(self, topics: Any, partitions: Any) -> None:
-        bounds = (
-            pa.table({"topic": topics, "partition": partitions})
-            .group_by("topic")
-            .aggregate([("partition", "min"), ("partition", "max")])
-        )
-        for row in bounds.to_pylist():
-            topic, lowest, highest = row["topic"], row["partition_min"], row["partition_max"]
-            if lowest is None:
-                continue
-            if lowest < 0:
-                raise _no_such_partition(topic, lowest, self._count(topic))
-            count = self._count(topic)
-            if count is not None and highest >= count:
-                count = self._count(topic, again=True)
-            if count is not None and highest >= count:
-                raise _no_such_partition(topic, highest, count)
+    def _bounds(self, topics: Any, partitions: Any) -> Iterable[tuple[str, int, int]]:
+        """Return the lowest and the highest partition that the rows of each topic specify."""
+        if self.topic is not None:  # `group_by` would import pandas.
+            found = [(self.topic, *pc.min_max(partitions).as_py().values())]
+        else:
+            table = pa.table({"topic": topics, "partition": partitions}).group_by("topic")
+            bounds = table.aggregate([("partition", "min"), ("partition", "max")])
+            found = [*zip(*bounds.to_pydict().values(), strict=True)]
+        return [bounds for bounds in found if bounds[1] is not None]
+
+    def _check_partitions(self, topic: str, lowest: int, highest: int) -> None:
+        if lowest < 0:
+            raise _no_such_partition(topic, lowest, self._count(topic))
+        count = self._count(topic)
+        if count is not None and highest >= count:
+            count = self._count(topic, again=True)
+        if count is not None and highest >= count:
+            raise _no_such_partition(topic, highest, count)
 
     def _count(self, topic: str, *, again: bool = False) -> int | None:
         """Return the number of partitions, or None if the topic is unknown.

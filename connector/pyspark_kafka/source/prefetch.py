@@ -18,7 +18,7 @@ from pyspark_kafka.source.ranges import PlannedRange
 from pyspark_kafka.source.task_reader import read_ranges
 
 OFFSETS_MAX: Final = 10_000
-BYTES_MAX: Final = 256 * 1024
+BYTES_MAX: Final = 512 * 1024
 
 
 class Prefetcher:
