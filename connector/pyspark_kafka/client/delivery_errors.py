@@ -9,7 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_kafka.errors import DeliveryError, ProducerFencedError, RowError
+from pyspark_kafka.errors import (
+    BrokerUnreachableError,
+    DeliveryError,
+    KafkaError,
+    ProducerFencedError,
+    PysparkKafkaError,
+    RowError,
+)
 from pyspark_kafka.kafka.topics import LEGAL_TOPIC_NAMES, TopicPartition, is_topic_name
 
 TIMEOUT_OPTION: Final = "kafka.delivery.timeout.ms"
@@ -49,6 +56,16 @@ class DeliveryErrors:
             advice=advice,
             topic=topic,
             partition=partition,
+        )
+
+    def unreachable(self, topic: str, timeout_s: float, last: PysparkKafkaError) -> KafkaError:
+        """Return the error if no broker can be reached. `last` is the error of the last attempt."""
+        return BrokerUnreachableError(
+            f"Writing to topic {topic!r} failed at {self.bootstrap_servers}: no attempt succeeded "
+            f"within {timeout_s:g} s. {last.what}",
+            advice=last.advice,
+            option=last.option,
+            topic=topic,
         )
 
     def unconfirmed(

@@ -180,7 +180,7 @@ class ClusterQueries:
                 raise
             except (ApiError, BrokerUnreachableError, ProtocolError) as error:
                 failed = error
-            if self._is_misconfigured(failed):
+            if self.router.misconfigured_since is not None:
                 timeout_s = min(timeout_s, MISCONFIGURED_TIMEOUT_S)
                 deadline = min(deadline, started + timeout_s)
             is_common = _is_concurrent(failed) and clock.now() - started < _COMMON_S
@@ -211,18 +211,6 @@ class ClusterQueries:
                 raise self._timeout_error(last_failure, operation, timeout_s)
             try_s *= _TRY_GROWTH
 
-    def _is_misconfigured(self, failed: ApiError | KafkaError) -> bool:
-        """Return whether an option seems to be wrong.
-
-        This is the case if the brokers refuse or close all connections. Other possible causes are
-        temporary, for example a load balancer without a broker. After the first Metadata response,
-        such failures are always treated as temporary.
-        """
-        return isinstance(failed, BrokerUnreachableError) and (
-            self.router.misconfigured_since is not None
-            or (failed.option is not None and not self.router.metadata.brokers)
-        )
-
     def _raise_permanent(
         self,
         failed: ApiError | KafkaError,
@@ -252,10 +240,10 @@ class ClusterQueries:
     ) -> KafkaError:
         longer = f"To wait longer, raise '{_TIMEOUT_OPTION}'."
         if isinstance(failed, BrokerUnreachableError):
-            is_limit = failed.option is None and not self._is_misconfigured(failed)
+            is_limit = failed.option is None and self.router.misconfigured_since is None
             return BrokerUnreachableError(
-                f"{sentence(operation)} failed: {self.bootstrap_servers} did not respond within "
-                f"{timeout_s:g} s ({reason_of(failed)}).",
+                f"{sentence(operation)} failed at {self.bootstrap_servers}: no attempt succeeded "
+                f"within {timeout_s:g} s. {failed.what}",
                 advice=f"{failed.advice} {longer}" if is_limit else failed.advice,
                 option=failed.option,
             )

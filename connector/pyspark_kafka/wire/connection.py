@@ -424,15 +424,19 @@ class Connection:
     def _begin_body(self) -> None:
         (length,) = _LENGTH.unpack(self._length)
         if not _FRAME_BYTES_MIN <= length <= self._response_bytes_max:
-            is_alert = _is_tls_alert(length)
-            self.fail(
-                AuthenticationError if is_alert else ProtocolError,
-                f"the broker announced a response of {length} bytes, but a response must be "
-                f"{_FRAME_BYTES_MIN} to {self._response_bytes_max} bytes long"
-                f"{' (the bytes are a TLS alert)' if is_alert else ''}",
-                _TLS_ADVICE if is_alert else None,
-                _PROTOCOL_OPTION if is_alert else None,
-            )
+            if _is_tls_alert(length):
+                self.fail(
+                    AuthenticationError,
+                    "the listener expects TLS, and responded with a TLS alert",
+                    _TLS_ADVICE,
+                    _PROTOCOL_OPTION,
+                )
+            else:
+                self.fail(
+                    ProtocolError,
+                    f"the broker announced a response of {length} bytes, but a response must be "
+                    f"{_FRAME_BYTES_MIN} to {self._response_bytes_max} bytes long",
+                )
         elif not self._in_flight:
             self.fail(ProtocolError, "the broker sent a response although no request is in flight")
         else:

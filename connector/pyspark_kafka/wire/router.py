@@ -105,17 +105,19 @@ class Router:
         self._coordinators: dict[CoordinatorKey, Broker] = {}
         self._pool: dict[Address, Connection] = {}
         self._failed_at: dict[Address, float] = {}
-        self._refused_since: float | None = None
+        self._suspected_since: float | None = None
 
     @property
     def misconfigured_since(self) -> float | None:
         """The time since which an option seems to be wrong, or None.
 
         An option seems to be wrong if no broker has responded yet, and if all of them failed before
-        their timeouts, for example because they refused or closed the connections. There are also
-        temporary causes, such as a restart of the cluster.
+        their timeouts, for example because they refused or closed the connections, or with an error
+        that names an option. There are also temporary causes, such as a restart of the cluster or a
+        load balancer without a broker. After the first Metadata response, failures always count as
+        temporary.
         """
-        return None if self.metadata.brokers else self._refused_since
+        return None if self.metadata.brokers else self._suspected_since
 
     # --- connections ---
 
@@ -149,23 +151,26 @@ class Router:
             name = names.get(address, f"bootstrap server {address}")
             until = self.clock.now() + min(share_s, self._dialer.connect_timeout_s)
             try:
-                found = self._connection(address, name, until)
-                self._refused_since = None
-                return found
+                return self._connection(address, name, until)
             except (BrokerUnreachableError, ProtocolError) as error:
                 early += self.clock.now() < until
                 failures.append(reason_of(error))
                 advice[error.advice] = None
                 options.add(error.option)
-        if early < len(left):
-            self._refused_since = None
-        elif self._refused_since is None:
-            self._refused_since = self.clock.now()
+        option = options.pop() if len(options) == 1 else None
+        self._note_failure(is_suspicious=early == len(left) or option is not None)
         raise BrokerUnreachableError(
             f"No broker is reachable ({'; '.join(failures)}).",
             advice=" ".join(advice) or None,
-            option=options.pop() if len(options) == 1 else None,
+            option=option,
         )
+
+    def _note_failure(self, *, is_suspicious: bool) -> None:
+        """Update `misconfigured_since`. A failure is suspicious if an option may have caused it."""
+        if not is_suspicious:
+            self._suspected_since = None
+        elif self._suspected_since is None:
+            self._suspected_since = self.clock.now()
 
     def _connection(self, address: Address, name: str, deadline: float) -> Connection:
         pooled = self._pool.pop(address, None)
@@ -213,11 +218,14 @@ class Router:
     def call(self, connection: Connection, request: Request[Any], *, deadline: float) -> Any:
         """Send a request and wait for its response. Discards the connection if it has failed."""
         try:
-            return connection.call(request, deadline=deadline)
-        except (BrokerUnreachableError, ProtocolError):
+            response = connection.call(request, deadline=deadline)
+        except (BrokerUnreachableError, ProtocolError) as error:
             if not connection.is_usable:
                 self.discard(connection)
+            self._note_failure(is_suspicious=error.option is not None)
             raise
+        self._suspected_since = None
+        return response
 
     def call_each(
         self, requests: Mapping[K, BrokerRequest[T]], *, deadline: float

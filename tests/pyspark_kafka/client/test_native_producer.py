@@ -13,7 +13,6 @@ import pytest
 from kio.index import load_request_schema
 from kio.serial import entity_reader
 
-from integration.clusters.ports import free_ports
 from pyspark_kafka.client.native import producer as producer_module
 from pyspark_kafka.client.native.batch_queues import BatchQueues
 from pyspark_kafka.client.native.producer import NativeProducer
@@ -27,6 +26,7 @@ from tests.pyspark_kafka.wire.scripted import (
     ScriptedBroker,
     ScriptedResponses,
     frame,
+    refusing_address,
 )
 
 SHORT = {"retry_backoff_ms": "1", "retry_backoff_max_ms": "20", "request_timeout_ms": "200"}
@@ -385,21 +385,30 @@ def test_timeout_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
         producer.abort()
 
 
-def test_servers_that_refuse_every_connection_are_tried_for_ten_seconds() -> None:
+@pytest.mark.parametrize("option", [None, "kafka.security.protocol"], ids=["refuses", "closes"])
+def test_unusable_servers_are_tried_for_ten_seconds(option: str | None) -> None:
+    """The servers refuse every connection, or close it at the first request as with SASL."""
     now_s = 0.0
 
     def sleep(seconds: float) -> None:
         nonlocal now_s
         now_s += seconds
 
-    (port,) = free_ports(1)
-    with writing(f"127.0.0.1:{port}", clock=Clock(now=lambda: now_s, sleep=sleep)) as client:
+    closing = ScriptedResponses(metadata=[_close])
+    with (
+        refusing_address() as refusing,
+        ScriptedBroker(closing) as broker,
+        writing(
+            broker.address if option else refusing, clock=Clock(now=lambda: now_s, sleep=sleep)
+        ) as client,
+    ):
         producer = client.producer()
         producer.send(rows("t", [b"x"]))
-        with pytest.raises(BrokerUnreachableError):
+        with pytest.raises(BrokerUnreachableError) as caught:
             producer.flush()
         producer.abort()
     assert 10 <= now_s < 12
+    assert (caught.value.topic, caught.value.option) == ("t", option)
 
 
 def test_few_rows_are_sent_after_a_second() -> None:

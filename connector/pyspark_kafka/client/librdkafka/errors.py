@@ -110,13 +110,13 @@ def unreachable(
     offset: int | None = None,
     group_id: str | None = None,
 ) -> KafkaError:
-    """Return the error for brokers that did not respond in time.
+    """Return the error for brokers that could not be reached in time.
 
     `option` is the name of the option that sets the timeout. `reason` is librdkafka's last error.
     """
     return BrokerUnreachableError(
-        f"{sentence(operation)} failed: {bootstrap_servers} did not respond within {timeout_s:g} s "
-        f"({reason}).",
+        f"{sentence(operation)} failed at {bootstrap_servers}: no attempt succeeded within "
+        f"{timeout_s:g} s ({reason}).",
         advice=f"{BrokerUnreachableError.remedy} To wait longer, raise '{option}'.",
         topic=topic,
         partition=partition,

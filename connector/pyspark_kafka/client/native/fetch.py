@@ -434,8 +434,8 @@ class PartitionReader(ABC, Generic[T]):
         except BrokerUnreachableError as error:
             partition = self.fetch_range.topic_partition
             return BrokerUnreachableError(
-                f"{sentence(self.errors.operation(position))} failed: "
-                f"{self.errors.bootstrap_servers} did not respond within "
+                f"{sentence(self.errors.operation(position))} failed at "
+                f"{self.errors.bootstrap_servers}: no attempt succeeded within "
                 f"{self.errors.timeout_s:g} s ({reason_of(last or error)}).",
                 advice=f"{(last if isinstance(last, KafkaError) else error).advice} {WAIT_LONGER}",
                 topic=partition.topic,

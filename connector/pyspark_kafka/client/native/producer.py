@@ -352,8 +352,9 @@ class NativeProducer:
             if isinstance(error, ApiError) and _is_final(error.code):
                 raise request_failed(self._errors, error) from None
             since = self._router.misconfigured_since
-            if since is not None and self._clock.now() >= since + MISCONFIGURED_TIMEOUT_S:
-                raise
+            waited_s = 0.0 if since is None else self._clock.now() - since
+            if isinstance(error, BrokerUnreachableError) and waited_s >= MISCONFIGURED_TIMEOUT_S:
+                raise self._errors.unreachable(min(names), MISCONFIGURED_TIMEOUT_S, error) from None
             if not self._is_overdue() or self._last_failure is None:
                 self._last_failure = reason_of(error)
             self._retry_request_later()
