@@ -18,7 +18,7 @@ from pyspark_kafka.kafka.topics import TopicPartition
 
 OffsetJson = dict[str, dict[str, int]]
 
-_OFFSETS_EXAMPLE: Final = '{"topicA":{"0":23,"1":-2}}'
+_OFFSETS_EXAMPLE: Final = '{"topicA":{"0":23,"1":42}}'
 _TIMESTAMPS_EXAMPLE: Final = '{"topicA":{"0":1700000000000}}'
 _PARTITIONS_EXAMPLE: Final = '{"topicA":[0,1]}'
 _CHECKPOINT_EXAMPLE: Final = '{"topicA":{"0":23}}'

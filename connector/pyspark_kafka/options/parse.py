@@ -266,10 +266,10 @@ def _limit(raw: RawOptions, which: Literal["starting", "ending"]) -> OffsetLimit
         _require_group(raw, name, text)
         return OffsetLimitName.COMMITTED
     if not text.startswith("{"):
-        names = "earliest, latest, committed" if which == "starting" else "latest"
+        starts = "earliest, latest (streaming only), committed"
         raise OptionError(
             f"Option '{name}' has the invalid value '{text}'.",
-            advice=f"Set it to {names} or JSON.",
+            advice=f"Set it to {starts if which == 'starting' else 'latest'} or JSON.",
             option=name,
         )
     return SpecificOffsets(offsets=raw.json(name, parse_offsets))

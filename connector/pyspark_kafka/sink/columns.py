@@ -17,6 +17,7 @@ from pyspark.sql.types import (
     BinaryType,
     DataType,
     IntegerType,
+    MapType,
     StringType,
     StructType,
     TimestampType,
@@ -110,9 +111,12 @@ def _check_column(name: str, data_type: DataType) -> None:
             column=name,
         )
     if not column.accepts(data_type):
+        advice = "Cast the column to the required type."
+        if name == "headers" and isinstance(data_type, MapType):
+            advice = f"Convert the map with CAST(map_entries(headers) AS {_HEADERS})."
         raise SchemaError(
             f"Column '{name}' has type {data_type.simpleString()} instead of {column.allowed}.",
-            advice="Cast the column to the required type.",
+            advice=advice,
             column=name,
         )
 

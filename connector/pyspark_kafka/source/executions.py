@@ -78,7 +78,11 @@ def _read_or_write(directory: Path, name: str, propose: Callable[[], object], ol
     except FileExistsError:
         return _load(path)
     except OSError as error:
-        log.warning("Tasks cannot share the offsets of a repeated read: %s", error)
+        log.warning(
+            "The tasks of this executor cannot share the offsets of a repeated read, so they may "
+            "read up to different offsets: %s",
+            error,
+        )
     return value
 
 

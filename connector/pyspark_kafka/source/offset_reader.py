@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Literal
 
 from pyspark_kafka.client.port import KafkaReadClient
@@ -53,6 +54,10 @@ class Assignment:
 
 
 _STABLE_POLL_SECONDS = 0.1
+_SPECIAL_OFFSETS = {
+    "startingOffsets": " Use -2 for earliest.",
+    "endingOffsets": " Use -1 for latest.",
+}
 
 
 class OffsetReader:
@@ -85,7 +90,8 @@ class OffsetReader:
             if not missing:
                 return assignment
             log.warning(
-                "The cluster metadata does not contain %s. The request will be retried.",
+                "The query reads %s, but the brokers report no such partition. The request is "
+                "retried, because a broker may have outdated metadata.",
                 format_partitions(missing),
             )
             self._sleep(self._options.client.fetch_offset_retry_interval_ms / 1000)
@@ -142,10 +148,14 @@ class OffsetReader:
         if missing:
             topics = sorted(missing)
             subject, verb = ("Topic", "does") if len(topics) == 1 else ("Topics", "do")
+            existing = self._client.list_topics()
+            close = {name for topic in topics for name in get_close_matches(topic, existing, n=1)}
+            similar = f"Similar topic: {', '.join(sorted(map(repr, close)))}. " if close else ""
             raise UnknownTopicOrPartitionError(
                 f"{subject} {', '.join(map(repr, topics))} ({self._options.selection}) {verb} not "
                 f"exist on {self._options.client.bootstrap_servers}, or the principal lacks the "
                 "DESCRIBE ACL.",
+                advice=f"{similar}{UnknownTopicOrPartitionError.remedy}",
                 topic=topics[0],
             )
 
@@ -180,13 +190,15 @@ class OffsetReader:
                 for partition, offset in (expected or {}).items()
                 if offsets.get(partition, offset) < offset
             ]
-            if not backwards:
+            if not backwards or attempt + 1 == attempts:
                 break
             log.warning(
-                "The latest offsets of %s are lower than expected.", format_partitions(backwards)
+                "The log of %s ends before the query's offsets. The end of the log is requested "
+                "again, because a new leader may not know it yet. If it does not change, records "
+                "are lost, and option 'failOnDataLoss' applies.",
+                format_partitions(backwards),
             )
-            if attempt + 1 < attempts:
-                self._sleep(self._options.client.fetch_offset_retry_interval_ms / 1000)
+            self._sleep(self._options.client.fetch_offset_retry_interval_ms / 1000)
         return offsets
 
     def first_since(
@@ -335,7 +347,7 @@ def _check_partitions(
             partition=min(unknown),
         )
     if absent:
-        special = " Use -2 for earliest and -1 for latest." if option.endswith("Offsets") else ""
+        special = _SPECIAL_OFFSETS.get(option, "")
         raise _option_error(
             f"Option '{option}' does not contain {format_partitions(absent)}.",
             advice=f"Set the option for all partitions that the query reads.{special}",

@@ -78,8 +78,9 @@ def test_a_pattern_without_a_match_reads_nothing(caplog: pytest.LogCaptureFixtur
 
 def test_an_unknown_topic() -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match="broker:9092") as caught:
-        plan(FakeClient({"t": topic(1)}), subscribe="t,nope")
-    assert caught.value.topic == "nope"
+        plan(FakeClient({"t": topic(1), "orders": topic(1)}), subscribe="t,order")
+    assert caught.value.topic == "order"
+    assert "'orders'" in caught.value.advice
 
 
 def test_an_unknown_partition_of_assign() -> None:

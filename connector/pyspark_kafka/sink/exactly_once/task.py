@@ -287,8 +287,7 @@ def _stale(sink_id: str, task: Task, decided: int) -> StaleBatchError:
         return StaleBatchError(
             f"Option 'batchId' is set to {task.batch_id}, but the later batch {decided} of "
             f"transactionalId '{sink_id}' is already committed. Nothing was written.",
-            advice="Use a higher batchId. If your batch ids start over, for example with a new "
-            f"checkpoint, use a new transactionalId, or {_forget_advice(sink_id)}.",
+            advice="Use a higher batchId, or a new transactionalId if your batch ids start over.",
             option="batchId",
             transactional_id=sink_id,
         )
@@ -296,8 +295,8 @@ def _stale(sink_id: str, task: Task, decided: int) -> StaleBatchError:
         f"{sentence(task.batch)} is older than batch {decided}, which is already committed with "
         f"transactionalId '{sink_id}'. Either another driver has replaced this driver, or the "
         "checkpoint was restored from an older copy. Nothing was written.",
-        advice="Stop the old driver, or restore the newest checkpoint. To rewrite all rows from "
-        f"batch {task.batch_id} onwards, use a new transactionalId, or {_forget_advice(sink_id)}.",
+        advice=f"{StaleBatchError.remedy} To write these rows again on purpose, reset the offsets "
+        "of the query with the `offsets` command.",
         transactional_id=sink_id,
     )
 
@@ -313,10 +312,6 @@ def _rows_lost_before(sink_id: str, task: Task, last: LastDecision) -> RowsLostE
         f"{_accept_loss_advice(sink_id)}.",
         transactional_id=sink_id,
     )
-
-
-def _forget_advice(sink_id: str) -> str:
-    return f"remove its state with {operator_command(sink_id, '--forget')}"
 
 
 def _accept_loss_advice(sink_id: str) -> str:
