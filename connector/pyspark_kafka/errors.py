@@ -85,6 +85,11 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, for example `1 row` or `2 rows`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def reason_of(error: Exception) -> str:
     """Return the text of an error without its advice and its final period."""
     text = error.what if isinstance(error, PysparkKafkaError) else str(error)

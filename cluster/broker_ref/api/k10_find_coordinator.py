@@ -109,8 +109,8 @@ def _coordinator_id(broker: Broker, key_type: int, key: str) -> int:
         state = "does not exist yet. It is being created. Retry later."
         if len(alive) < topic.replication_factor:
             state = (
-                f"cannot be created, because it requires {topic.replication_factor} brokers and "
-                f"the cluster has {len(alive)} live broker(s)."
+                f"cannot be created, because its replication factor is {topic.replication_factor} "
+                f"and the number of live brokers is {len(alive)}."
             )
         raise ApiError(ErrorCode.coordinator_not_available, f"The topic {topic.name} {state}")
     if coordinator is None or coordinator not in alive:

@@ -459,7 +459,7 @@ class Membership:
             if group.state in STATES_OF_A_GENERATION:
                 count = codes.count(ErrorCode.none)
                 write = self._rebalance.maybe_prepare_rebalance_or_complete_join(
-                    group, now_ms, f"{count} members left"
+                    group, now_ms, f"members left ({count})"
                 )
             elif group.state is GroupState.PREPARING_REBALANCE:
                 write = self._rebalance.maybe_complete_join_phase(group, now_ms)

@@ -94,7 +94,7 @@ class Rebalance:
             group.remove(member.member_id)
         if late:
             logger.info(
-                "Group %r: removed %d members that did not rejoin in time",
+                "Group %r: removed the members that did not rejoin in time (%d)",
                 group.group_id, len(late),
             )  # fmt: skip
         if not group.elect_joined_leader() and group.members:
@@ -105,7 +105,7 @@ class Rebalance:
         if not group.members:
             return self._store_empty(group, now_ms)
         logger.info(
-            "Group %r: generation %d has %d members",
+            "Group %r: generation %d (members: %d)",
             group.group_id, group.generation_id, len(group.members),
         )  # fmt: skip
         for member in tuple(group.members.values()):
@@ -202,7 +202,7 @@ class Rebalance:
             for member_id in silent:
                 group.remove(member_id)
             self.prepare_rebalance(
-                group, time_ms, f"{len(silent)} members did not send SyncGroup in time"
+                group, time_ms, f"members did not send SyncGroup in time ({len(silent)})"
             )
 
         group.sync_timer = self._schedule.at(now_ms + group.rebalance_timeout_ms, elapsed)

@@ -16,6 +16,7 @@ from pyspark_kafka.errors import (
     ProducerFencedError,
     PysparkKafkaError,
     RowError,
+    counted,
 )
 from pyspark_kafka.kafka.topics import LEGAL_TOPIC_NAMES, TopicPartition, is_topic_name
 
@@ -132,8 +133,9 @@ class DeliveryErrors:
         """Return the error for a record that exceeds the maximum request size."""
         return RowError(
             f"A record for {format_place(topic, partition)} is too large. Its value has "
-            f"{value_bytes} bytes, its key has {key_bytes} bytes and its headers have "
-            f"{header_bytes} bytes, but 'kafka.max.request.size' is {self.record_bytes_max} bytes.",
+            f"{counted(value_bytes, 'byte')}, its key {counted(key_bytes, 'byte')} and its headers "
+            f"{counted(header_bytes, 'byte')}, but 'kafka.max.request.size' is "
+            f"{self.record_bytes_max} bytes.",
             advice="Raise 'kafka.max.request.size' and the topic's 'max.message.bytes', or write "
             "smaller records.",
             topic=topic,

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_kafka.columns import PRODUCE_SCHEMA, repeated
-from pyspark_kafka.errors import RowError
+from pyspark_kafka.errors import RowError, counted
 
 PartitionCount = Callable[[str], int | None]
 """Returns the current number of partitions of a topic, or None if the topic does not exist."""
@@ -67,7 +67,7 @@ class RowPreparation:
             return pa.DictionaryArray.from_arrays(repeated(0, row_count), repeated(self.topic, 1))
         if column.null_count:
             raise RowError(
-                f"Column 'topic' is null in {column.null_count} of {row_count} rows.",
+                f"Column 'topic' is null in {column.null_count} of {counted(row_count, 'row')}.",
                 advice="Replace the nulls, drop these rows, or set the option 'topic'.",
                 column="topic",
             )
@@ -104,7 +104,9 @@ class RowPreparation:
 
 
 def _no_such_partition(topic: str, partition: int, count: int | None) -> RowError:
-    has = "does not exist yet" if count is None else f"has {count} partitions (0 to {count - 1})"
+    has = "does not exist yet"
+    if count is not None:
+        has = f"has {counted(count, 'partition')} (0 to {count - 1})"
     return RowError(
         f"A row specifies partition {partition} in column 'partition', but topic '{topic}' {has}.",
         advice="Correct the value, or set it to null to let the partitioner choose a partition.",

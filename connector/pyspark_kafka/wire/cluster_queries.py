@@ -26,6 +26,7 @@ from pyspark_kafka.errors import (
     ProtocolError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
+    counted,
     reason_of,
     sentence,
 )
@@ -275,8 +276,8 @@ def raise_if_missing(
             )
         if partition.partition not in topic.partitions:
             raise UnknownTopicOrPartitionError(
-                f"Topic {partition.topic!r} does not have partition {partition.partition}. Its "
-                f"partition count is {len(topic.partitions)}.",
+                f"Topic {partition.topic!r} does not have partition {partition.partition}. It has "
+                f"{counted(len(topic.partitions), 'partition')}.",
                 advice="Correct the partition number, or add partitions to the topic.",
                 topic=partition.topic,
                 partition=partition.partition,

@@ -28,7 +28,7 @@ from pyspark_kafka.client.librdkafka.settings import (
     rejected_properties_as_option_errors,
 )
 from pyspark_kafka.client.port import Producer
-from pyspark_kafka.errors import UnknownTopicOrPartitionError
+from pyspark_kafka.errors import UnknownTopicOrPartitionError, counted
 from pyspark_kafka.kafka.offsets import (
     EARLIEST,
     LATEST,
@@ -240,7 +240,7 @@ class LibrdkafkaClient:
             if partition.partition not in topic.partitions:
                 raise UnknownTopicOrPartitionError(
                     f"Partition {partition.partition} of topic {partition.topic!r} does not exist. "
-                    f"The topic has {len(topic.partitions)} partitions.",
+                    f"The topic has {counted(len(topic.partitions), 'partition')}.",
                     advice="Correct the partition number.",
                     topic=partition.topic,
                     partition=partition.partition,

@@ -42,7 +42,7 @@ from pyspark_kafka.client.librdkafka.errors import (
     error_class,
     translate,
 )
-from pyspark_kafka.errors import AccessError, DeliveryError, KafkaError, RowError
+from pyspark_kafka.errors import AccessError, DeliveryError, KafkaError, RowError, counted
 
 PRODUCER_DEFAULTS: Final[Mapping[str, str]] = {
     # Defaults of the Java client, where librdkafka's defaults differ noticeably.
@@ -221,8 +221,9 @@ class LibrdkafkaProducer:
     def _unconfirmed(self, count: int) -> KafkaError:
         reason = self._events.unreachable() or "no error was reported"
         return DeliveryError(
-            f"{count} records were not written: {self._events.bootstrap_servers} did not "
-            f"acknowledge them within {self._delivery_timeout_s + _GRACE_S:g} s ({reason}).",
+            f"Not all records were written: {self._events.bootstrap_servers} did not "
+            f"acknowledge {counted(count, 'record')} within "
+            f"{self._delivery_timeout_s + _GRACE_S:g} s ({reason}).",
             advice="Check that the brokers are running and can be reached. To wait longer, raise "
             f"'{TIMEOUT_OPTION}'.",
         )

@@ -23,6 +23,7 @@ from pyspark_kafka.errors import (
     OptionError,
     ProducerFencedError,
     UnsupportedVersionError,
+    counted,
     reason_of,
 )
 from pyspark_kafka.kafka.log import LogBatch
@@ -138,14 +139,16 @@ class NativeTransactionalClient(NativeClient):
         request = _RequestRemaining(by_id, call)
         try:
             replace(self.queries, backoff=_MARKER_BACKOFF).retry(
-                request, f"ending {len(by_id)} transactions", request_count=len(by_id)
+                request,
+                f"ending {counted(len(by_id), 'transaction')}",
+                request_count=len(by_id),
             )
         except (AccessError, UnsupportedVersionError):
             raise
         except KafkaError as error:
             LOG.warning(
-                "The outcome of EndTxn is unknown for %d transactions: %s",
-                len(request.remaining),
+                "The outcome of EndTxn is unknown for %s: %s",
+                counted(len(request.remaining), "transaction"),
                 reason_of(error),
             )
         return {name: request.results.get(name) for name in by_id}
@@ -159,7 +162,8 @@ class NativeTransactionalClient(NativeClient):
                 self.router, names, deadline=deadline
             ),
         )
-        self.queries.retry(request, f"describing {len(request.remaining)} transactions")
+        count = counted(len(request.remaining), "transaction")
+        self.queries.retry(request, f"describing {count}")
         return {name: found for name, found in request.results.items() if found is not None}
 
     def list_transactions(

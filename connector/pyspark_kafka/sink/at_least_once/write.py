@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from pyspark_kafka.errors import counted
 from pyspark_kafka.options.values import ClientOptions, SinkOptions
 from pyspark_kafka.sink.columns import check_columns
 from pyspark_kafka.worker import freeze_garbage_collector
@@ -100,8 +101,10 @@ def _rows(messages: Sequence[WriterCommitMessage | None]) -> list[Mapping[str, i
 
 
 def format_rows(rows_by_topic: Iterable[Mapping[str, int]]) -> str:
-    """Return the row counts by topic as text: `3 rows to a, 1 rows to b`, or `none`."""
+    """Return the row counts by topic as text: `3 rows to a, 1 row to b`, or `none`."""
     rows = Counter[str]()
-    for counted in rows_by_topic:
-        rows.update(counted)
-    return ", ".join(f"{count} rows to {topic}" for topic, count in sorted(rows.items())) or "none"
+    for of_task in rows_by_topic:
+        rows.update(of_task)
+    return (
+        ", ".join(f"{counted(rows[topic], 'row')} to {topic}" for topic in sorted(rows)) or "none"
+    )

@@ -27,6 +27,7 @@ from pyspark_kafka.errors import (
     ReplayMismatchError,
     RowsLostError,
     SinkFencedError,
+    counted,
     reason_of,
     sentence,
 )
@@ -195,10 +196,10 @@ class _Batch:
             self._check_rewritten(state.decision, lost, rewritten)
         if not lost:
             log.warning(
-                "%s was already committed (decision %d with %d rows), so it was not written again",
+                "%s was already committed (decision %d with %s), so it was not written again",
                 self._name,
                 state.decision.number,
-                self.results.totals.row_count,
+                counted(self.results.totals.row_count, "row"),
             )
             if not state.is_finished:
                 self._mark(state)
@@ -250,8 +251,8 @@ class _Batch:
                 "query or a new checkpoint, use a different transactionalId.",
                 transactional_id=self._sink_id,
             )
-        now = self.results.totals
-        if now == decision.totals:
+        now, then = self.results.totals, decision.totals
+        if now == then:
             return
         if decision.run == self.results.task.run:
             topics = {p.topic for entry in decision.entries for p in entry.last_offsets}
@@ -264,9 +265,9 @@ class _Batch:
                 transactional_id=self._sink_id,
             )
         what = (
-            f"{what}, and its replay differs: the replay has {now.row_count} rows with checksum "
-            f"{now.checksum} instead of {decision.totals.row_count} rows with checksum "
-            f"{decision.totals.checksum}."
+            f"{what}, and its replay differs: the replay has {counted(now.row_count, 'row')} "
+            f"with checksum {now.checksum} instead of {counted(then.row_count, 'row')} with "
+            f"checksum {then.checksum}."
         )
         if self.options.fail_on_replay_mismatch:
             raise ReplayMismatchError(
@@ -318,9 +319,9 @@ class _Batch:
                 "writes them."
             )
         return (
-            f"This run has {now} tasks, but the committed batch had {then}, and only the same "
-            f"tasks can write the lost rows. Restore the settings that determine the number of "
-            "tasks (for example spark.sql.shuffle.partitions, minPartitions, coalesce or "
+            f"This run has {counted(now, 'task')}, but the committed batch had {then}, and only "
+            "the same tasks can write the lost rows. Restore the settings that determine the "
+            "number of tasks (for example spark.sql.shuffle.partitions, minPartitions, coalesce or "
             "repartition), and run the batch again. Alternatively, write the lost rows with "
             "another tool, and then mark the batch as finished with "
             f"{operator_command(self._sink_id, '--recover --accept-loss')}."
@@ -361,11 +362,11 @@ class _Batch:
                 f"the request to commit it returned the error {error_code.name.upper()}"
             )
         log.info(
-            "%s is decided (decision %d): %d rows in %d transactions are committed",
+            "%s is decided: decision %d commits %s in %s",
             self._name,
             decision.number,
-            decision.totals.row_count,
-            len(decision.entries),
+            counted(decision.totals.row_count, "row"),
+            counted(len(decision.entries), "transaction"),
         )
         return state
 
@@ -443,7 +444,7 @@ class _Batch:
         log.info(
             "%s is committed: %s",
             self._name,
-            ", ".join(f"{count} rows to {topic}" for topic, count in sorted(rows.items()))
+            ", ".join(f"{counted(rows[topic], 'row')} to {topic}" for topic in sorted(rows))
             or "it has no rows",
         )
 
@@ -548,7 +549,7 @@ def _time_left_ms_min(found: TransactionDescription) -> int:
 
 def _listing(entries: Sequence[Entry]) -> str:
     named = [
-        f"{entry.totals.row_count} rows of partition {entry.partition} ("
+        f"{counted(entry.totals.row_count, 'row')} of partition {entry.partition} ("
         f"{entry.transactional_id}, last offsets "
         + ", ".join(f"{where}@{offset}" for where, offset in sorted(entry.last_offsets.items()))
         + ")"

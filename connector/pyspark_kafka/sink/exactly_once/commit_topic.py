@@ -28,6 +28,7 @@ from pyspark_kafka.columns import PRODUCE_SCHEMA
 from pyspark_kafka.errors import (
     AccessError,
     CommitTopicError,
+    counted,
     reason_of,
 )
 from pyspark_kafka.kafka.log import LogBatch
@@ -226,13 +227,13 @@ class CommitTopic:
         required = min(REPLICAS, brokers)
         if replicas < required or in_sync_min < min(IN_SYNC_REPLICAS_MIN, required):
             log.warning(
-                "The commit topic '%s' has %d replicas and min.insync.replicas=%d. If a broker is "
-                "lost, decisions can be lost with it. The cluster has %d brokers, so increase "
-                "the replication factor to %d and min.insync.replicas to %d.",
+                "The commit topic '%s' has %s and min.insync.replicas=%d. If a broker is lost, "
+                "decisions can be lost with it. The cluster has %s, so increase the replication "
+                "factor to %d and min.insync.replicas to %d.",
                 self._name,
-                replicas,
+                counted(replicas, "replica"),
                 in_sync_min,
-                brokers,
+                counted(brokers, "broker"),
                 required,
                 min(IN_SYNC_REPLICAS_MIN, required),
             )

@@ -20,6 +20,7 @@ from pyspark_kafka.errors import (
     OutcomeUnknownError,
     ProducerFencedError,
     SinkFencedError,
+    counted,
 )
 from pyspark_kafka.kafka.transactions import EndTransaction, ProducerIdAndEpoch
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
@@ -100,8 +101,8 @@ def _signs(earlier: Report, later: Report, quiet_ms: int) -> Iterator[str]:
     ]
     if young:
         yield (
-            f"{len(young)} undecided transactions began less than {duration_text(quiet_ms)} ago, "
-            f"for example '{young[0]}'"
+            f"{counted(len(young), 'undecided transaction')} began less than "
+            f"{duration_text(quiet_ms)} ago, for example '{young[0]}'"
         )
 
 
@@ -135,10 +136,10 @@ def _planned_actions(report: Report, request: RepairRequest) -> Iterator[str]:
     for one in report.unfinished:
         waiting = one.in_state(EntryState.PREPARED, EntryState.COMMITTING)
         if waiting:
-            yield f"commit {len(waiting)} transactions of {decision_text(one.decision)}"
+            yield f"commit {counted(len(waiting), 'transaction')} of {decision_text(one.decision)}"
         yield _mark_action(one, request)
     if report.leftover:
-        yield f"abort {len(report.leftover)} undecided transactions"
+        yield f"abort {counted(len(report.leftover), 'undecided transaction')}"
     if not request.forget:
         return
     if report.needs_operator and not request.accept_loss:
@@ -246,11 +247,12 @@ def _is_settled(
         on_action(f"accepted the unknown outcome of {decision_text(decision)}. {error}")
         return True
     if not lost:
-        on_action(f"committed {len(decision.entries)} transactions of {decision_text(decision)}")
+        count = counted(len(decision.entries), "transaction")
+        on_action(f"committed {count} of {decision_text(decision)}")
         return True
     rows = sum(entry.totals.row_count for entry in lost)
     if request.accept_loss:
-        on_action(f"accepted the loss of {rows} rows of {decision_text(decision)}")
+        on_action(f"accepted the loss of {counted(rows, 'row')} of {decision_text(decision)}")
         return True
     on_action(
         f"left {decision_text(decision)} unfinished, because {rows} of its rows are lost. To write "

@@ -47,7 +47,7 @@ def lines(report: Report) -> Iterator[str]:
     if not report.open_transactions:
         yield (
             "transaction none: no task has an open transaction "
-            f"({report.known_ids} transactional ids of tasks exist)"
+            f"(transactional ids of tasks: {report.known_ids})"
         )
     for held in report.held:
         yield _held(held, report.taken_ms)

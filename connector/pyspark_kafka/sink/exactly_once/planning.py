@@ -20,6 +20,7 @@ from pyspark_kafka.errors import (
     OptionError,
     OutcomeUnknownError,
     RowsLostError,
+    counted,
 )
 from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionVersion
 from pyspark_kafka.options.values import ExactlyOnce
@@ -226,7 +227,7 @@ def _refusal(
         return None
     decision = jobs[0].decision
     rows_of_all = "; ".join(
-        f"{state.decision.totals.row_count} rows of run {state.decision.run}"
+        f"{counted(state.decision.totals.row_count, 'row')} of run {state.decision.run}"
         + (f" ({listing(state.decision.entries)})" if state.decision.entries else "")
         for state in jobs
     )

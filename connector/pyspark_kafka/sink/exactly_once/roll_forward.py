@@ -38,6 +38,7 @@ from pyspark_kafka.errors import (
     KafkaError,
     OutcomeUnknownError,
     UnknownTopicOrPartitionError,
+    counted,
     reason_of,
 )
 from pyspark_kafka.kafka.log import LogBatch
@@ -359,7 +360,7 @@ def _name(decision: Decision) -> str:
 def listing(entries: Sequence[Entry]) -> str:
     """Return the transactions with their row counts and last offsets, as text for messages."""
     named = [
-        f"'{entry.transactional_id}' with {entry.totals.row_count} rows up to "
+        f"'{entry.transactional_id}' with {counted(entry.totals.row_count, 'row')} up to "
         + ", ".join(f"{p} offset {offset}" for p, offset in sorted(entry.last_offsets.items()))
         for entry in entries[:_NAMED_MAX]
     ]

@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from pyspark_kafka.client.transactional_port import TransactionalClient
-from pyspark_kafka.errors import AuthorizationError, SinkFencedError, reason_of
+from pyspark_kafka.errors import AuthorizationError, SinkFencedError, counted, reason_of
 from pyspark_kafka.kafka.transactions import (
     EndTransaction,
     ProducerIdAndEpoch,
@@ -82,9 +82,8 @@ def sweep(
         aborted |= {name for name, one in found.items() if one.state is TransactionState.ONGOING}
     if aborted:
         log.warning(
-            "Aborted %d undecided open transactions of earlier attempts with transactionalId '%s': "
-            "%s",
-            len(aborted),
+            "Aborted %s of earlier attempts with transactionalId '%s': %s",
+            counted(len(aborted), "undecided open transaction"),
             sink_id,
             ", ".join(sorted(aborted)[:10]),
         )

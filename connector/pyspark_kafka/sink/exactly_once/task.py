@@ -22,6 +22,7 @@ from pyspark_kafka.errors import (
     RowsLostError,
     SinkFencedError,
     StaleBatchError,
+    counted,
     sentence,
 )
 from pyspark_kafka.kafka.transactions import EndTransaction, ProducerIdAndEpoch
@@ -250,9 +251,9 @@ class _Attempt:
         if self.totals != expected:
             sink_id = self.options.transactional_id
             raise ReplayMismatchError(
-                f"Partition {self.task.partition} of {self.task.batch} has lost its "
-                f"{expected.row_count} rows (checksum {expected.checksum}), but the rows that "
-                f"should replace them differ: {self.totals.row_count} rows (checksum "
+                f"Partition {self.task.partition} of {self.task.batch} has lost "
+                f"{counted(expected.row_count, 'row')} (checksum {expected.checksum}), but the "
+                f"replacement differs: {counted(self.totals.row_count, 'row')} (checksum "
                 f"{self.totals.checksum}). None of the new rows will be visible.",
                 advice="Write the lost rows with another tool. Then "
                 f"{_accept_loss_advice(sink_id)}.",

@@ -301,7 +301,7 @@ def lost_rows_need_the_same_tasks(world: FakeWorld) -> None:
         with pytest.raises(RowsLostError) as caught:
             query.restarted().write(0, all_rows)
         assert all(
-            part in caught.value.advice for part in ("has 1 tasks", "had 2", "--accept-loss")
+            part in caught.value.advice for part in ("has 1 task,", "had 2", "--accept-loss")
         )
     query.drive(query.restarted())
     query.check()

@@ -423,7 +423,7 @@ def test_error_names_lost_rows(query: Query, world: FakeWorld) -> None:
     text = str(raised.value)
     where = rf"{entry.transactional_id}\b.*{query.first.topic}-0@1\b"
     assert re.search(rf"\b2 rows\b.*\b0\b.*{where}", text)
-    assert re.search(rf"\b1 rows\b.*\b1\b.*{entry_of(batch, 1).entry.transactional_id}", text)
+    assert re.search(rf"\b1 row\b.*\b1\b.*{entry_of(batch, 1).entry.transactional_id}", text)
     assert not hasattr(raised.value, "__notes__")
     assert raised.value.transactional_id == query.first.sink_id
     assert not state_of(query).is_finished
