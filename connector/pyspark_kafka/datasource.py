@@ -49,10 +49,17 @@ class KafkaDataSource(DataSource):
 
     @short_traceback
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from pyspark_kafka.errors import PysparkKafkaError  # noqa: PLC0415
         from pyspark_kafka.options.parse import parse_source_options  # noqa: PLC0415
-        from pyspark_kafka.source.stream_reader import KafkaStreamReader  # noqa: PLC0415
+        from pyspark_kafka.source.stream_reader import (  # noqa: PLC0415
+            FailedStreamReader,
+            KafkaStreamReader,
+        )
 
-        return KafkaStreamReader(schema, parse_source_options(self.options, streaming=True))
+        try:
+            return KafkaStreamReader(schema, parse_source_options(self.options, streaming=True))
+        except PysparkKafkaError as error:
+            return FailedStreamReader(error)
 
     @short_traceback
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -80,8 +80,9 @@ def test_invalid_options_of_a_batch_read_fail_without_a_task(
 
 
 def test_invalid_options_of_a_streaming_read(streams: StreamRunner) -> None:
-    with pytest.raises(PySparkException, match=r"OptionError: .*'endingOffsets'"):
+    with pytest.raises(PySparkException, match=r"OptionError: .*'endingOffsets'") as caught:
         streams.available_now(subscribe="t", endingOffsets="latest")
+    assert "UnboundLocalError" not in str(caught.value)
 
 
 def test_unknown_topic(read: Reader, streams: StreamRunner) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.types import StructType
 
 from pyspark_kafka.client.port import KafkaReadClient
-from pyspark_kafka.errors import CheckpointError
+from pyspark_kafka.errors import CheckpointError, PysparkKafkaError
 from pyspark_kafka.kafka.offsets import PartitionOffsets
 from pyspark_kafka.options.offsets_json import (
     OffsetFormatError,
@@ -176,6 +176,23 @@ class _PrefetchedReader(KafkaStreamReader, _SimpleStreamReaderWrapper):
         records, self._prefetched = self._prefetched, []
         self.__class__ = KafkaStreamReader  # type: ignore[assignment]
         return iter(records)
+
+
+class FailedStreamReader(DataSourceStreamReader):
+    """Raises the error that prevented the creation of a reader.
+
+    If `DataSource.streamReader` raises an error, Spark's process nevertheless calls `stop` of the
+    reader, and adds an `UnboundLocalError` to the error that the user sees.
+    """
+
+    def __init__(self, error: PysparkKafkaError) -> None:
+        self._error = error
+
+    @short_traceback
+    def _raise(self, *_: Any, **__: Any) -> Any:
+        raise self._error
+
+    initialOffset = latestOffset = partitions = read = _raise  # noqa: N815
 
 
 def _from_checkpoint(offset: dict[str, Any]) -> PartitionOffsets:
