@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafka.commands import compile_pyspark, offsets, transactions
-from pyspark_kafka.commands.arguments import FAILED, Parser
+from pyspark_kafka.commands.arguments import ARGUMENTS, FAILED, Parser
 from pyspark_kafka.errors import PysparkKafkaError
+from pyspark_kafka.version import VERSION
 
 _SCRIPT: Final = "pyspark-kafka"
 
@@ -24,8 +25,10 @@ def _parser() -> Parser:
     parser = Parser(
         prog=_SCRIPT if is_script else "python -m pyspark_kafka",
         description="Tools for pyspark-kafka.",
+        epilog="'%(prog)s COMMAND --help' describes a command.",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parser.add_argument("--version", action="version", version=f"{_SCRIPT} {VERSION}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     offsets.add_command(commands.add_parser)
     transactions.add_command(commands.add_parser)
     compile_pyspark.add_command(commands.add_parser)
@@ -36,6 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     parser = _parser()
     parsed = parser.parse_args(arguments)
+    if parsed.command is None:
+        parser.print_help(sys.stderr)
+        return ARGUMENTS
     try:
         code: int = parsed.run(parsed)
     except PysparkKafkaError as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -41,6 +43,10 @@ class ToGroup:
     group_id: str
 
 
+_DURATION: Final = re.compile(
+    r"P(?=.)(?:(\d{1,9})D)?(?:T(?=.)(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9}(?:\.\d+)?)S)?)?",
+    re.ASCII,
+)
 _TO_DATETIME: Final = (
     "reset to the first record at or after this time: 2026-11-26T09:00:00 (in UTC) or "
     "2026-11-26T09:00:00+01:00"
@@ -76,6 +82,12 @@ def add_offset_arguments(parser: argparse.ArgumentParser) -> None:
     values: tuple[tuple[str, Callable[[str], object], str, str], ...] = (
         ("--to-offset", _to_offset, "N", "reset to offset N"),
         ("--to-datetime", _to_datetime, "TIME", _TO_DATETIME),
+        (
+            "--by-duration",
+            _by_duration,
+            "DURATION",
+            "reset to the first record of this time span, which ends now: PT1H or P1DT12H30M",
+        ),
         ("--shift-by", _shift_by, "N", "move by N offsets, or back if N is negative"),
         ("--from-group", FromGroup, "GROUP", "reset to the committed offsets of a consumer group"),
         ("--to-group", ToGroup, "GROUP", "commit the query's offsets to a consumer group"),
@@ -141,13 +153,26 @@ def _shift_by(text: str) -> ShiftBy:
 def _to_datetime(text: str) -> AtTimestamp:
     """Parse a time. As in Kafka's tool, a time without a UTC offset is in UTC."""
     try:
-        time = datetime.fromisoformat(text)
+        found = datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"'{text}' is not a time such as 2026-11-26T09:00:00"
         ) from None
-    time = time.replace(tzinfo=UTC) if time.tzinfo is None else time
-    timestamp_ms = (time - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)
+    found = found.replace(tzinfo=UTC) if found.tzinfo is None else found
+    return _at(text, (found - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1))
+
+
+def _by_duration(text: str) -> AtTimestamp:
+    """Parse an ISO 8601 duration of days, hours, minutes and seconds, and subtract it from now."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a duration such as PT1H or P1DT12H30M")
+    days, hours, minutes, seconds = (float(number or 0) for number in found.groups())
+    duration_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    return _at(text, round((time.time() - duration_s) * 1000))
+
+
+def _at(text: str, timestamp_ms: int) -> AtTimestamp:
     if timestamp_ms < 0:  # ListOffsets uses negative timestamps for earliest and latest.
         raise argparse.ArgumentTypeError(f"'{text}' is before 1970")
     return AtTimestamp(timestamp_ms=timestamp_ms)

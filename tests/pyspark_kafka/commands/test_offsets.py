@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ from pyspark_kafka.client.factory import open_client
 from pyspark_kafka.client.port import KafkaReadClient
 from pyspark_kafka.commands import offsets as command
 from pyspark_kafka.commands.arguments import ARGUMENTS, DONE, FAILED
+from pyspark_kafka.commands.offset_arguments import add_offset_arguments
 from pyspark_kafka.options.values import ClientOptions
 from tests.conformance.eventually import eventually
 from tests.conftest import TopicFactory
@@ -137,6 +140,8 @@ def test_planned_batch_sources_and_missing_partitions_are_shown(
         (["--to-datetime", "2023-11-14T22:13:25.500"], (6, 6)),
         (["--to-datetime", "2023-11-14T23:13:23+01:00"], (3, 3)),
         (["--to-datetime", "2030-01-01T00:00:00Z"], (10, 10)),
+        (["--by-duration", "PT1H"], (10, 10)),
+        (["--by-duration", "P20000D"], (2, 2)),
         (["--from-group", "{topic}"], (8, 9)),
     ],
 )
@@ -157,6 +162,15 @@ def test_reset(query: Query, arguments: list[str], expected: tuple[int, int]) ->
     assert after.pop(backup) == before["offsets/3"]
     checksum = "offsets/.3.crc"
     assert before | {"offsets/3": after["offsets/3"]} == after | {checksum: before[checksum]}
+
+
+def test_a_duration_ends_now() -> None:
+    parser = argparse.ArgumentParser()
+    add_offset_arguments(parser)
+    earliest_ms = time.time() * 1000
+    change = parser.parse_args(["--by-duration", "P1DT2H3M4.5S"]).change
+    latest_ms = time.time() * 1000
+    assert earliest_ms - 1 <= change.timestamp_ms + 93_784_500 <= latest_ms + 1
 
 
 def test_a_reset_to_the_current_offsets_changes_nothing(query: Query) -> None:
@@ -319,6 +333,9 @@ def test_a_group_with_members_is_refused(
         ["--checkpoint", "c", "--bootstrap-servers", "b:1", "--shift-by", "1.5"],
         ["--checkpoint", "c", "--bootstrap-servers", "b:1", "--to-datetime", "yesterday"],
         ["--checkpoint", "c", "--bootstrap-servers", "b:1", "--to-datetime", "1969-12-31"],
+        ["--checkpoint", "c", "--bootstrap-servers", "b:1", "--by-duration", "1H"],
+        ["--checkpoint", "c", "--bootstrap-servers", "b:1", "--by-duration", "P1DT"],
+        ["--checkpoint", "c", "--bootstrap-servers", "b:1", "--by-duration", "P99999D"],
         ["--checkpoint", "c", "--bootstrap-servers", "b:1", "--topic", "t:x"],
         ["--checkpoint", "c", "--bootstrap-servers", "b:1", "--topic", "t:"],
         ["--checkpoint", "c", "--bootstrap-servers", "b:1", "--topic", "a b"],

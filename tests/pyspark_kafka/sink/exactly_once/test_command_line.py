@@ -145,10 +145,17 @@ def test_command_prints_json(fake_world: FakeWorld, capsys: pytest.CaptureFixtur
     assert json.loads(capsys.readouterr().out)["would"]
 
 
+def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == ARGUMENTS
+    out, err = capsys.readouterr()
+    assert not out
+    assert {"offsets", "transactions"} <= set(err.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ([], "COMMAND"),
+        (["transaction"], "COMMAND"),
         (["transactions", "--id", "x"], "--bootstrap-servers"),
         (["transactions", "--id", "x", "--bootstrap-servers", "b:1", "--yes"], "--yes"),
         (
