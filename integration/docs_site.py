@@ -4,7 +4,8 @@
 links work both on a code host and on the site. A source file to which a page links becomes a page
 that contains its code, and a notebook becomes a page with its cells. A linked directory becomes a
 page that lists its modules. A block whose only line is `$ python -m ... --help` is extended with
-the output of the command.
+the output of the command. A comment `<!-- ::: NAME -->` becomes the docstrings of a class or
+function (mkdocstrings); code hosts do not show it.
 
 Invariant: a link to a path that does not exist is not changed, so that the strict build fails.
 """
@@ -29,6 +30,7 @@ CONFIG: Final = ROOT / "docs" / "zensical.toml"
 _LINK = re.compile(r"(?<=\]\()([^)#\s:]+)((?:#[^)\s]*)?\))")
 _CODE_BLOCK = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 _HELP = re.compile(r"^```text\n\$ (python -m [^\n]+ --help)\n```$", re.MULTILINE)
+_DOCSTRINGS = re.compile(r"^<!-- (::: [\w.]+) -->$", re.MULTILINE)
 _LANGUAGES = {".py": "python", ".pyx": "cython", ".toml": "toml"}
 _ASSETS = {".svg", ".png"}
 
@@ -51,6 +53,7 @@ class Stage:
         shutil.rmtree(self._directory, ignore_errors=True)
         for page in self._pages:
             text = _HELP.sub(_with_output, page.read_text())
+            text = _DOCSTRINGS.sub(r"\1\n", text)
             self._put(_target_of_page(page), self._link_sources(page, text))
         for source in sorted(self._sources):
             if source.is_dir():

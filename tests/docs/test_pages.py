@@ -70,6 +70,7 @@ def test_copy_gives_a_page_to_each_linked_source(tmp_path: Path) -> None:
     )
     assert (tmp_path / "cluster/broker_ref/api/k00_produce.py.md").exists()
     assert "--brokers" in (tmp_path / "docs/cli.md").read_text()
+    assert "\n::: broker_ref.faults.Rule\n" in (tmp_path / "docs/cluster.md").read_text()
 
 
 def test_protocol_page_names_exactly_the_steps() -> None:
