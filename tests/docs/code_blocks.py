@@ -41,9 +41,9 @@ def title(section: str) -> str:
 def run(page: str, *, bootstrap_servers: str = "", directory: Path | None = None) -> str:
     """Return the page with the current output of its Python blocks, which share one session.
 
-    With a `directory`, the blocks use the cluster at `bootstrap_servers`, and `/data` is the
-    directory. Blocks with a title are written to this file in the directory, and the commands of
-    console blocks run there.
+    With a `directory`, the blocks use the cluster at `bootstrap_servers`, and the directory instead
+    of `/tmp/recipes`. Blocks with a title are written to this file in the directory, and the
+    commands of console blocks run there.
     """
     namespace: dict[str, Any] = {"__name__": "__main__"}
 
@@ -51,7 +51,7 @@ def run(page: str, *, bootstrap_servers: str = "", directory: Path | None = None
         code = block["code"]
         if directory is not None:
             code = code.replace("127.0.0.1:9092", bootstrap_servers)
-            code = code.replace("/data/", f"{directory}/")
+            code = code.replace("/tmp/recipes", str(directory))
             if block["file"] is not None:
                 file = directory / block["file"]
                 file.parent.mkdir(parents=True, exist_ok=True)
