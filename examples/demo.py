@@ -1,4 +1,7 @@
-"""A streaming job that processes real logs and is killed during a commit: `make demo`.
+"""A streaming job that processes real logs and is killed during a commit.
+
+Run it with `make demo`. Outside of the environment that `make` creates, it cannot import its
+modules.
 
 The demo starts the reference broker, writes three log files to topics with a batch job, and runs a
 streaming query. The query counts failed SSH logins per address and writes alerts to another topic

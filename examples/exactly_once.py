@@ -1,5 +1,7 @@
 """Copy the error lines of a web server's log to another topic, exactly once.
 
+Run `write_logs.py` first, which writes the log to a topic:
+
     python examples/write_logs.py 127.0.0.1:9092
     python examples/exactly_once.py 127.0.0.1:9092 /tmp/exactly-once-checkpoint
 
@@ -16,6 +18,7 @@ prints the offsets with confluent-kafka. Kafka's own tool for this is:
 import sys
 
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -60,6 +63,9 @@ def show_group(bootstrap_servers: str) -> None:
 
 
 def main(bootstrap_servers: str, checkpoint: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    if SOURCE not in admin.list_topics(timeout=30).topics:
+        sys.exit(f"Topic {SOURCE} does not exist. Run examples/write_logs.py first.")
     spark = SparkSession.builder.appName("exactly once").getOrCreate()
     lines = (
         spark.readStream.format("pyspark_kafka")
