@@ -7,11 +7,12 @@ DOCS   := .cache/docs
 QUIETLY := --disable-pip-version-check --quiet
 PIP    := $(BIN)/pip $(QUIETLY)
 # The Spark tests also run on these PySpark versions, in addition to the version in locks/dev.txt.
-# One of these runs uses the pure Python implementation, and one uses the librdkafka engine. All
-# other runs use the defaults: the compiled kernel and the `native` engine.
+# One of these runs uses the librdkafka engine, one uses the pure Python implementation, and one uses
+# Apache Kafka. All other runs use the reference cluster, the `native` engine and the compiled kernel.
 OTHER_PYSPARKS := 4.0.5 4.1.4 4.2.1
+OPTIONS_WITH_4.0.5 := --engine=librdkafka
 IMPLEMENTATION_WITH_4.1.4 := PYSPARK_KAFKA_RECORDS=pure
-ENGINE_WITH_4.2.1 := --engine=librdkafka
+OPTIONS_WITH_4.2.1 := --cluster=kafka
 # Kafka 3.9 uses transaction version 1. `KAFKA_VERSION` selects the Kafka version for any test.
 OTHER_KAFKAS := 3.9.1 4.0.0
 # Tests in which brokers fail, or a driver is killed and restarted. They run only on Apache Kafka.
@@ -107,7 +108,8 @@ test-all: java lint docs ## run every test, also on Apache Kafka and every PySpa
 test-kafka: java $(VENV)/.ready ## run the tests that depend on the cluster, using Apache Kafka
 	$(call fast_spark)
 	$(BIN)/pytest $(AT_ONCE) -m "not full or kafka_only" --cluster=kafka $(NOT_ON_KAFKA:%=--ignore=tests/%) \
-	  tests/conformance tests/failpoints/test_matrix.py tests/integration tests/pyspark_kafka tests/spark
+	  tests/conformance tests/failpoints/test_matrix.py tests/integration tests/pyspark_kafka \
+	  $(ONLY_ON_KAFKA:%=tests/%)
 
 test-kafkas: $(OTHER_KAFKAS:%=test-kafka-%) ## test the exactly-once sink on other versions of Apache Kafka
 
@@ -121,10 +123,10 @@ test-pysparks: $(OTHER_PYSPARKS:%=test-pyspark-%) ## run the Spark tests on the 
 
 .PRECIOUS: .cache/pyspark-%
 test-pyspark-%: java .cache/pyspark-%
-	@echo "== PySpark $* $(IMPLEMENTATION_WITH_$*) $(ENGINE_WITH_$*) =="
+	@echo "== PySpark $* $(IMPLEMENTATION_WITH_$*) $(OPTIONS_WITH_$*) =="
 	$(call fast_spark,PYTHONPATH=$(CURDIR)/.cache/pyspark-$*)
 	@$(IMPLEMENTATION_WITH_$*) PYTHONPATH=$(CURDIR)/.cache/pyspark-$* $(BIN)/pytest $(AT_ONCE) \
-	  -m "not full and not slow" $(LEAKS) $(ENGINE_WITH_$*) tests/spark
+	  -m "not full and not slow" $(LEAKS) $(OPTIONS_WITH_$*) tests/spark
 
 bench: java $(BENCH)/.ready ## compare the speed with other connectors, on a quiet machine (20 minutes); see build/reports
 	@$(BENCH)/bin/python -m integration.benchmarks

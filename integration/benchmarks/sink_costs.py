@@ -117,7 +117,7 @@ class _MicroBatch:
 
 def measure(cluster: Cluster, tasks: int, *, rounds: int) -> Costs:
     """Run micro-batches of `tasks` tasks with a new sink id and return their costs."""
-    with _sent_requests() as sent, _Sink(cluster, f"costs-{tasks}", sent) as sink:
+    with sent_requests() as sent, _Sink(cluster, f"costs-{tasks}", sent) as sink:
         for _ in range(_WARM_UP):
             sink.micro_batch(_TASKS_OF_WARM_UP)
         found = [sink.micro_batch(tasks) for _ in range(rounds)]
@@ -307,7 +307,7 @@ class _Sink:
 
 
 @contextmanager
-def _sent_requests() -> Iterator[list[str]]:
+def sent_requests() -> Iterator[list[str]]:
     """Collect the APIs of all requests that the `native` engine sends in this process."""
     sent: list[str] = []
     post = Connection.post

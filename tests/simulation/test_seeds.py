@@ -16,8 +16,8 @@ from integration.simulation.shrink import shrink
 
 SEEDS = range(8)
 """The seeds that always run. They take about six seconds of CPU time."""
-FULL_SEEDS = range(len(SEEDS), 150)
-"""The seeds of the full tests, which take about two minutes. `make sim` runs more seeds."""
+FULL_SEEDS = range(len(SEEDS), 80)
+"""The seeds of the full tests, which take about a minute. `make sim` runs more seeds."""
 
 RUN_AGAIN = """
 import sys

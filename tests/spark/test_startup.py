@@ -16,6 +16,7 @@ JOB = Path(__file__).parent / "jobs" / "first_queries.py"
 
 
 @pytest.mark.spark
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_the_first_queries_after_warm_up_start_no_daemon(
     bootstrap: str, topic: TopicFactory
