@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient
 
-from pyspark_kafka.client.factory import open_transactional_client
+from pyspark_kafka.client.factory import open_client, open_transactional_client
 from pyspark_kafka.client.transactional_port import TransactionalClient
 from pyspark_kafka.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from pyspark_kafka.kafka.log import LogBatch
@@ -18,7 +18,7 @@ from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import TransactionResult
 from tests.conformance.eventually import eventually
 from tests.conftest import TopicFactory
-from tests.pyspark_kafka.client.records import Record, options, producer, put
+from tests.pyspark_kafka.client.records import Record, options, producer, put, rows
 
 UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
 TIMEOUT_S = 30
@@ -220,3 +220,24 @@ def test_a_topic_that_does_not_exist(
     name = unique_name()
     with pytest.raises(UnknownTopicOrPartitionError, match=name):
         log(client, name, 0, 1)
+
+
+@pytest.mark.parametrize(("linger_ms", "sizes"), [("60000", [1, 3]), ("0", [1, 1, 1, 1])])
+def test_rows_of_a_native_producer_wait_for_linger_ms(
+    linger_ms: str,
+    sizes: list[int],
+    client: TransactionalClient,
+    bootstrap: str,
+    topic: TopicFactory,
+) -> None:
+    name = topic()
+    wanted = options(bootstrap, engine="native", linger_ms=linger_ms)
+    with open_client(wanted, role="producer") as writes:
+        one = writes.producer()
+        one.send(rows(name, [b"0"]))
+        one.flush()  # From now on, the producer knows the topic and does not have to wait for it.
+        for value in (b"1", b"2", b"3"):
+            one.send(rows(name, [value]))
+        one.flush()
+        one.close()
+    assert [len(batch.records) for batch in log(client, name)] == sizes

@@ -80,8 +80,6 @@ _FIRST_TIMEOUT_S: Final = 2.0
 """Timeout of the first metadata request. It is short, because requests block the caller."""
 _PARTITION_CHECKS: Final = 3
 _RANDOM_MAX: Final = 2**31
-_LINGER_S: Final = 1.0
-"""The maximum time that rows wait for their batch to fill. Excludes the time between calls."""
 _BATCH_BYTES_MIN: Final = 512
 _WAIT_S_MAX: Final = 0.5
 _RETRIABLE: Final = (ApiError, BrokerUnreachableError, ProtocolError)
@@ -267,7 +265,7 @@ class NativeProducer:
     def _is_ready_to_encode(self, name: str, topic: TopicState) -> bool:
         """Return whether the rows fill batches or have waited long enough."""
         held_s = self._clock.now() - topic.rows.oldest_at
-        if held_s >= min(_LINGER_S, self._settings.delivery_timeout_s / 2):
+        if held_s >= min(self._settings.linger_s, self._settings.delivery_timeout_s / 2):
             return True
         full_bytes = topic.batch_bytes_max
         known = self._router.metadata.topics.get(name)

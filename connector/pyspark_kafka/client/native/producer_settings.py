@@ -35,9 +35,8 @@ PRODUCER_PROPERTIES: Final = frozenset(
 )
 """Supported producer properties.
 
-`acks` and `enable.idempotence` each have only one supported value. `linger.ms` has no effect: rows
-wait until a batch is full, until a fixed time has passed, or until `flush`, which a task calls
-after its last row.
+`acks` and `enable.idempotence` each have only one supported value. Rows wait until a batch is full,
+until `linger.ms` has passed, or until `flush`, which a task calls after its last row.
 """
 
 _INT32_MAX: Final = 2**31 - 1
@@ -53,12 +52,13 @@ _DEFAULT_LEVEL: Final = "-1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
-    """Settings of a producer. Except for the batch size, the defaults are those of the Java client.
+    """Settings of a producer. The defaults of most of them are those of the Java client.
 
-    If `level` is None, the codec's default level is used. `delivery_timeout_s` limits the time from
-    `send` to the acknowledgment of a row, `request_timeout_s` the time for one request,
-    `api_timeout_s` the time for all attempts of a request, and `topic_wait_s` the wait for a topic
-    to be created.
+    If `level` is None, the codec's default level is used. `linger_s` is the maximum time that rows
+    wait for their batch to fill; it excludes the time between calls. `delivery_timeout_s` limits
+    the time from `send` to the acknowledgment of a row, `request_timeout_s` the time for one
+    request, `api_timeout_s` the time for all attempts of a request, and `topic_wait_s` the wait for
+    a topic to be created.
     """
 
     codec: Codec = Codec.NONE
@@ -66,6 +66,7 @@ class ProducerSettings:
     batch_bytes_max: int = BATCH_BYTES
     request_bytes_max: int = _MEBIBYTE
     buffer_bytes: int = 32 * _MEBIBYTE
+    linger_s: float = 1.0
     in_flight_max: int = IN_FLIGHT_MAX
     delivery_timeout_s: float = 120.0
     request_timeout_s: float = 30.0
@@ -91,6 +92,7 @@ class ProducerSettings:
             batch_bytes_max=min(parser.number("batch.size", BATCH_BYTES, 1), request_bytes_max),
             request_bytes_max=request_bytes_max,
             buffer_bytes=parser.number("queue.buffering.max.kbytes", 32 * 1024, 1) * 1024,
+            linger_s=parser.number("linger.ms", 1_000, 0) / 1000,
             in_flight_max=min(parser.number(in_flight_name, IN_FLIGHT_MAX, 1), IN_FLIGHT_MAX),
             delivery_timeout_s=parser.number("delivery.timeout.ms", 120_000, 1) / 1000,
             request_timeout_s=client.request_timeout_s,
