@@ -105,11 +105,12 @@ test-all: java lint docs ## run every test, also on Apache Kafka and every PySpa
 	$(BIN)/pytest $(AT_ONCE) -n 3 -m "not by_hand" $(ONLY_ON_KAFKA:%=--ignore=tests/%)
 	$(MAKE) --no-print-directory test-kafka test-kafkas test-pysparks
 
+# `test-pysparks` runs the other Spark tests on Apache Kafka, with one of the PySpark versions.
 test-kafka: java $(VENV)/.ready ## run the tests that depend on the cluster, using Apache Kafka
 	$(call fast_spark)
-	$(BIN)/pytest $(AT_ONCE) -m "not full or kafka_only" --cluster=kafka $(NOT_ON_KAFKA:%=--ignore=tests/%) \
-	  tests/conformance tests/failpoints/test_matrix.py tests/integration tests/pyspark_kafka \
-	  $(ONLY_ON_KAFKA:%=tests/%)
+	$(BIN)/pytest $(AT_ONCE) -m "kafka_only or not full and (slow or not spark)" --cluster=kafka \
+	  $(NOT_ON_KAFKA:%=--ignore=tests/%) \
+	  tests/conformance tests/failpoints/test_matrix.py tests/integration tests/pyspark_kafka tests/spark
 
 test-kafkas: $(OTHER_KAFKAS:%=test-kafka-%) ## test the exactly-once sink on other versions of Apache Kafka
 
@@ -128,7 +129,7 @@ test-pyspark-%: java .cache/pyspark-%
 	@$(IMPLEMENTATION_WITH_$*) PYTHONPATH=$(CURDIR)/.cache/pyspark-$* $(BIN)/pytest $(AT_ONCE) \
 	  -m "not full and not slow" $(LEAKS) $(OPTIONS_WITH_$*) tests/spark
 
-bench: java $(BENCH)/.ready ## compare the speed with other connectors, on a quiet machine (20 minutes); see build/reports
+bench: java $(BENCH)/.ready ## compare the speed with other connectors, on a quiet machine (45 minutes); see build/reports
 	@$(BENCH)/bin/python -m integration.benchmarks
 
 bench-quick: java $(BENCH)/.ready ## run the main cases of `bench` with fewer records (5 minutes)

@@ -256,6 +256,9 @@ _WRITES: Final = (
         comparisons=(
             Comparison(peer=SPARKS, target=1.5),
             Comparison(peer=DROPPING_SINK, target=0.7),
+            Comparison(
+                peer=DROPPING_SINK, target=1.5, quantity=CPU_SECONDS, at_most=True, suffix="-cpu"
+            ),
             Comparison(peer="Spark's no-op sink"),
             Comparison(peer=LIBRDKAFKA_ENGINE),
             _cpu(SPARKS),
