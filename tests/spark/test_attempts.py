@@ -17,8 +17,9 @@ from tests.conformance.eventually import eventually
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client.records import options
 from tests.spark.failpoint import TIMEOUT_S, Job, environment, exactly_once_job
+from tests.spark.numbers import fill, numbers_in
 from tests.spark.standalone import standalone
-from tests.spark.test_exactly_once import a_job, fill, numbers_in
+from tests.spark.test_exactly_once_jobs import a_job
 
 pytestmark = [
     pytest.mark.spark,
