@@ -17,11 +17,9 @@ OPTIONS_WITH_4.2.1 := --cluster=kafka
 OTHER_KAFKAS := 3.9.1 4.0.0
 # Tests in which brokers fail, or a driver is killed and restarted. They run only on Apache Kafka.
 ONLY_ON_KAFKA := spark/test_cluster_faults.py spark/test_driver_kill.py
-# Options, checkpoints and the harness do not depend on the cluster. Kafka's own tools are known to
-# work on Kafka: run their tests with `--cluster=kafka` only after you change the output that they
-# expect.
-NOT_ON_KAFKA := conformance/tools failpoints/test_harness.py failpoints/test_spark.py \
-  spark/test_checkpoint_interchange.py spark/test_options_errors.py
+# Options and checkpoints do not depend on the cluster. Kafka's own tools are known to work on Kafka:
+# run their tests with `--cluster=kafka` only after you change the output that they expect.
+NOT_ON_KAFKA := conformance/tools spark/test_checkpoint_interchange.py spark/test_options_errors.py
 
 # Tests mostly wait, so several run in parallel. The tests of a file run in the same process.
 AT_ONCE := -n 4 --dist loadfile --no-loadscope-reorder --durations=20
@@ -110,9 +108,9 @@ test-all: java lint docs ## run every test, also on Apache Kafka and every PySpa
 # `test-pysparks` runs the other Spark tests on Apache Kafka, with one of the PySpark versions.
 test-kafka: java $(VENV)/.ready ## run the tests that depend on the cluster, using Apache Kafka
 	$(call fast_spark)
-	$(BIN)/pytest $(AT_ONCE) -n 5 -m "kafka_only or not full and (slow or not spark)" --cluster=kafka \
+	$(BIN)/pytest $(AT_ONCE) -m "kafka_only or not full and (slow or not spark)" --cluster=kafka \
 	  $(NOT_ON_KAFKA:%=--ignore=tests/%) \
-	  tests/conformance tests/failpoints tests/integration tests/pyspark_kafka tests/spark
+	  tests/conformance tests/failpoints/test_matrix.py tests/integration tests/pyspark_kafka tests/spark
 
 test-kafkas: $(OTHER_KAFKAS:%=test-kafka-%) ## test the exactly-once sink on other versions of Apache Kafka
 
