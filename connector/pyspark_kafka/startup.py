@@ -61,7 +61,7 @@ def warm_up(spark: SparkSession) -> Thread:
 
 
 def _run(spark: SparkSession) -> None:
-    def register() -> None:
+    def prepare() -> None:
         spark.dataSource.register(_EmptyDataSource)
 
     def read() -> None:
@@ -73,7 +73,7 @@ def _run(spark: SparkSession) -> None:
         rows = spark.createDataFrame([(number,) for number in range(_ROWS)], _SCHEMA)
         rows.write.format(_EmptyDataSource.name()).mode("append").save()
 
-    if not _succeeds(register):
+    if not _succeeds(prepare):
         return
     threads = [Thread(target=_succeeds, args=(job,), daemon=True) for job in (read, write)]
     for thread in threads:

@@ -296,8 +296,8 @@ def _stale(sink_id: str, task: Task, decided: int) -> StaleBatchError:
         f"{sentence(task.batch)} is older than batch {decided}, which is already committed with "
         f"transactionalId '{sink_id}'. Either another driver has replaced this driver, or the "
         "checkpoint was restored from an older copy. Nothing was written.",
-        advice=f"{StaleBatchError.remedy} To write these rows again on purpose, reset the offsets "
-        "of the query with the `offsets` command.",
+        advice=f"{StaleBatchError.remedy} If that checkpoint is lost, use a new transactionalId: "
+        f"the query then writes the rows from batch {task.batch_id} onwards again.",
         transactional_id=sink_id,
     )
 
