@@ -99,8 +99,12 @@ test: java $(VENV)/.ready ## run the tests on the reference broker (about 9 minu
 	$(call fast_spark)
 	$(BIN)/pytest $(AT_ONCE) -m "not full" $(ONLY_IN_TEST_ALL:%=--ignore=tests/%) $(ONLY_ON_KAFKA:%=--ignore=tests/%)
 
-# Three tests at a time: some kill the processes of whole clusters, which need the cores to recover.
-test-all: java lint docs ## run every test, also on Apache Kafka and every PySpark version (less than an hour)
+# The other versions of PySpark and Kafka take minutes to download, so this happens while the code is
+# checked. Three tests at a time: some kill the processes of whole clusters, which need the cores to
+# recover.
+test-all: java ## run every test, also on Apache Kafka and every PySpark version (less than an hour)
+	$(MAKE) --no-print-directory --jobs=7 lint docs $(OTHER_PYSPARKS:%=.cache/pyspark-%) \
+	  $(OTHER_KAFKAS:%=.cache/kafka-%)
 	$(call fast_spark)
 	$(BIN)/pytest $(AT_ONCE) -n 3 -m "not by_hand" $(ONLY_ON_KAFKA:%=--ignore=tests/%)
 	$(MAKE) --no-print-directory test-kafka test-kafkas test-pysparks
@@ -159,9 +163,14 @@ parity: java $(VENV)/.ready ## compare 500 queries with Spark's own connector, o
 
 .cache/pyspark-%: | $(VENV)/.ready
 	@rm -rf $@.part && mkdir -p .cache
-	@$(PIP) install --no-build-isolation --no-compile --target $@.part pyspark==$* || \
+	@$(PIP) install --no-build-isolation --no-compile --target $@.part \
+	  --config-settings=--build-option=--compression=stored pyspark==$* || \
 	  { echo "pyspark $* could not be installed. Check the network, or configure pip to use a package index that you can reach." >&2; exit 1; }
 	@mv $@.part $@
+
+# If this fails, the tests on this version of Kafka report the reason.
+.cache/kafka-%: | $(VENV)/.ready
+	-@KAFKA_VERSION=$* $(BIN)/python -c "from integration import clusters; clusters.prepare('kafka')"
 
 docs: $(VENV)/.ready $(DOCS)/.ready ## build the documentation site in build/site
 	@$(BIN)/python -m integration.docs_site
