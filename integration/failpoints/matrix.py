@@ -17,7 +17,7 @@ from integration.failpoints.driver import Injection, ProcessKey, ProcessKind
 from integration.failpoints.hook import Action, InjectedFault
 from integration.failpoints.scenarios import BATCH, SCENARIOS, FailureMode, Scenario, Target, Wake
 from integration.failpoints.session import Session
-from integration.failpoints.step_requests import never_reached, undeclared
+from integration.failpoints.step_requests import READ_ONLY, never_reached, undeclared
 from integration.failpoints.trial import Trial
 
 PARALLEL: Final = 3
@@ -146,7 +146,9 @@ def cases(recordings: Iterable[Recording]) -> list[Case]:
     """Derive the cases with kills, which cover every failpoint and every gap between two requests.
 
     A process changes nothing outside itself between two requests. Therefore only one failpoint in
-    each gap is used with all failure modes. Every other failpoint is used once, in one scenario.
+    each gap is used with all failure modes. Every other failpoint is used once, in one scenario. A
+    read-only request changes nothing either, so a process is killed before or after it, but it
+    raises an error in both gaps, because it handles errors of different steps differently.
     """
     found: list[Case] = []
     known: set[str] = set()
@@ -154,12 +156,16 @@ def cases(recordings: Iterable[Recording]) -> list[Case]:
         for target in recording.scenario.targets:
             if not target.modes:
                 continue
-            process_key, groups = _target_groups(recording, target, target.kills)
-            for group in groups:
-                new = [failpoint for failpoint in group if failpoint not in known]
-                chosen, *others = new or group[:1]
+            process_key, gaps = _target_gaps(recording, target, target.kills)
+            for gap in gaps:
+                new = [failpoint for failpoint in gap.failpoints if failpoint not in known]
+                chosen, *others = new or gap.failpoints[:1]
                 known.update(new)
-                pairs = [(chosen, mode) for mode in target.modes]
+                modes = target.modes
+                if gap.follows_read:
+                    modes = tuple(mode for mode in modes if mode is FailureMode.FAILS)
+                    modes = modes or target.modes[-1:] if new else modes
+                pairs = [(chosen, mode) for mode in modes]
                 pairs += [(other, target.modes[-1]) for other in others]
                 found += [
                     Case(
@@ -182,17 +188,17 @@ def stalls(recordings: Iterable[Recording]) -> list[StallCase]:
         StallCase(
             scenario=recording.scenario,
             process_key=process_key,
-            failpoint=group[0],
+            failpoint=gap.failpoints[0],
             wake=wake,
             lost_task=lost_task,
         )
         for recording in recordings
         for target in recording.scenario.targets
         if target.batch == BATCH
-        for process_key, groups in [_target_groups(recording, target, target.stalls)]
+        for process_key, gaps in [_target_gaps(recording, target, target.stalls)]
         for lost_task in _successors(recording.scenario, target)
         for wake in recording.scenario.wakes
-        for group in groups
+        for gap in gaps
     ]
 
 
@@ -203,13 +209,20 @@ def _successors(scenario: Scenario, target: Target) -> tuple[bool, ...]:
     return (True,) if scenario.wraps else (False, True)
 
 
-def _target_groups(
-    recording: Recording, target: Target, prefixes: tuple[str, ...]
-) -> tuple[ProcessKey, list[list[str]]]:
-    """Return a target's process, and its failpoints after the failpoints of the preconditions.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Gap:
+    """Failpoints with no request between them. `follows_read`: after a read-only request."""
 
-    Only failpoints with these prefixes are returned. Failpoints that have no request between them
-    are in the same group.
+    failpoints: list[str]
+    follows_read: bool = False
+
+
+def _target_gaps(
+    recording: Recording, target: Target, prefixes: tuple[str, ...]
+) -> tuple[ProcessKey, list[_Gap]]:
+    """Return a target's process, and its gaps after the failpoints of the preconditions.
+
+    Only failpoints with these prefixes are returned.
     """
     process_key = ProcessKey(
         driver_run=target.driver_run,
@@ -226,27 +239,27 @@ def _target_groups(
         begin = max(
             (reached.index(precondition.failpoint) + 1 for precondition in preconditions), default=0
         )
-    groups = (
-        [failpoint for failpoint in group if failpoint.startswith(prefixes)]
-        for group in _groups(reached[begin:])
-    )
-    return process_key, [group for group in groups if group]
+    return process_key, _gaps(reached[begin:], prefixes)
 
 
-def _groups(failpoints: Sequence[str]) -> list[list[str]]:
-    """Group failpoints that have no request between them.
+def _gaps(reached: Sequence[str], prefixes: tuple[str, ...]) -> list[_Gap]:
+    """Return the gaps with failpoints that have these prefixes.
 
-    A repeated failpoint belongs to only one group.
+    A repeated failpoint belongs to only one gap. The first gap does not count as `follows_read`.
     """
-    groups: list[list[str]] = [[]]
+    gaps = [_Gap(failpoints=[])]
     known: set[str] = set()
-    for before, failpoint in zip(["", *failpoints], failpoints, strict=False):
-        if failpoint.endswith(".after") and before == failpoint.replace(".after", ".before"):
-            groups.append([])
-        if failpoint not in known:
+    for before, failpoint in zip(["", *reached], reached, strict=False):
+        name, _, when = failpoint.rpartition(".")
+        if when == "after" and before == f"{name}.before":
+            follows_read = name.rpartition(".")[2] in READ_ONLY
+            if not gaps[-1].failpoints:
+                follows_read = gaps.pop().follows_read and follows_read
+            gaps.append(_Gap(failpoints=[], follows_read=follows_read))
+        if failpoint not in known and failpoint.startswith(prefixes):
             known.add(failpoint)
-            groups[-1].append(failpoint)
-    return [group for group in groups if group]
+            gaps[-1].failpoints.append(failpoint)
+    return [gap for gap in gaps if gap.failpoints]
 
 
 def coverage_errors(recordings: Iterable[Recording]) -> list[str]:

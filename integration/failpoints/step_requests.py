@@ -69,6 +69,22 @@ OCCASIONAL: Final[Mapping[Step, frozenset[str]]] = {
 }
 """Requests that depend on timing or on the transaction version: allowed, but not required."""
 
+READ_ONLY: Final = frozenset(
+    {
+        "broker_config",
+        "broker_count",
+        "describe_topics",
+        "describe_transactions",
+        "list_offsets",
+        "list_transactions",
+        "read_log",
+        "replication_of",
+        "topic_config",
+        "transaction_version",
+    }
+)
+"""The requests that change neither the cluster nor the state of another process."""
+
 
 def never_reached(failpoints: Iterable[str]) -> set[str]:
     """Return the declared failpoints of steps and requests that are not in `failpoints`."""

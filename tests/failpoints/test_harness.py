@@ -79,6 +79,22 @@ def test_of_failpoints_between_two_requests_one_is_killed_in_all_modes() -> None
     ] == in_all_modes
 
 
+def test_no_process_is_killed_again_after_a_request_that_changes_nothing() -> None:
+    reached = (
+        "a.before",
+        "a.list_offsets.before",
+        "a.list_offsets.after",
+        "a.flush.before",
+        "a.flush.after",
+    )
+    other = replace(PLAIN, name="other")
+    found = cases([a_recording(*reached), a_recording(*reached, scenario=other)])
+    after_read = {case.mode for case in found if case.failpoint == "a.list_offsets.after"}
+    assert after_read == {FailureMode.FAILS}
+    assert len([case for case in found if case.failpoint == "a.flush.after"]) == 6
+    assert {case.failpoint for case in found} == set(reached)
+
+
 def test_zombies_wake_when_their_ids_are_in_use_again() -> None:
     scenario = next(each for each in WRAPPING_SCENARIOS if each.name == "wrapped-task")
     reached = ("task.check.before", "task.init.before", "task.init.init_producer_id.before")
