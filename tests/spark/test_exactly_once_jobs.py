@@ -153,7 +153,6 @@ def a_job(bootstrap: str, source: str, target: str, tmp_path: Path) -> dict[str,
     ("failpoint", "is_decided"),
     [
         pytest.param("task.produce.flush.after", False, marks=pytest.mark.full),
-        pytest.param("commit.decide.flush.after", False, marks=pytest.mark.full),
         ("commit.decide.after", True),
     ],
 )
