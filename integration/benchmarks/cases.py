@@ -19,7 +19,6 @@ from integration.benchmarks.connectors import (
     OWN_SECURED,
     TUNED_READER,
 )
-from integration.benchmarks.first_queries import FIRST_SECONDS, FirstQuery
 from integration.benchmarks.kernels import (
     Checksum,
     Consuming,
@@ -30,6 +29,12 @@ from integration.benchmarks.kernels import (
     OtherClientEncoding,
 )
 from integration.benchmarks.measure import CPU_SECONDS, SECONDS
+from integration.benchmarks.new_sessions import (
+    FIRST_SECONDS,
+    STREAM_SECONDS,
+    FirstQuery,
+    ShortStream,
+)
 from integration.benchmarks.reads import BatchRead, FabricatedRead
 from integration.benchmarks.sides import Side
 from integration.benchmarks.streams import BATCH_SECONDS, Backlog, MicroBatches
@@ -456,17 +461,35 @@ _SMALL_JOBS: Final = (
     Case(
         name="stream-3000",
         title="Streaming read of 3,000 records in 3 partitions (AvailableNow), maxPartitions=1",
-        ours=Backlog(connector=OWN_PREFETCHED, contents=_THREE),
+        ours=ShortStream(connector=OWN_PREFETCHED, contents=_THREE),
         peers={
-            SPARKS: Backlog(connector=DEFAULT, contents=_THREE),
-            OURS_BY_DEFAULT: Backlog(connector=OWN, contents=_THREE),
+            SPARKS: ShortStream(connector=DEFAULT, contents=_THREE),
+            OURS_BY_DEFAULT: ShortStream(connector=OWN, contents=_THREE),
+            OURS_COMPILED: ShortStream(connector=OWN_PREFETCHED, contents=_THREE, is_compiled=True),
         },
         comparisons=(
-            Comparison(peer=SPARKS, target=0.7, at_most=True),
-            Comparison(peer=OURS_BY_DEFAULT, at_most=True),
+            Comparison(peer=SPARKS, target=0.7, quantity=STREAM_SECONDS, at_most=True),
+            Comparison(peer=OURS_BY_DEFAULT, quantity=STREAM_SECONDS, at_most=True),
+            Comparison(peer=OURS_COMPILED, quantity=STREAM_SECONDS, at_most=True),
         ),
         records=3_000,
-        rounds=7,
+        rounds=5,
+        takes_records=False,
+    ),
+    Case(
+        name="stream-1000000",
+        title="Streaming read of 1,000,000 records in 4 partitions (AvailableNow)",
+        ours=ShortStream(connector=OWN, contents=_SMALL),
+        peers={
+            SPARKS: ShortStream(connector=DEFAULT, contents=_SMALL),
+            OURS_COMPILED: ShortStream(connector=OWN, contents=_SMALL, is_compiled=True),
+        },
+        comparisons=(
+            Comparison(peer=SPARKS, target=0.6, quantity=STREAM_SECONDS, at_most=True),
+            Comparison(peer=OURS_COMPILED, quantity=STREAM_SECONDS, at_most=True),
+        ),
+        records=1_000_000,
+        rounds=5,
         takes_records=False,
     ),
 )

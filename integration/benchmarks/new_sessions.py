@@ -1,16 +1,18 @@
-"""The first write or read of a new Spark session, each in a process of its own.
+"""Queries in new Spark sessions, each session in a process of its own.
 
-`FirstQuery` starts this module as a program, which starts Spark, runs the query and prints its
-duration. Invariant: the time to start Spark is not measured.
+`FirstQuery` and `ShortStream` start this module as a program, which starts Spark, runs a query and
+prints its duration. Invariant: the time to start Spark is not measured.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,9 +27,14 @@ from integration.benchmarks.measure import Sample
 from integration.benchmarks.resources import WORK_TIMEOUT_S, Resources
 from integration.benchmarks.session import open_session
 from integration.benchmarks.synthetic import DROPPING, FABRICATING
+from integration.benchmarks.topics import Contents
 from pyspark_kafka.commands.compile_pyspark import add_bytecode, archives
 
 FIRST_SECONDS: Final = "seconds of the first query"
+STREAM_SECONDS: Final = "seconds of a streaming query in a warm session"
+_STREAMS: Final = 3
+"""The number of measured streaming queries of a session, after one that is not measured."""
+
 _COMPILED: Final = "spark-with-bytecode"
 
 
@@ -53,20 +60,8 @@ class FirstQuery:
                 "writes": self.writes,
                 "is_warm": self.is_warm,
             }
-            environment = dict(os.environ)
-            if self.is_compiled:
-                environment["SPARK_HOME"] = str(_compiled_spark(resources.directory))
-            done = subprocess.run(
-                [sys.executable, "-m", __name__, json.dumps(job)],
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=WORK_TIMEOUT_S,
-            )
-        if done.returncode != 0:
-            raise RuntimeError(f"the first query failed:\n{done.stderr}")
-        return {FIRST_SECONDS: float(done.stdout.split()[-1])}
+            seconds = _run_in_new_session(job, resources, is_compiled=self.is_compiled)
+        return {FIRST_SECONDS: seconds}
 
     @property
     def _format(self) -> str:
@@ -79,6 +74,45 @@ class FirstQuery:
             return {"rows": "0", "partitions": "1", "valueBytes": "1"}
         name = "topic" if self.writes else "subscribe"
         return {**resources.options_of(self.connector), name: topic}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortStream:
+    """A side that reads a topic with `Trigger.AvailableNow` in a warm session.
+
+    The session runs several such queries, and the result is the median duration of all queries but
+    the first one. With `is_compiled`, Spark's archives contain bytecode.
+    """
+
+    connector: Connector
+    contents: Contents
+    is_compiled: bool = False
+
+    def run(self, resources: Resources, records: int) -> Sample:
+        options = resources.options_of(self.connector)
+        options["subscribe"] = resources.topic(self.contents, records)
+        job = {"format": self.connector.format, "options": options, "records": records}
+        seconds = _run_in_new_session(job, resources, is_compiled=self.is_compiled)
+        return {STREAM_SECONDS: seconds}
+
+
+def _run_in_new_session(
+    job: Mapping[str, Any], resources: Resources, *, is_compiled: bool
+) -> float:
+    environment = dict(os.environ)
+    if is_compiled:
+        environment["SPARK_HOME"] = str(_compiled_spark(resources.directory))
+    done = subprocess.run(
+        [sys.executable, "-m", __name__, json.dumps(job)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WORK_TIMEOUT_S,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"the query in a new session failed:\n{done.stderr}")
+    return float(done.stdout.split()[-1])
 
 
 def _compiled_spark(directory: Path) -> Path:
@@ -109,9 +143,34 @@ def _seconds_of_first_query(spark: SparkSession, job: dict[str, Any]) -> float:
     return time.perf_counter() - since_s
 
 
-if __name__ == "__main__":
+def _seconds_of_stream(spark: SparkSession, job: dict[str, Any], directory: Path) -> float:
+    reader = spark.readStream.format(job["format"]).options(**job["options"])
+    rows = reader.option("startingOffsets", "earliest").load()
+    taken_s = []
+    for number in range(1 + _STREAMS):
+        writer = rows.writeStream.format("noop").trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(directory / f"checkpoint-{number}"))
+        since_s = time.perf_counter()
+        query = writer.start()
+        if not query.awaitTermination(int(WORK_TIMEOUT_S)):
+            raise TimeoutError(f"the query did not end within {WORK_TIMEOUT_S:g} s")
+        taken_s.append(time.perf_counter() - since_s)
+        found = sum(progress.numInputRows for progress in query.recentProgress)
+        if found != job["records"]:
+            raise ValueError(f"{found} rows were read, expected {job['records']}")
+    return statistics.median(taken_s[1:])
+
+
+def _main(job: dict[str, Any]) -> None:
     with TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as made:
         session = open_session(Path(made))
-        taken_s = _seconds_of_first_query(session, json.loads(sys.argv[1]))
+        if "records" in job:
+            taken_s = _seconds_of_stream(session, job, Path(made))
+        else:
+            taken_s = _seconds_of_first_query(session, job)
         session.stop()
     sys.stdout.write(f"{taken_s}\n")
+
+
+if __name__ == "__main__":
+    _main(json.loads(sys.argv[1]))
