@@ -1,8 +1,8 @@
 """The runner of a case, which measures its sides in turn and calculates the results.
 
-Each side runs once to warm up and then once per round. Invariant: if a side fails, only its own
-comparisons fail; if our side fails, all comparisons of the case fail. A comparison requires the
-same number of rounds from both sides.
+Each side runs once per round, and once before the first round unless `Case.warms_up` is false.
+Invariant: if a side fails, only its own comparisons fail; if our side fails, all comparisons of the
+case fail. A comparison requires the same number of rounds from both sides.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ def run_case(case: Case, resources: Resources, extent: Extent, say: Say) -> list
     sides: dict[str, Side] = {OURS: case.ours, **case.peers}
     failures: dict[str, str] = {}
     samples: dict[str, list[Sample]] = {name: [] for name in sides}
-    for number in range(-1, extent.rounds):
+    first = -1 if case.warms_up else 0
+    for number in range(first, extent.rounds):
         is_warm_up = number < 0
         for name in order_of_round(list(sides), number):
             if name in failures or OURS in failures:
                 continue
             try:
-                sample = _run(sides[name], resources, extent.records, is_first=is_warm_up)
+                sample = _run(sides[name], resources, extent.records, is_first=number == first)
             except Exception as error:  # After any error, the other sides and cases continue.
                 failures[name] = _in_one_line(error)
                 say(f"  {name}: FAILED: {failures[name]}")
