@@ -457,11 +457,13 @@ _SMALL_JOBS: Final = (
             SPARKS: ShortStream(connector=DEFAULT, contents=_THREE),
             OURS_BY_DEFAULT: ShortStream(connector=OWN, contents=_THREE),
             OURS_COMPILED: ShortStream(connector=OWN_PREFETCHED, contents=_THREE, is_compiled=True),
+            TRIVIAL: ShortStream(connector=None, contents=_THREE),
         },
         comparisons=(
             Comparison(peer=SPARKS, target=0.7, quantity=STREAM_SECONDS, at_most=True),
             Comparison(peer=OURS_BY_DEFAULT, quantity=STREAM_SECONDS, at_most=True),
             Comparison(peer=OURS_COMPILED, quantity=STREAM_SECONDS, at_most=True),
+            Comparison(peer=TRIVIAL, quantity=STREAM_SECONDS, at_most=True),
         ),
         records=3_000,
         takes_records=False,
@@ -474,10 +476,12 @@ _SMALL_JOBS: Final = (
         peers={
             SPARKS: ShortStream(connector=DEFAULT, contents=_SMALL),
             OURS_COMPILED: ShortStream(connector=OWN, contents=_SMALL, is_compiled=True),
+            TRIVIAL: ShortStream(connector=None, contents=_SMALL),
         },
         comparisons=(
             Comparison(peer=SPARKS, target=0.6, quantity=STREAM_SECONDS, at_most=True),
             Comparison(peer=OURS_COMPILED, quantity=STREAM_SECONDS, at_most=True),
+            Comparison(peer=TRIVIAL, quantity=STREAM_SECONDS, at_most=True),
         ),
         records=1_000_000,
         takes_records=False,

@@ -26,7 +26,7 @@ from integration.benchmarks.connectors import Connector
 from integration.benchmarks.measure import Sample
 from integration.benchmarks.resources import WORK_TIMEOUT_S, Resources
 from integration.benchmarks.session import open_session
-from integration.benchmarks.synthetic import DROPPING, FABRICATING
+from integration.benchmarks.synthetic import DROPPING, FABRICATING, TRIVIAL
 from integration.benchmarks.topics import Contents
 from pyspark_kafka.commands.compile_pyspark import add_bytecode, archives
 
@@ -81,17 +81,23 @@ class ShortStream:
     """A side that reads a topic with `Trigger.AvailableNow` in a warm session.
 
     The session runs several such queries, and the result is the median duration of all queries but
-    the first one. With `is_compiled`, Spark's archives contain bytecode.
+    the first one. If `connector` is None, the query uses a Python data source that yields rows
+    without reading them from Kafka. With `is_compiled`, Spark's archives contain bytecode.
     """
 
-    connector: Connector
+    connector: Connector | None
     contents: Contents
     is_compiled: bool = False
 
     def run(self, resources: Resources, records: int) -> Sample:
-        options = resources.options_of(self.connector)
-        options["subscribe"] = resources.topic(self.contents, records)
-        job = {"format": self.connector.format, "options": options, "records": records}
+        if self.connector is None:
+            name = TRIVIAL
+            options = {"rows": str(records), "partitions": str(self.contents.partitions)}
+        else:
+            name = self.connector.format
+            options = resources.options_of(self.connector)
+            options["subscribe"] = resources.topic(self.contents, records)
+        job = {"format": name, "options": options, "records": records}
         seconds = _run_in_new_session(job, resources, is_compiled=self.is_compiled)
         return {STREAM_SECONDS: seconds}
 
