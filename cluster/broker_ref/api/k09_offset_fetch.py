@@ -5,18 +5,23 @@ A request contains one group up to version 7, and several groups from version 8 
 committed offset gets offset -1 and no error, even if the group does not exist. Only offsets that
 have been replicated to all in-sync replicas are returned.
 
-With `require_stable` (version 7, KIP-447), the broker waits up to `offsets.commit.timeout.ms` for
-pending commits and transaction markers to be replicated. If the wait times out, the broker returns
-NOT_COORDINATOR, and clients retry. A partition with a pending offset of an open transaction gets
-UNSTABLE_OFFSET_COMMIT. Without `require_stable`, the last offset that was committed before the
-transaction is returned. Requests contain topic ids from version 10 on. The error for an unknown
-topic id is UNKNOWN_TOPIC_ID. Source: `kafka.server.KafkaApis.handleOffsetFetchRequest`.
+With `require_stable` (version 7, KIP-447), the broker returns the latest offsets in its log. First,
+it waits up to `offsets.commit.timeout.ms` until all records that are in the group's partition of
+`__consumer_offsets` when the request arrives are replicated, including the records of other groups.
+If the wait times out, or if the broker loses the leadership, it returns NOT_COORDINATOR. Clients
+then look up the coordinator again, which is necessary if the broker has been replaced as
+coordinator without knowing it. A partition with a pending offset of an open transaction gets
+UNSTABLE_OFFSET_COMMIT. Without `require_stable`, the last replicated offset that was committed
+before the transaction is returned.
+
+Requests contain topic ids from version 10 on. The error for an unknown topic id is
+UNKNOWN_TOPIC_ID. Source: `kafka.server.KafkaApis.handleOffsetFetchRequest`,
+`GroupCoordinatorService.fetchOffsets`, whose write operation has no records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +31,7 @@ from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, Wait
 from broker_ref.group.offsets import TopicPartition
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
+from broker_ref.replication.partition import PartitionKey, PendingReplication
 from broker_ref.security.acls import AclOperation, ResourceType
 
 FIRST_VERSION_OF_GROUP_ERROR: Final = 2
@@ -117,82 +123,83 @@ class _OffsetQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedOffsetFetch:
-    """An OffsetFetch request that is waiting for the offsets to be replicated."""
+    """An OffsetFetch request that is waiting for the last write to each group's partition.
 
-    broker: Broker
+    `groups` contains the offsets in the broker's log when the request arrived.
+    """
+
     call: Call
     request: OffsetFetchRequest
+    groups: tuple[GroupResponse, ...]
+    last_writes: Mapping[str, PendingReplication]
 
     def try_complete(self, now_ms: int) -> OffsetFetchResponse | None:
-        """Return the response if the offsets of all groups are stable."""
-        del now_ms
-        if _unstable(self.broker, self.call, self.request):
+        """Return the response if no write is pending."""
+        if any(write.outcome is None for write in self.last_writes.values()):
             return None
-        return _fetch(self.broker, self.call, self.request)
+        return self.expire(now_ms)
 
     def expire(self, now_ms: int) -> OffsetFetchResponse:
-        """Return the offsets of stable groups, and an error for the other groups."""
+        """Return the offsets of the groups whose last write is replicated.
+
+        The other groups get an error.
+        """
         del now_ms
-        unstable = _unstable(self.broker, self.call, self.request)
-        return _fetch(self.broker, self.call, self.request, unstable=unstable)
+        return _response(self.call, self.request, [self._replicated(each) for each in self.groups])
+
+    def keys(self) -> tuple[PartitionKey, ...]:
+        """Return the keys of the partitions whose last writes the request is waiting for."""
+        return tuple(dict.fromkeys(write.partition.key for write in self.last_writes.values()))
+
+    def _replicated(self, group: GroupResponse) -> GroupResponse:
+        write = self.last_writes.get(group.group_id)
+        if write is None or write.outcome not in {None, ErrorCode.not_leader_or_follower}:
+            return group
+        return GroupResponse(group_id=group.group_id, error_code=ErrorCode.not_coordinator)
 
 
 def handle(broker: Broker, call: Call, request: OffsetFetchRequest) -> object:
     """Return the committed offsets of every group, or wait until they are stable."""
-    unstable = _unstable(broker, call, request)
-    if not unstable:
-        return _fetch(broker, call, request)
-    return Wait(
-        operation=DelayedOffsetFetch(broker=broker, call=call, request=request),
-        keys=tuple(broker.groups.check_coordinator(group).key for group in unstable),
-        deadline_ms=call.now_ms + broker.config.offsets_commit_timeout_ms,
-    )
-
-
-def _unstable(broker: Broker, call: Call, request: OffsetFetchRequest) -> frozenset[str]:
-    """Return the groups that have unstable offsets and that the client may describe.
-
-    The result is empty if the request does not require stable offsets.
-    """
-    if not request.require_stable:
-        return frozenset()
-    unstable = set()
-    for group_id in {group.group_id for group in request.groups} or {request.group_id}:
-        if not call.auth.allows(AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
-            continue
-        with suppress(ApiError):
-            if not broker.groups.is_stable(group_id):
-                unstable.add(group_id)
-    return frozenset(unstable)
-
-
-def _fetch(
-    broker: Broker,
-    call: Call,
-    request: OffsetFetchRequest,
-    unstable: frozenset[str] = frozenset(),
-) -> OffsetFetchResponse:
     query = _OffsetQuery(broker=broker, call=call, require_stable=request.require_stable)
+    requested = request.groups
+    if call.version < FIRST_VERSION_OF_GROUPS:
+        requested = (RequestedGroup(group_id=request.group_id, topics=request.topics),)
+    groups = tuple(_group(query, group) for group in requested)
+    delayed = DelayedOffsetFetch(
+        call=call,
+        request=request,
+        groups=groups,
+        last_writes={
+            group.group_id: broker.groups.last_write(group.group_id)
+            for group in groups
+            if request.require_stable and not group.error_code
+        },
+    )
+    done = delayed.try_complete(call.now_ms)
+    if done is not None:
+        return done
+    deadline_ms = call.now_ms + broker.config.offsets_commit_timeout_ms
+    return Wait(operation=delayed, keys=delayed.keys(), deadline_ms=deadline_ms)
+
+
+def _response(
+    call: Call, request: OffsetFetchRequest, groups: Sequence[GroupResponse]
+) -> OffsetFetchResponse:
     if call.version >= FIRST_VERSION_OF_GROUPS:
-        return OffsetFetchResponse(
-            groups=tuple(_group(query, group, unstable) for group in request.groups)
-        )
-    group = RequestedGroup(group_id=request.group_id, topics=request.topics)
-    response = _group(query, group, unstable)
-    topics = response.topics
-    if response.error_code and call.version < FIRST_VERSION_OF_GROUP_ERROR:
-        topics = tuple(_failed(topic, response.error_code) for topic in (request.topics or ()))
-    return OffsetFetchResponse(topics=topics, error_code=response.error_code)
+        return OffsetFetchResponse(groups=tuple(groups))
+    (group,) = groups
+    topics = group.topics
+    if group.error_code and call.version < FIRST_VERSION_OF_GROUP_ERROR:
+        topics = tuple(_failed(topic, group.error_code) for topic in (request.topics or ()))
+    return OffsetFetchResponse(topics=topics, error_code=group.error_code)
 
 
-def _group(query: _OffsetQuery, group: RequestedGroup, unstable: frozenset[str]) -> GroupResponse:
+def _group(query: _OffsetQuery, group: RequestedGroup) -> GroupResponse:
     try:
         query.call.auth.check(AclOperation.DESCRIBE, ResourceType.GROUP, group.group_id)
         query.broker.groups.check_coordinator(group.group_id)
     except ApiError as error:
         return GroupResponse(group_id=group.group_id, error_code=error.error_code)
-    if group.group_id in unstable:
-        return GroupResponse(group_id=group.group_id, error_code=ErrorCode.not_coordinator)
     if group.topics is None:
         topics = _all_topics(query, group.group_id)
     else:
@@ -203,7 +210,7 @@ def _group(query: _OffsetQuery, group: RequestedGroup, unstable: frozenset[str])
 def _all_topics(query: _OffsetQuery, group: str) -> tuple[TopicResponse, ...]:
     broker = query.broker
     partitions: dict[str, list[int]] = {}
-    for key in broker.groups.all_committed(group):
+    for key in broker.groups.all_committed(group, in_log=query.require_stable):
         partitions.setdefault(key.topic, []).append(key.partition)
     return tuple(
         TopicResponse(
@@ -243,7 +250,7 @@ def _partition(query: _OffsetQuery, group: str, name: str, index: int) -> Partit
     key = TopicPartition(topic=name, partition=index)
     if query.require_stable and groups.has_pending(group, key):
         return PartitionResponse(partition_index=index, error_code=ErrorCode.unstable_offset_commit)
-    found = groups.committed(group, key)
+    found = groups.committed(group, key, in_log=query.require_stable)
     if found is None:
         return PartitionResponse(partition_index=index)
     return PartitionResponse(

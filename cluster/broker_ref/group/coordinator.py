@@ -46,7 +46,12 @@ from broker_ref.log.control import EndTransactionMarker
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid, random_uuid
 from broker_ref.protocol.reader import STRING_BYTES_MAX
-from broker_ref.replication.partition import NO_EPOCH, Partition, PartitionKey
+from broker_ref.replication.partition import (
+    NO_EPOCH,
+    Partition,
+    PartitionKey,
+    PendingReplication,
+)
 from broker_ref.replication.replica_manager import ReplicaManager
 from broker_ref.schedule import Schedule
 
@@ -435,20 +440,29 @@ class GroupCoordinator:
         )
         return reply
 
-    def committed(self, group_id: str, topic_partition: TopicPartition) -> OffsetCommitValue | None:
-        """Return the replicated offset of a group for one partition, or None."""
-        shard = self._shard(group_id).shard
-        return shard.offsets.committed(group_id, topic_partition, shard.high_watermark)
+    def committed(
+        self, group_id: str, topic_partition: TopicPartition, *, in_log: bool = False
+    ) -> OffsetCommitValue | None:
+        """Return the replicated offset of a group for one partition, or None.
 
-    def all_committed(self, group_id: str) -> Mapping[TopicPartition, OffsetCommitValue]:
-        """Return all replicated offsets of a group."""
+        With `in_log`, return the latest offset in the log of this broker.
+        """
         shard = self._shard(group_id).shard
-        return shard.offsets.all_committed(group_id, shard.high_watermark)
+        end_offset = shard.log_end_offset if in_log else shard.high_watermark
+        return shard.offsets.committed(group_id, topic_partition, end_offset)
 
-    def is_stable(self, group_id: str) -> bool:
-        """Return whether all commits and transaction markers of the group are replicated."""
+    def all_committed(
+        self, group_id: str, *, in_log: bool = False
+    ) -> Mapping[TopicPartition, OffsetCommitValue]:
+        """Return all offsets of a group. See `committed`."""
         shard = self._shard(group_id).shard
-        return shard.offsets.required_high_watermark(group_id) <= shard.high_watermark
+        end_offset = shard.log_end_offset if in_log else shard.high_watermark
+        return shard.offsets.all_committed(group_id, end_offset)
+
+    def last_write(self, group_id: str) -> PendingReplication:
+        """Return the last write to the partition of `__consumer_offsets` that stores the group."""
+        shard = self._shard(group_id).shard
+        return PendingReplication(partition=shard.partition, required_offset=shard.log_end_offset)
 
     def has_pending(self, group_id: str, topic_partition: TopicPartition) -> bool:
         """Return whether an open transaction has a pending offset for this partition."""

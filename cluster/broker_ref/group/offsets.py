@@ -46,7 +46,6 @@ class OffsetStore:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[TopicPartition, _Versions]] = {}
-        self._transaction_ends: dict[str, int] = {}
 
     def put(
         self,
@@ -86,15 +85,6 @@ class OffsetStore:
                 record_offset=record_offset,
                 required_offset=required_offset,
             )
-
-    def record_transaction_end(self, group: str, *, required_offset: int) -> None:
-        """Store the high watermark at which the end of a group's transaction is replicated."""
-        self._transaction_ends[group] = required_offset
-
-    def remove_replicated_transaction_end(self, group: str, high_watermark: int) -> None:
-        """Remove the end of the group's last transaction if it is replicated."""
-        if self._transaction_ends.get(group, high_watermark + 1) <= high_watermark:
-            del self._transaction_ends[group]
 
     def remove_obsolete(
         self, group: str, topic_partition: TopicPartition, high_watermark: int
@@ -143,12 +133,6 @@ class OffsetStore:
             for topic_partition, versions in self._groups.get(group, {}).items()
             if versions[-1].value is not None
         }
-
-    def required_high_watermark(self, group: str) -> int:
-        """Return the high watermark at which all writes of a group are replicated."""
-        versions = self._groups.get(group, {}).values()
-        last = max((one[-1].required_offset for one in versions), default=0)
-        return max(last, self._transaction_ends.get(group, 0))
 
     def groups(self) -> Iterator[str]:
         """Return the groups that have offsets."""

@@ -98,6 +98,11 @@ class Shard:
         """The high watermark of the partition."""
         return self.partition.high_watermark
 
+    @property
+    def log_end_offset(self) -> int:
+        """The log end offset of the partition on this broker."""
+        return self.partition.log.log_end_offset
+
     def write(
         self,
         changes: Sequence[Change],
@@ -218,7 +223,6 @@ class Shard:
         """Commit or remove the pending offsets of a producer. Return their keys."""
         keys = []
         for group, offsets in self.pending.end(producer_id).items():
-            self.offsets.record_transaction_end(group, required_offset=required_offset)
             for one, pending in offsets.items():
                 keys.append(OffsetCommitKey(group=group, topic=one.topic, partition=one.partition))
                 if marker is Marker.COMMIT:
@@ -235,7 +239,6 @@ class Shard:
         """Remove values of these offsets that have been replaced by later, replicated values."""
         for key in keys:
             self.offsets.remove_obsolete(key.group, _topic_partition(key), self.high_watermark)
-            self.offsets.remove_replicated_transaction_end(key.group, self.high_watermark)
 
     def _append(
         self,

@@ -121,7 +121,7 @@ def test_offset_fetch_returns_replicated_offsets(monkeypatch: pytest.MonkeyPatch
         second = commit(made, 2)
         assert not second.is_done
         assert offset_of(made) == 1
-        assert not made.groups.is_stable("g")
+        assert not made.groups.last_write("g").is_replicated
         made.advance(CONFIG.offsets_commit_timeout_ms)
         assert second.result is ErrorCode.coordinator_not_available
         deletion = made.groups.delete("g", made.now_ms)

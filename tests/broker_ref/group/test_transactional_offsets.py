@@ -93,10 +93,10 @@ def test_marker_takes_effect_when_it_is_replicated(
         reply = made.end(marker)
         made.settle()
         assert not reply.is_done
-        assert (made.offset_of(), made.groups.is_stable("g")) == (1, False)
+        assert (made.offset_of(), made.groups.last_write("g").is_replicated) == (1, False)
     made.settle()
     assert reply.result is ErrorCode.none
-    assert made.groups.is_stable("g")
+    assert made.groups.last_write("g").is_replicated
     assert made.offset_of() == (5 if marker is Marker.COMMIT else 1)
 
 

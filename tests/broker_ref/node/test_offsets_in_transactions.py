@@ -213,3 +213,25 @@ def test_an_unreplicated_marker_is_written_again(process: Process, commit: bool)
     process.cluster.faults.clear()
     assert process.fetch_stable() == (5 if commit else 3)
     assert [process.end_offset(each) for each in others] == [before + 1, before + 1]
+
+
+def test_a_stable_fetch_waits_for_the_writes_of_other_groups(process: Process) -> None:
+    """A replaced coordinator with such writes must not return its old offsets."""
+    broker = process.cluster.broker(process.group_broker).broker
+    assert broker is not None
+    index = broker.groups.partition_for(process.group)
+    other = next(name for name in map(str, range(50)) if broker.groups.partition_for(name) == index)
+    process.hold_replication()
+    offset = {"partition_index": 0, "committed_offset": 1}
+    topics = [{"name": "t", "partitions": [offset]}]
+    process.clients.send(
+        process.group_broker, request("offset_commit", 7, group_id=other, topics=topics)
+    )
+    expired = process.clients.call(process.group_broker, process.fetch_request())
+    assert expired.groups[0].error_code is ErrorCode.not_coordinator
+    waiting = process.clients.send(process.group_broker, process.fetch_request())
+    process.cluster.advance(1_000)
+    assert waiting.is_open()
+    process.cluster.faults.clear()
+    (found,) = process.clients.outcome(waiting).groups[0].topics[0].partitions
+    assert (found.committed_offset, found.error_code) == (3, ErrorCode.none)
