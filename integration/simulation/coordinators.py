@@ -43,18 +43,21 @@ class Coordinator:
         code_of: Callable[[Any], ErrorCode] = lambda response: response.error_code,
         *,
         again_on: frozenset[ErrorCode] = frozenset(),
+        on_send: Callable[[int], None] = lambda _broker_id: None,
         timeout_ms: int = 2_000,
         attempts_max: int = 1_000_000,
     ) -> Step:
         """Send a request, retry it if necessary, and return the response and its error code.
 
-        If the retries are exhausted, return None and the last error code.
+        `on_send` is called with the broker id before each attempt. If the retries are exhausted,
+        return None and the last error code.
         """
         code = ErrorCode.network_exception
         for _ in range(attempts_max):
             if self._broker_id is None:
                 yield from self._find()
             assert self._broker_id is not None
+            on_send(self._broker_id)
             response = yield Call(broker_id=self._broker_id, request=payload, timeout_ms=timeout_ms)
             code = ErrorCode.network_exception if response is None else code_of(response)
             if code not in MOVED and code not in again_on:

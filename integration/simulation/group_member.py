@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
-from kio.static.protocol import RequestPayload
 
 from integration.simulation.client import Client, Pause, Script, Step, TopicPartition
 from integration.simulation.coordinators import GROUP, Coordinator
-from integration.simulation.invariants import InvariantViolationError
+from integration.simulation.invariants import InvariantChecker, InvariantViolationError
 from integration.simulation.messages import request
+from integration.simulation.offset_reads import AcknowledgedOffsets, OffsetRead, fetch_offset
 
 GROUP_ID: Final = "g"
 SESSION_TIMEOUT_MS: Final = 1_500
@@ -40,22 +40,24 @@ REJOIN: Final = frozenset(
 class _Owned:
     """The last owner of a partition, its generation, and the offsets that members committed.
 
-    `acknowledged` is the highest acknowledged offset, and `tried` contains all offsets that members
-    tried to commit.
+    `tried` contains all offsets that members tried to commit.
     """
 
+    acknowledged: AcknowledgedOffsets
     generation: int = -1
     member_id: str = ""
-    acknowledged: int = -1
     tried: set[int] = field(default_factory=set)
 
 
 class GroupHistory:
     """The responses that members have received, with checks of the invariants."""
 
-    def __init__(self, partitions: Sequence[TopicPartition]) -> None:
+    def __init__(self, checker: InvariantChecker, partitions: Sequence[TopicPartition]) -> None:
+        self.checker = checker
         self._owners: dict[tuple[int, TopicPartition], str] = {}
-        self._owned = {partition: _Owned() for partition in partitions}
+        self._owned = {
+            partition: _Owned(acknowledged=AcknowledgedOffsets(checker)) for partition in partitions
+        }
 
     def assigned(self, partition: TopicPartition, generation: int, member_id: str) -> None:
         """Record that a member owns a partition in a generation.
@@ -76,10 +78,6 @@ class GroupHistory:
         """Return the latest generation in which a member owned the partition."""
         return self._owned[partition].generation
 
-    def least_offset(self, partition: TopicPartition) -> int:
-        """Return the highest offset whose commit was acknowledged."""
-        return self._owned[partition].acknowledged
-
     def tries(self, partition: TopicPartition, offset: int) -> None:
         """Record that a member will try to commit an offset."""
         self._owned[partition].tried.add(offset)
@@ -96,28 +94,17 @@ class GroupHistory:
                 f"group {GROUP_ID}: a commit of generation {generation} for {partition} was "
                 f"acknowledged although generation {newest} had started"
             )
-        owned = self._owned[partition]
-        owned.acknowledged = max(owned.acknowledged, offset)
+        self._owned[partition].acknowledged.add(offset)
 
-    def fetched(self, partition: TopicPartition, offset: int, *, least: int, who: str) -> None:
-        """Check a fetched offset.
-
-        `least` was the highest acknowledged offset when OffsetFetch was sent.
-        """
-        if offset < least or (offset >= 0 and offset not in self._owned[partition].tried):
+    def fetched(self, partition: TopicPartition, read: OffsetRead, *, who: str) -> None:
+        """Check a fetched offset."""
+        owned, offset = self._owned[partition], read.offset
+        least = owned.acknowledged.highest_before(read.complete_to)
+        if offset < least or (offset >= 0 and offset not in owned.tried):
             raise InvariantViolationError(
                 f"group {GROUP_ID}: {who} fetched offset {offset} of {partition}, but a commit of "
                 f"offset {least} was acknowledged"
             )
-
-
-def offset_fetch(group_id: str, partition: TopicPartition) -> RequestPayload:
-    """Return an OffsetFetch request with `require_stable` (KIP-447).
-
-    While a transaction with an offset commit is pending, the coordinator returns a retriable error.
-    """
-    wanted = {"name": partition.topic, "partition_indexes": [partition.partition]}
-    return request("offset_fetch", group_id=group_id, topics=[wanted], require_stable=True)
 
 
 def committed_offset(partition: TopicPartition, offset: int) -> dict[str, object]:
@@ -249,16 +236,13 @@ class GroupMember:
                 return
 
     def _fetch(self, partition: TopicPartition) -> Step:
-        least = self._history.least_offset(partition)
-        response, code = yield from self._coordinator.call(
-            offset_fetch(GROUP_ID, partition),
-            lambda response: response.error_code or response.topics[0].partitions[0].error_code,
+        read: OffsetRead = yield from fetch_offset(
+            self._coordinator, self._history.checker, GROUP_ID, partition
         )
-        if self._must_rejoin("OffsetFetch", code):
+        if self._must_rejoin("OffsetFetch", read.error_code):
             return None
-        offset: int = response.topics[0].partitions[0].committed_offset
-        self._history.fetched(partition, offset, least=least, who=self._client.name)
-        return offset
+        self._history.fetched(partition, read, who=self._client.name)
+        return read.offset
 
     def _commit(self, partition: TopicPartition, offset: int) -> Step:
         """Commit an offset and return whether the commit succeeded."""

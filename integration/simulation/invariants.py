@@ -31,6 +31,7 @@ from broker_ref.node.controller import ControllerNode
 from broker_ref.replication.partition import Partition
 from integration.simulation.client import TopicPartition
 from integration.simulation.cluster import Node
+from integration.simulation.elections import Elections
 
 READ_BYTES_MAX = 1 << 20
 
@@ -278,6 +279,9 @@ class InvariantChecker:
         self.committed: dict[TopicPartition, CommittedLog] = {}
         self.transactions = Transactions()
         self.controller: ControllerNode | None = None
+        self.elections = Elections()
+        self.step = 0
+        """The number of steps of nodes that were checked."""
         self.openings: Counter[TopicPartition] = Counter()
         """The number of times that a replica was opened, on any broker."""
         self._seen: dict[tuple[str, str, int], _ObservedPartition] = {}
@@ -292,15 +296,23 @@ class InvariantChecker:
             )
         return found
 
+    def replica(self, host: str, partition: TopicPartition) -> Partition | None:
+        """Return the replica of a host that was observed last, or None."""
+        seen = self._seen.get((host, partition.topic, partition.partition))
+        return seen.partition if seen is not None else None
+
     def check(self, host: str, node: Node) -> None:
         """Check the replicas of a node after a step.
 
-        Raises `InvariantViolationError` if an invariant does not hold.
+        A node that has failed in the step is checked too, because its responses are sent. Raises
+        `InvariantViolationError` if an invariant does not hold.
         """
+        self.step += 1
         if not isinstance(node, BrokerNode):
             self.controller = node
+            self.elections.observe(node.side.metadata, self.step)
             return
-        if node.broker is None or node.failure is not None:
+        if node.broker is None:
             return
         for partition in node.broker.replicas.partitions():
             key = (host, partition.key.topic, partition.key.partition)

@@ -227,8 +227,8 @@ class _Run:
             if settings.transactional_clients:
                 self._start_consumer(f"committed-{partition.partition}", partition, READ_COMMITTED)
         for number in range(settings.transactional_clients):
-            self._start_transacting(TransactionHistory(f"tx-{number}"), 0)
-        history = GroupHistory(self.partitions)
+            self._start_transacting(TransactionHistory(f"tx-{number}", self._checker), 0)
+        history = GroupHistory(self._checker, self.partitions)
         for number in range(settings.group_members):
             self._start_member(history, number, 0)
 

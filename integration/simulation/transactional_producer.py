@@ -12,7 +12,7 @@ offsets of committed transactions. Modeled on Kafka's `TransactionManager`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -20,9 +20,10 @@ from kio.schema.errors import ErrorCode
 from broker_ref.log.control import Marker
 from integration.simulation.client import Call, Client, Pause, Script, Step, TopicPartition
 from integration.simulation.coordinators import GROUP, TRANSACTION, Coordinator
-from integration.simulation.group_member import committed_offset, offset_fetch
+from integration.simulation.group_member import committed_offset
 from integration.simulation.invariants import InvariantChecker, InvariantViolationError, Transaction
 from integration.simulation.messages import request
+from integration.simulation.offset_reads import AcknowledgedOffsets, OffsetRead, fetch_offset
 from integration.simulation.producers import RETRIABLE, encode, produce_request, produced
 
 TIMEOUT_MS: Final = 2_500
@@ -57,19 +58,30 @@ class _Offset:
     transaction: Transaction
 
 
-@dataclass(slots=True)
 class TransactionHistory:
-    """The transactions of all processes with the same transactional id."""
+    """The transactions of all processes with the same transactional id, and their group offsets.
 
-    transactional_id: str
-    offsets: list[_Offset] = field(default_factory=list)
-    transactions: int = 0
+    `acknowledged` contains the offsets of transactions that the coordinator reported as committed.
+    """
 
-    def check(self, offset: int, seen: int, who: str) -> None:
+    def __init__(self, transactional_id: str, checker: InvariantChecker) -> None:
+        self.transactional_id = transactional_id
+        self.offsets: list[_Offset] = []
+        self.acknowledged = AcknowledgedOffsets(checker)
+        self.transactions = 0
+
+    def committed(self, transaction: Transaction) -> None:
+        """Record that the coordinator has reported a transaction as committed."""
+        for each in self.offsets:
+            if each.transaction is transaction:
+                self.acknowledged.add(each.offset)
+
+    def check(self, read: OffsetRead, who: str) -> None:
         """Check a fetched group offset.
 
-        It must be at least `seen` and belong to a transaction that is not aborted.
+        It must contain the acknowledged commits, and belong to a transaction that is not aborted.
         """
+        offset, seen = read.offset, self.acknowledged.highest_before(read.complete_to)
         if offset == -1 and seen == -1:
             return
         found = next((each for each in self.offsets if each.offset == offset), None)
@@ -79,14 +91,6 @@ class TransactionHistory:
                 f"({found.transaction if found is not None else 'of no transaction'}), but the "
                 f"committed offset is at least {seen}"
             )
-
-    @property
-    def least_offset(self) -> int:
-        """The lower bound of the group offset, according to the coordinator's responses."""
-        committed = [
-            each.offset for each in self.offsets if each.transaction.response is Marker.COMMIT
-        ]
-        return max(committed, default=-1)
 
 
 class TransactionalProducer:
@@ -148,9 +152,16 @@ class TransactionalProducer:
             self._succeed()
 
     def _finish(self) -> Step:
-        """Check the group offset after the transaction of the last process has ended."""
+        """Check the group offset after the transaction of the last process has ended.
+
+        A replaced coordinator cannot know all transactions, so another coordinator must answer.
+        """
         yield from self._begin()
-        offset = yield from self._check_offset()
+        read: OffsetRead = yield from self._check_offset()
+        while read.is_replaced:
+            yield Pause(ms=self._pace_ms)
+            read = yield from self._check_offset()
+        offset = read.offset
         for each in self._history.offsets:
             if each.transaction.outcome is Marker.COMMIT and each.offset > offset:
                 raise InvariantViolationError(
@@ -319,27 +330,20 @@ class TransactionalProducer:
         self._checker.transactions.record_response(
             transaction, Marker.COMMIT if commit else Marker.ABORT
         )
+        if commit:
+            self._history.committed(transaction)
         if self._is_v2:
             self._take_identity(response.producer_id, response.producer_epoch)
 
     def _check_offset(self) -> Step:
-        """Fetch the group's offset and check that it is the last committed offset."""
-        seen = self._history.least_offset
-        offset = yield from self._fetch_offset()
-        self._history.check(offset, seen, self._client.name)
-        return offset
-
-    def _fetch_offset(self) -> Step:
-        """Return the group's stable offset."""
-        partition = self._partitions[0]
-        response, code = yield from self._group.call(
-            offset_fetch(self._history.transactional_id, partition),
-            lambda response: response.error_code or response.topics[0].partitions[0].error_code,
-            again_on=frozenset({ErrorCode.unstable_offset_commit}),
+        """Fetch the group's stable offset and check that it is the last committed offset."""
+        read: OffsetRead = yield from fetch_offset(
+            self._group, self._checker, self._history.transactional_id, self._partitions[0]
         )
-        if code is not ErrorCode.none:
-            raise self._refused("OffsetFetch", code)
-        return response.topics[0].partitions[0].committed_offset
+        if read.error_code is not ErrorCode.none:
+            raise self._refused("OffsetFetch", read.error_code)
+        self._history.check(read, self._client.name)
+        return read
 
     def _require(self, what: str, code: ErrorCode) -> None:
         if code in FENCED:

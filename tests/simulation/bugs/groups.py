@@ -11,6 +11,7 @@ from broker_ref.coordination.replies import Reply
 from broker_ref.group import membership
 from broker_ref.group.classic_group import ClassicGroup
 from broker_ref.group.coordinator import GroupCoordinator
+from broker_ref.replication.partition import PendingReplication
 from integration.simulation.plan import Settings
 from tests.simulation.bugs.bug import Bug
 
@@ -35,6 +36,13 @@ def _begin_generations_anew(monkeypatch: pytest.MonkeyPatch) -> None:
         make(self, *what, **{**how, "generation_id": 0})
 
     monkeypatch.setattr(ClassicGroup, "__init__", forget)
+
+
+def _return_offsets_before_writes_are_replicated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing_written(self: Any, group_id: str) -> PendingReplication:
+        return PendingReplication(partition=self.check_coordinator(group_id), required_offset=0)
+
+    monkeypatch.setattr(GroupCoordinator, "last_write", nothing_written)
 
 
 def has_members(settings: Settings) -> bool:
@@ -65,5 +73,12 @@ BUGS = (
         reintroduce=_begin_generations_anew,
         first_seed=3,
         applies_to=has_members,
+    ),
+    Bug(
+        name="return offsets before writes are replicated",
+        source="GroupCoordinatorService.fetchOffsets",
+        description="OffsetFetch with require_stable does not wait for the writes in the log",
+        reintroduce=_return_offsets_before_writes_are_replicated,
+        first_seed=0,
     ),
 )

@@ -20,6 +20,7 @@ from broker_ref.replication.partition import Partition
 from broker_ref.transaction import coordinator, request_validation, transitions
 from broker_ref.transaction.coordinator import TransactionCoordinator
 from broker_ref.transaction.marker_channel_manager import TransactionMarkerChannelManager
+from broker_ref.transaction.shard import ShardState
 from integration.simulation.plan import Settings
 from tests.simulation.bugs.bug import Bug
 
@@ -141,6 +142,17 @@ def _forget_pending_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PendingOffsets, "has", lambda *_: False)
 
 
+def _activate_before_records_are_replicated(monkeypatch: pytest.MonkeyPatch) -> None:
+    activate = TransactionCoordinator._activate_if_replicated
+
+    def at_once(self: Any, index: int, now_ms: int) -> None:
+        if index in self._loaded:
+            self._shards[index].state = ShardState.ACTIVE
+        activate(self, index, now_ms)
+
+    monkeypatch.setattr(TransactionCoordinator, "_activate_if_replicated", at_once)
+
+
 def has_transactions(settings: Settings) -> bool:
     return settings.transactional_clients > 0
 
@@ -223,6 +235,17 @@ BUGS = (
         description="a new coordinator does not complete prepared transactions",
         reintroduce=_forget_what_is_prepared,
         first_seed=3,
+        applies_to=has_transactions,
+    ),
+    Bug(
+        name="use unreplicated transaction state after an election",
+        source="TransactionStateManager.loadTransactionsForTxnTopicPartition (not prevented there)",
+        description=(
+            "a new coordinator confirms that a partition is in a transaction, but another leader "
+            "removes that record, and no marker ends the transaction in the partition"
+        ),
+        reintroduce=_activate_before_records_are_replicated,
+        first_seed=8_123_795,
         applies_to=has_transactions,
     ),
     Bug(
