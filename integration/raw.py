@@ -15,7 +15,7 @@ import socket
 import struct
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import TracebackType
 from typing import Any, Self
@@ -30,6 +30,10 @@ TIMEOUT_S = 30.0
 
 Plain = Any
 """An int, str, bytes, bool, None, uuid.UUID, a sequence, or a mapping of field names to Plain."""
+
+Convert = Callable[[Plain], Any]
+
+_API_KEYS = {name: key for key, name in api_key_map.items()}
 
 
 class ConnectionClosedByBrokerError(Exception):
@@ -160,7 +164,7 @@ def decode_response(entity: RequestPayload, frame: bytes, correlation_id: int) -
 
 def api_key(api: str) -> int:
     """Return the key of the API with this kio name, such as `list_offsets`."""
-    return {name: key for key, name in api_key_map.items()}[api]
+    return _API_KEYS[api]
 
 
 def request(api: str, version: int, /, **fields: Plain) -> RequestPayload:
@@ -179,39 +183,50 @@ def response(api: str, version: int, /, **fields: Plain) -> Any:
 
 
 def _build(entity_type: type[Entity], values: Mapping[str, Plain]) -> Any:
-    known = {field.name: field for field in dataclasses.fields(entity_type)}
-    unknown = values.keys() - known.keys()
+    converters, defaults = _converters(entity_type), _implicit_defaults(entity_type)
+    unknown = values.keys() - converters.keys()
     if unknown:
         raise TypeError(
             f"{entity_type.__name__} v{entity_type.__version__} has no fields {sorted(unknown)}; "
-            f"its fields are {sorted(known)}"
+            f"its fields are {sorted(converters)}"
         )
-    hints = _hints(entity_type)
-    built = {}
-    for name, field in known.items():
-        if name in values:
-            built[name] = _convert(hints[name], values[name])
-        elif field.default is dataclasses.MISSING:
-            built[name] = _implicit_default(hints[name])
-    return entity_type(**built)
+    given = {name: converters[name](value) for name, value in values.items()}
+    return entity_type(**{**defaults, **given})
 
 
 @cache
-def _hints(entity_type: type[Entity]) -> dict[str, Any]:
-    return typing.get_type_hints(entity_type)
+def _converters(entity_type: type[Entity]) -> Mapping[str, Convert]:
+    """Return the functions that convert plain values to the values of each field."""
+    hints = typing.get_type_hints(entity_type)
+    return {field.name: _converter(hints[field.name]) for field in dataclasses.fields(entity_type)}
 
 
-def _convert(hint: Any, value: Plain) -> Any:
+@cache
+def _implicit_defaults(entity_type: type[Entity]) -> Mapping[str, Any]:
+    """Return the values of fields whose schema has no default."""
+    hints = typing.get_type_hints(entity_type)
+    return {
+        field.name: _implicit_default(hints[field.name])
+        for field in dataclasses.fields(entity_type)
+        if field.default is dataclasses.MISSING
+    }
+
+
+def _converter(hint: Any) -> Convert:
     hint = _without_none(hint)
-    if value is None or dataclasses.is_dataclass(value):
-        return value
-    if typing.get_origin(hint) is tuple and isinstance(value, Sequence):
-        return tuple(_convert(typing.get_args(hint)[0], item) for item in value)
-    if isinstance(value, Mapping):
-        return _build(hint, value)
-    if isinstance(hint, type) and issubclass(hint, datetime.timedelta):
-        return datetime.timedelta(milliseconds=value)
-    return ErrorCode(value) if hint is ErrorCode else value
+    if typing.get_origin(hint) is tuple:
+        item = _converter(typing.get_args(hint)[0])
+        return lambda value: (
+            tuple(item(each) for each in value) if isinstance(value, Sequence) else value
+        )
+    if dataclasses.is_dataclass(hint):
+        struct_type = typing.cast("type[Entity]", hint)
+        return lambda value: _build(struct_type, value) if isinstance(value, Mapping) else value
+    if issubclass(hint, datetime.timedelta):
+        return lambda value: None if value is None else datetime.timedelta(milliseconds=value)
+    if hint is ErrorCode:
+        return lambda value: None if value is None else ErrorCode(value)
+    return lambda value: value
 
 
 def _implicit_default(hint: Any) -> Any:
