@@ -279,7 +279,7 @@ BUGS = (
         source="KIP-447 (KAFKA-8587)",
         description="OffsetFetch with require_stable ignores pending offsets of open transactions",
         reintroduce=_forget_pending_offsets,
-        first_seed=0,
+        first_seed=9,
         applies_to=has_transactions,
     ),
 )
