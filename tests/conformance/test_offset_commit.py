@@ -105,6 +105,40 @@ def test_unknown_member_may_not_commit(
     assert committed(raw, group, name) == [(2, "", -1)]
 
 
+def test_refused_commit_reports_only_missing_partitions_separately(
+    raw: RawConnection, topic: TopicFactory, group: str, unique_name: Callable[[], str]
+) -> None:
+    """The member is unknown, so the size of the metadata is not checked."""
+
+    def requested(name: str, metadata: str) -> dict[str, Any]:
+        partition = {
+            "partition_index": 0,
+            "committed_offset": 1,
+            "committed_metadata": metadata,
+            "committed_leader_epoch": -1,
+        }
+        return {"name": name, "partitions": [partition]}
+
+    name = topic()
+    commit(raw, group, name, 2)
+    response = raw.call(
+        "offset_commit",
+        9,
+        group_id=group,
+        topics=[
+            requested(name, "x"),
+            requested(topic(), "x" * (METADATA_MAX + 1)),
+            requested(unique_name(), "x"),
+        ],
+        **_UNKNOWN_MEMBER,
+    )
+    assert sorted(only(one.partitions).error_code.name for one in response.topics) == [
+        "unknown_member_id",
+        "unknown_member_id",
+        "unknown_topic_or_partition",
+    ]
+
+
 def test_empty_group_id_may_commit(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     found = only(find_coordinator(raw, "").coordinators)

@@ -81,6 +81,20 @@ def test_new_member_whose_join_waits_too_long_is_removed(
     assert join.result.error_code is ErrorCode.unknown_member_id
 
 
+def test_rebalance_waits_for_members_while_other_sessions_expire() -> None:
+    made = Coordinators()
+    (leader, waiting, _silent), generation_id = made.stable(3)
+    first = made.join(leader)
+    made.join(requires_known_member_id=True)  # This member never uses its member id.
+    made.advance(9_000)
+    made.heartbeat(waiting, generation_id)
+    made.advance(1_000)
+    assert not first.is_done
+    second = made.join(waiting)
+    assert {m.member_id for m in first.result.members} == {leader, waiting}
+    assert second.result.generation_id == first.result.generation_id == generation_id + 1
+
+
 def replicas_lag(monkeypatch: pytest.MonkeyPatch, made: Coordinators) -> int:
     high_watermark = made.partition.high_watermark
     monkeypatch.setattr(Partition, "high_watermark", high_watermark)

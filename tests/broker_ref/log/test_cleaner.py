@@ -61,6 +61,30 @@ def test_compaction_stops_at_the_high_watermark() -> None:
     )
 
 
+def test_the_log_with_the_largest_dirty_ratio_is_compacted_first() -> None:
+    made = Compacted()
+    others = [
+        made.directory.open_log("t", partition, config=COMPACT, now_ms=NOW_MS)
+        for partition in (1, 2)
+    ]
+    logs = [made.log, *others]
+    compacted = (20, 5, 60)
+    for made.log, count in zip(logs, compacted, strict=True):
+        made.fill(count, keys=count)
+        made.roll()
+    ends = {("t", partition): 10_000 for partition in range(3)}
+    while made.directory.clean(NOW_MS, ends):
+        pass
+    before = read_offsets(made.storage, CLEANER_OFFSET_FILE)
+    assert len(before) == 3
+    for made.log, count in zip(logs, compacted, strict=True):
+        made.fill(20, start=count)
+        made.roll()
+    while (after := read_offsets(made.storage, CLEANER_OFFSET_FILE)) == before:
+        assert made.directory.clean(NOW_MS, ends, budget_bytes=1)
+    assert [key for key, offset in after.items() if offset != before[key]] == [("t", 1)]
+
+
 def test_small_segments_are_merged() -> None:
     log = Compacted()
     log.fill(60, keys=2)

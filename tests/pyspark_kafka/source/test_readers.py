@@ -296,6 +296,23 @@ def test_a_failed_commit_does_not_fail_the_query(
     client.failures = [KafkaError("Group 'g' has members.")]
     reader.commit(end)
     assert "Group 'g' has members" in caplog.text
+    assert client.closed
+    reader.commit(end)
+    assert client.committed == {("g", tp("t", 0)): 10, ("g", tp("t", 1)): 4}
+
+
+def test_a_commit_whose_client_cannot_be_opened_does_not_fail_the_query(
+    client: FakeClient, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> FakeClient:
+        raise KafkaError("The token file is missing.")
+
+    reader = stream_reader(startingOffsets="earliest", commitOffsets="true", group_id="g")
+    end = reader.latestOffset()
+    with monkeypatch.context() as failing:
+        failing.setattr(factory, "open_client", refuse)
+        reader.commit(end)
+    assert "The token file is missing" in caplog.text
     reader.commit(end)
     assert client.committed == {("g", tp("t", 0)): 10, ("g", tp("t", 1)): 4}
 

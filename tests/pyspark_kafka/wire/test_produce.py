@@ -151,6 +151,20 @@ def test_node_endpoints() -> None:
     assert (broker.broker_id, broker.address, broker.rack) == (4, Address("h", 9), "r")
 
 
+@pytest.mark.parametrize("version", [9, 13])
+def test_unknown_tagged_fields_are_ignored(version: int) -> None:
+    """A later version of Kafka can add tagged fields to any structure of a response."""
+    data = response(version, [("t", 0)])
+    unknown = b"\x01\x05\x02ab"  # One field, with tag 5 and two bytes.
+    of_partition, of_topic, throttle_time, of_response = data[-7], data[-6], data[-5:-1], data[-1]
+    assert (of_partition, of_topic, of_response) == (0, 0, 0)
+    extended = data[:-7] + unknown + unknown + throttle_time + unknown
+    request = produce_request(version, SENT[:1], timeout_ms=1)
+    reader = Reader(memoryview(extended))
+    assert request.read(reader) == request.read(Reader(memoryview(data)))
+    reader.end("the response")
+
+
 @pytest.mark.parametrize("version", [3, 12, 13])
 @pytest.mark.parametrize(
     ("ones", "expected"),
