@@ -13,8 +13,9 @@ from kio.schema.errors import ErrorCode
 from integration.clusters import Cluster
 from integration.raw import RawConnection
 from tests.conformance.eventually import eventually
-from tests.conformance.groups import await_coordinator, commit, committed
+from tests.conformance.groups import await_coordinator, commit, committed, find_coordinator
 from tests.conformance.members import (
+    SESSION_TIMEOUT_MS,
     GroupMember,
     leave,
     rejoin_together,
@@ -23,7 +24,7 @@ from tests.conformance.members import (
     subscription,
     sync_all,
 )
-from tests.conformance.wire import served
+from tests.conformance.wire import only, served
 
 MemberFactory = Callable[..., GroupMember]
 SHORT_MS = 3_000
@@ -203,6 +204,32 @@ def test_first_member_without_protocol(
 def test_session_timeouts_have_bounds(member: MemberFactory, timeout_ms: int) -> None:
     refused = member(session_timeout_ms=timeout_ms).join()
     assert refused.error_code == ErrorCode.invalid_session_timeout
+
+
+def test_order_of_the_checks_of_a_join(
+    cluster: Cluster, member: MemberFactory, unique_name: Callable[[], str]
+) -> None:
+    """The group id is checked first, then the session timeout, the coordinator and the member."""
+    nameless = member(group="", session_timeout_ms=0)
+    assert nameless.join().error_code == ErrorCode.invalid_group_id
+    group = unique_name()
+    with RawConnection(cluster.address(cluster.broker_ids[0])) as raw:
+        coordinator = only(find_coordinator(raw, group).coordinators).node_id
+    other = next(broker_id for broker_id in cluster.broker_ids if broker_id != coordinator)
+    for timeout_ms, error_code in (
+        (0, ErrorCode.invalid_session_timeout),
+        (SESSION_TIMEOUT_MS, ErrorCode.not_coordinator),
+    ):
+        with GroupMember(
+            cluster.address(other), group, session_timeout_ms=timeout_ms, protocols={}
+        ) as elsewhere:
+            elsewhere.member_id = "x"
+            assert elsewhere.join().error_code == error_code
+    unknown = member(protocols={})
+    unknown.member_id = "x"
+    assert unknown.join().error_code == ErrorCode.unknown_member_id
+    stable_alone(member())
+    assert unknown.join().error_code == ErrorCode.inconsistent_group_protocol
 
 
 def test_group_id_must_not_be_empty(member: MemberFactory) -> None:

@@ -285,8 +285,11 @@ class GroupCoordinator:
     def join(self, request: JoinRequest, now_ms: int) -> Reply[JoinResult]:
         """Handle a JoinGroup request. The reply completes when the next generation starts."""
         try:
+            # As in Kafka, the session timeout is checked before the coordinator.
+            if request.group_id:
+                self._check_session_timeout(request.session_timeout_ms)
             owned = self._named_shard(request.group_id)
-            self._check_join(request)
+            _check_names(request)
         except ApiError as error:
             refused = JoinResult(member_id=request.member_id, error_code=error.error_code)
             return self._done(refused)
@@ -344,24 +347,15 @@ class GroupCoordinator:
         write.when_done(stored, now_ms)
         return reply
 
-    def _check_join(self, request: JoinRequest) -> None:
+    def _check_session_timeout(self, session_timeout_ms: int) -> None:
         lowest = self._config.group_min_session_timeout_ms
         highest = self._config.group_max_session_timeout_ms
-        if not lowest <= request.session_timeout_ms <= highest:
+        if not lowest <= session_timeout_ms <= highest:
             raise ApiError(
                 ErrorCode.invalid_session_timeout,
-                f"The session timeout of {request.session_timeout_ms} ms is not between "
+                f"The session timeout of {session_timeout_ms} ms is not between "
                 f"group.min.session.timeout.ms={lowest} and "
                 f"group.max.session.timeout.ms={highest}.",
-            )
-        names = [request.client_id, request.group_instance_id or "", request.protocol_type]
-        names += [protocol.name for protocol in request.protocols]
-        longest = max(len(name.encode()) for name in names)
-        if longest + _MEMBER_ID_BYTES_MAX > STRING_BYTES_MAX:
-            raise ApiError(
-                ErrorCode.invalid_request,
-                f"A client id, instance id, protocol type or protocol name of {longest} bytes is "
-                f"too long for a record in {OFFSETS_TOPIC}. Use a shorter one.",
             )
 
     # Offsets
@@ -555,3 +549,15 @@ class GroupCoordinator:
         reply: Reply[ErrorCode] = Reply(self._wake)
         write.when_done(lambda outcome, _: reply.complete(outcome), now_ms)
         return reply
+
+
+def _check_names(request: JoinRequest) -> None:
+    names = [request.client_id, request.group_instance_id or "", request.protocol_type]
+    names += [protocol.name for protocol in request.protocols]
+    longest = max(len(name.encode()) for name in names)
+    if longest + _MEMBER_ID_BYTES_MAX > STRING_BYTES_MAX:
+        raise ApiError(
+            ErrorCode.invalid_request,
+            f"A client id, instance id, protocol type or protocol name of {longest} bytes is "
+            f"too long for a record in {OFFSETS_TOPIC}. Use a shorter one.",
+        )
