@@ -20,10 +20,12 @@ from tests.conformance.batches import (
     parse,
     values,
 )
+from tests.conformance.groups import find_coordinator
 from tests.conformance.wire import (
     LATEST,
     MEBIBYTE,
     append,
+    describe_topics,
     fetch,
     list_offset,
     only,
@@ -103,6 +105,23 @@ def test_no_response_with_acks_0(raw: RawConnection, topic: TopicFactory) -> Non
 def test_error_with_acks_0_closes_the_connection(raw: RawConnection, topic: TopicFactory) -> None:
     raw.send_only(produce_request(topic(), batch(values("a"), corrupt=True), acks=0))
     assert raw.closed_by_broker()
+
+
+def test_only_the_admin_client_writes_to_internal_topics(raw: RawConnection, group: str) -> None:
+    """Operators can repair internal topics with the client id `__admin_client`."""
+    coordinator = only(find_coordinator(raw, group).coordinators).node_id
+    records = batch([Record(key=b"\x00\x63", value=None)])  # An unknown type, which is ignored.
+    partition = next(
+        one.partition_index
+        for one in only(describe_topics(raw, "__consumer_offsets").topics).partitions
+        if one.leader_id == coordinator
+    )
+    wanted = produce_request("__consumer_offsets", records, partition=partition)
+    codes = [
+        only(only(raw.send(wanted, client_id=client_id).responses).partition_responses).error_code
+        for client_id in ("raw", "__admin_client")
+    ]
+    assert codes == [ErrorCode.invalid_topic_exception, ErrorCode.none]
 
 
 @pytest.mark.parametrize("acks", [2, -2])

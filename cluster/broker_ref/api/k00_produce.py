@@ -11,8 +11,9 @@ The request contains one batch per partition, in message format v2, which the lo
 Validation errors are INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP and
 sequence errors. Before version 7, zstd is rejected with UNSUPPORTED_COMPRESSION_TYPE (KIP-110).
 Responses contain the invalid records from version 8 on (KIP-467) and the current leader from
-version 10 on (KIP-951). Topics are identified by topic id from version 13 on (KIP-516). Clients
-cannot write to internal topics (INVALID_TOPIC_EXCEPTION).
+version 10 on (KIP-951). Topics are identified by topic id from version 13 on (KIP-516). Only
+clients with the client id `__admin_client` can write to internal topics; others get
+INVALID_TOPIC_EXCEPTION.
 
 A request with a transactional batch needs a transactional id (otherwise
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED) and a single producer (otherwise
@@ -66,6 +67,8 @@ from broker_ref.security.acls import AclOperation, ResourceType
 ACKS_NONE: Final = 0
 ACKS_LEADER: Final = 1
 ACKS_ALL: Final = -1
+ADMIN_CLIENT_ID: Final = "__admin_client"
+"""The client id with which operators can repair internal topics (Kafka's `AdminUtils`)."""
 FIRST_VERSION_OF_ZSTD: Final = 7
 FIRST_VERSION_BY_TOPIC_ID: Final = 13
 
@@ -451,10 +454,11 @@ def _topic_name(broker: Broker, call: Call, request: ProduceRequest, topic: Topi
             f"The acks value {request.acks} is invalid. Use 0, 1 or -1 (all).",
         )
     known = broker.metadata.topics.get(name)
-    if known is not None and known.is_internal:
+    if known is not None and known.is_internal and call.client_id != ADMIN_CLIENT_ID:
         raise ApiError(
             ErrorCode.invalid_topic_exception,
-            f"Clients cannot write to the internal topic {name!r}.",
+            f"Clients cannot write to the internal topic {name!r}, unless their client id is "
+            f"{ADMIN_CLIENT_ID!r}.",
         )
     return name
 

@@ -45,7 +45,7 @@ TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 """The topic in which transaction coordinators store the state of transactional ids."""
 
 INTERNAL_TOPICS: Final = (OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
-"""Topics that only brokers write to. Metadata responses mark them as internal."""
+"""Topics that brokers write to. Metadata responses mark them as internal."""
 
 NO_LEADER: Final = -1
 
@@ -146,7 +146,7 @@ class Topic:
 
     @property
     def is_internal(self) -> bool:
-        """Whether only brokers can write to the topic."""
+        """Whether the topic contains the state of coordinators."""
         return self.name in INTERNAL_TOPICS
 
 
