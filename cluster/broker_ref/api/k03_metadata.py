@@ -193,7 +193,11 @@ def _automatic(broker: Broker, name: str) -> NewTopic:
         return offsets_topic(broker.config)
     if name == TRANSACTION_STATE_TOPIC:
         return transaction_state_topic(broker.config)
-    return NewTopic(name=name)
+    return NewTopic(
+        name=name,
+        partition_count=broker.config.num_partitions,
+        replication_factor=broker.config.default_replication_factor,
+    )
 
 
 def _existing(topic: Topic, request: MetadataRequest, broker: Broker, call: Call) -> TopicResponse:

@@ -13,8 +13,10 @@ from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
 
 from broker_ref.config import BrokerConfig, InvalidBrokerConfigError
-from tests.broker_ref.node.driver import NodeDriver
+from broker_ref.events import FrameReceived
+from tests.broker_ref.node.driver import NodeDriver, only_response, request_frame
 from tests.broker_ref.node.requests import batch, create_topic, ms, produce, produced, request
+from tests.broker_ref.virtual import VirtualCluster
 
 
 def look_for(driver: NodeDriver, name: Any, *, allow: bool = True) -> Any:
@@ -38,6 +40,24 @@ def test_topics_are_created_if_broker_and_request_allow(
     again = look_for(driver, "t", allow=False)
     assert (again.error_code is ErrorCode.none) == made
     assert len(again.partitions) == (3 if made else 0)
+
+
+def test_auto_created_topics_have_the_defaults_of_the_broker() -> None:
+    of_controller = BrokerConfig(node_id=1)
+    of_broker = BrokerConfig(node_id=2, num_partitions=3, default_replication_factor=2)
+    cluster = VirtualCluster(of_controller, of_broker)
+    cluster.start_all()
+    name: Any = "t"
+    wanted = MetadataRequest(
+        topics=(MetadataRequestTopic(topic_id=None, name=name),),
+        allow_auto_topic_creation=True,
+        include_topic_authorized_operations=False,
+    )
+    event = FrameReceived(connection_id=1, frame=request_frame(wanted))
+    cluster.handle(2, event)
+    effects = cluster.handle(2, event)
+    (created,) = only_response(wanted, effects).topics
+    assert [len(partition.replica_nodes) for partition in created.partitions] == [2, 2, 2]
 
 
 def test_topics_are_not_created_if_the_request_forbids() -> None:
