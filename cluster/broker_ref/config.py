@@ -3,19 +3,28 @@
 A table with the name, type, default and documentation of each config is used to parse configs, to
 reject invalid values and to answer DescribeConfigs. The server-wide defaults of topic configs (such
 as `log.retention.ms`) are defined in `broker_ref.topic_configs` and stored here under their
-topic-level names. The configs of listeners are defined in `broker_ref.security.configs`. Invariant:
-a `BrokerConfig` contains only valid values.
+topic-level names (see `broker_ref.server_defaults`). The configs of listeners are defined in
+`broker_ref.security.configs`, and those without an effect in `broker_ref.unimplemented_configs`.
+Invariant: a `BrokerConfig` contains only
+valid values.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Final
 
-from broker_ref.config_keys import INT32_MAX, ConfigKey, InvalidBrokerConfigError
+from broker_ref.config_keys import (
+    INT32_MAX,
+    ConfigKey,
+    InvalidBrokerConfigError,
+    UpdateMode,
+)
 from broker_ref.protocol.errors import ApiError
 from broker_ref.security.acls import AclCache
 from broker_ref.security.authorizer import (
@@ -23,27 +32,58 @@ from broker_ref.security.authorizer import (
     StandardAuthorizer,
     parse_super_users,
 )
-from broker_ref.security.configs import SECURITY_KEYS, SecurityConfigs, is_security_config
-from broker_ref.topic_configs import TOPIC_CONFIG_KEYS, ConfigType, check_topic_configs
+from broker_ref.security.configs import (
+    LISTENER_PREFIX,
+    SECURITY_KEYS,
+    SecurityConfigs,
+    is_security_config,
+)
+from broker_ref.server_defaults import SERVER_DEFAULTS, TOPIC_CONFIG_SYNONYMS, TOPIC_DEFAULTS
+from broker_ref.topic_configs import ConfigType, check_topic_configs
+from broker_ref.unimplemented_configs import UNIMPLEMENTED_CONFIGS
 
-__all__ = ["BROKER_CONFIGS", "BrokerConfig", "ConfigKey", "InvalidBrokerConfigError"]
+__all__ = [
+    "BROKER_CONFIGS",
+    "CONFIG_KEYS",
+    "BrokerConfig",
+    "ConfigKey",
+    "InvalidBrokerConfigError",
+]
+
+RACK: Final = "broker.rack"
+_SECURITY_PREFIXES: Final = ("ssl.", "sasl.", "principal.", "security.")
+"""The prefixes of configs that must not be ignored, unless they have their default values."""
+
+logger = logging.getLogger(__name__)
 
 
 def _int(
-    name: str, default: int, doc: str, *, minimum: int = 0, maximum: int = INT32_MAX
+    name: str,
+    default: int,
+    doc: str,
+    *,
+    kind: ConfigType = ConfigType.INT,
+    minimum: int = 0,
+    maximum: int = INT32_MAX,
+    update_mode: UpdateMode = UpdateMode.READ_ONLY,
 ) -> ConfigKey:
     return ConfigKey(
         name=name,
-        type=ConfigType.INT,
+        type=kind,
         default=default,
         doc=doc,
         minimum=minimum,
         maximum=maximum,
+        update_mode=update_mode,
     )
 
 
-def _bool(name: str, default: bool, doc: str) -> ConfigKey:
-    return ConfigKey(name=name, type=ConfigType.BOOLEAN, default=default, doc=doc)
+def _bool(
+    name: str, default: bool, doc: str, *, update_mode: UpdateMode = UpdateMode.READ_ONLY
+) -> ConfigKey:
+    return ConfigKey(
+        name=name, type=ConfigType.BOOLEAN, default=default, doc=doc, update_mode=update_mode
+    )
 
 
 def _choice(name: str, default: str, doc: str, *choices: str) -> ConfigKey:
@@ -91,6 +131,7 @@ BROKER_CONFIGS: Final = (
         300,
         "Interval between checks for partitions that are not led by their preferred leader.",
         minimum=1,
+        kind=ConfigType.LONG,
     ),
     _int(
         "unclean.leader.election.interval.ms",
@@ -98,8 +139,14 @@ BROKER_CONFIGS: Final = (
         "Interval between checks for partitions without a leader that need an unclean leader "
         "election. Applies to topics with unclean.leader.election.enable=true.",
         minimum=1,
+        kind=ConfigType.LONG,
     ),
-    _int("message.max.bytes", 1048588, "Default maximum size of a record batch, in bytes."),
+    _int(
+        "message.max.bytes",
+        1048588,
+        "Default maximum size of a record batch, in bytes.",
+        update_mode=UpdateMode.CLUSTER,
+    ),
     _int("socket.request.max.bytes", 104857600, "Maximum size of a request, in bytes.", minimum=1),
     _int("fetch.max.bytes", 57671680, "Maximum size of a fetch response, in bytes.", minimum=1024),
     _int(
@@ -107,17 +154,22 @@ BROKER_CONFIGS: Final = (
         600000,
         "Time without a request after which a connection is closed.",
         minimum=1,
+        kind=ConfigType.LONG,
     ),
     _int(
         "log.cleaner.backoff.ms",
         15000,
         "Interval between checks for logs that need compaction.",
+        kind=ConfigType.LONG,
+        update_mode=UpdateMode.CLUSTER,
     ),
     _int(
         "log.cleaner.dedupe.buffer.size",
         134217728,
         "Memory for the keys of the log that is being compacted, in bytes.",
         minimum=1 << 20,
+        kind=ConfigType.LONG,
+        update_mode=UpdateMode.CLUSTER,
     ),
     _bool("log.cleaner.enable", True, "Compact the logs of topics with cleanup.policy=compact."),
     _int(
@@ -125,6 +177,7 @@ BROKER_CONFIGS: Final = (
         300000,
         "Interval between checks for segments that are eligible for deletion.",
         minimum=1,
+        kind=ConfigType.LONG,
     ),
     _int(
         "log.flush.offset.checkpoint.interval.ms",
@@ -138,6 +191,7 @@ BROKER_CONFIGS: Final = (
         "Time after a producer's last write until the broker removes the producer's state from a "
         "log, unless the producer has an open transaction.",
         minimum=1,
+        update_mode=UpdateMode.CLUSTER,
     ),
     _int(
         "producer.id.expiration.check.interval.ms",
@@ -150,6 +204,7 @@ BROKER_CONFIGS: Final = (
         30000,
         "Time after which a follower that has not caught up is removed from the ISR.",
         minimum=1,
+        kind=ConfigType.LONG,
     ),
     _int(
         "replica.fetch.wait.max.ms",
@@ -189,6 +244,7 @@ BROKER_CONFIGS: Final = (
         5000,
         "Interval between checkpoints of high watermarks.",
         minimum=1,
+        kind=ConfigType.LONG,
     ),
     _int(
         "offset.metadata.max.bytes",
@@ -241,6 +297,7 @@ BROKER_CONFIGS: Final = (
         600000,
         "Interval between checks for expired groups and offsets.",
         minimum=1,
+        kind=ConfigType.LONG,
     ),
     _int(
         "offsets.retention.minutes",
@@ -261,6 +318,7 @@ BROKER_CONFIGS: Final = (
         "Replication factor of __consumer_offsets.",
         minimum=1,
         maximum=2**15 - 1,
+        kind=ConfigType.SHORT,
     ),
     _int(
         "offsets.topic.segment.bytes",
@@ -302,6 +360,7 @@ BROKER_CONFIGS: Final = (
         True,
         "Before the first write of a transaction to a partition, verify with the coordinator that "
         "the partition is part of the transaction (KIP-890).",
+        update_mode=UpdateMode.CLUSTER,
     ),
     _int(
         "add.partitions.to.txn.retry.backoff.ms",
@@ -328,6 +387,7 @@ BROKER_CONFIGS: Final = (
         "Replication factor of __transaction_state.",
         minimum=1,
         maximum=2**15 - 1,
+        kind=ConfigType.SHORT,
     ),
     _int(
         "transaction.state.log.min.isr",
@@ -341,12 +401,13 @@ BROKER_CONFIGS: Final = (
         "Segment size of __transaction_state, in bytes.",
         minimum=1,
     ),
-    _choice(
-        "authorizer.class.name",
-        "",
-        "Class that authorizes operations; if empty, clients may perform every operation.",
-        "",
-        STANDARD_AUTHORIZER,
+    ConfigKey(
+        name="authorizer.class.name",
+        type=ConfigType.STRING,
+        default="",
+        doc="Class that authorizes operations; if empty, clients may perform every operation.",
+        choices=("", STANDARD_AUTHORIZER),
+        empty_is_null=False,
     ),
     ConfigKey(
         name="super.users",
@@ -368,23 +429,10 @@ BROKER_CONFIGS: Final = (
 
 _BY_NAME: Final = MappingProxyType({key.name: key for key in BROKER_CONFIGS})
 
-_TOPIC_DEFAULTS: Final = MappingProxyType(
-    {
-        key.server_config: (key.name, 1)
-        for key in TOPIC_CONFIG_KEYS.values()
-        if key.server_config is not None and key.server_config not in _BY_NAME
-    }
-    | {
-        "log.retention.minutes": ("retention.ms", 60_000),
-        "log.retention.hours": ("retention.ms", 3_600_000),
-        "log.roll.hours": ("segment.ms", 3_600_000),
-    }
+CONFIG_KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType(
+    {**UNIMPLEMENTED_CONFIGS, **SERVER_DEFAULTS, **SECURITY_KEYS, **_BY_NAME}
 )
-"""The broker configs that set defaults of topic configs.
-
-Each value is the name of the topic config and the factor that converts the broker config's unit to
-the topic config's unit.
-"""
+"""All broker configs by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,6 +442,8 @@ class BrokerConfig:
     If `cluster_id` is None, the broker uses the cluster id in its storage, or generates a cluster
     id when it starts for the first time. `topic_defaults` contains the server-wide defaults of
     topic configs, keyed by topic config name. `security` contains the configs of listeners.
+    `originals` contains all configs that are set, including those without an effect. The values may
+    be secrets.
     """
 
     node_id: int = 1
@@ -459,6 +509,7 @@ class BrokerConfig:
     unstable_api_versions_enable: bool = False
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     security: SecurityConfigs = field(default_factory=SecurityConfigs)
+    originals: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         for key in BROKER_CONFIGS:
@@ -487,30 +538,61 @@ class BrokerConfig:
     def from_mapping(cls, configs: Mapping[str, str], **fields: Any) -> BrokerConfig:
         """Parse configs with Kafka's names; `fields` are additional fields of `BrokerConfig`.
 
-        Raises: InvalidBrokerConfigError with the name of the unknown or invalid config.
+        As in Kafka, unknown configs are ignored with a warning, except those of a listener, which
+        could be less secure without them. Raises: InvalidBrokerConfigError with the name of the
+        invalid config.
         """
-        defaults: dict[str, tuple[int, str]] = {}
-        security: dict[str, str] = {}
-        for name, text in configs.items():
-            if name in _BY_NAME:
-                fields[_BY_NAME[name].attribute] = _BY_NAME[name].parse(text)
-            elif name in _TOPIC_DEFAULTS:
-                topic_name, factor = _TOPIC_DEFAULTS[name]
-                value = _topic_default(name, topic_name, text, factor)
-                # As in Kafka, ms takes precedence over minutes, and minutes over hours.
-                defaults[topic_name] = min(
-                    defaults.get(topic_name, (factor, value)), (factor, value)
-                )
-            elif is_security_config(name):
-                security[name] = text
-            else:
-                known = sorted([*_BY_NAME, *_TOPIC_DEFAULTS, *SECURITY_KEYS])
-                similar = ", ".join(get_close_matches(name, known))
-                hint = f"Did you mean {similar}?" if similar else f"Known: {', '.join(known)}."
-                raise InvalidBrokerConfigError(name, f"Unknown broker config {name!r}. {hint}")
-        fields["topic_defaults"] = {name: value for name, (_, value) in defaults.items()}
-        fields["security"] = SecurityConfigs.from_mapping(security)
-        return cls(**fields)
+        if RACK in configs:
+            fields = {"rack": configs[RACK].strip() or None} | fields
+        ignored = [
+            name
+            for name in configs
+            if name in UNIMPLEMENTED_CONFIGS and name != RACK and _is_ignored(name, configs[name])
+        ]
+        if ignored:
+            logger.warning(
+                "These broker configs have no effect, because this broker does not implement "
+                "them: %s", ", ".join(ignored),
+            )  # fmt: skip
+        for name in configs:
+            if name not in CONFIG_KEYS and not is_security_config(name):
+                if name.startswith(LISTENER_PREFIX):
+                    raise InvalidBrokerConfigError(name, f"Unknown broker config {name!r}.")
+                similar = ", ".join(get_close_matches(name, CONFIG_KEYS))
+                logger.warning(
+                    "The unknown broker config %r is ignored.%s",
+                    name, f" Did you mean {similar}?" if similar else "",
+                )  # fmt: skip
+        return cls(**_fields(configs), **fields, originals=dict(configs))
+
+    def with_overrides(self, configs: Mapping[str, str]) -> BrokerConfig:
+        """Return the config with other values for some configs. `originals` does not change.
+
+        Configs of listeners cannot be overridden. Raises: InvalidBrokerConfigError.
+        """
+        if not configs:
+            return self
+        fields = _fields(configs)
+        del fields["security"]
+        fields["topic_defaults"] = {**self.topic_defaults, **fields["topic_defaults"]}
+        return dataclasses.replace(self, **fields)
+
+    def static_configs(self) -> dict[str, str]:
+        """Return the configs that are set at startup. The values may be secrets."""
+        values = {
+            key.name: key.text(value)
+            for key in BROKER_CONFIGS
+            if (value := getattr(self, key.attribute)) != key.default
+        }
+        for name, value in self.topic_defaults.items():
+            synonyms = TOPIC_CONFIG_SYNONYMS[name]
+            if not any(synonym in self.originals for synonym in synonyms):
+                values[synonyms[0]] = value
+        if self.rack is not None:
+            values[RACK] = self.rack
+        set_values = {name: value for name, value in values.items() if value is not None}
+        security = {name: str(value) for name, value in self.security.values.items()}
+        return {**set_values, **security, **self.originals}
 
     def authorizer(self, acls: AclCache) -> StandardAuthorizer | None:
         """Return an authorizer that uses these ACLs, or None if no authorizer is configured."""
@@ -529,12 +611,43 @@ class BrokerConfig:
             defaults["max.message.bytes"] = str(self.message_max_bytes)
         return defaults
 
-    def value(self, key: ConfigKey) -> int | bool | str:
-        """Return the value of a config."""
-        if key.name in SECURITY_KEYS:
-            return self.security.value(key.name)
-        value: int | bool | str = getattr(self, key.attribute)
-        return value
+
+def _fields(configs: Mapping[str, str]) -> dict[str, Any]:
+    """Parse the configs that have an effect. Raises: InvalidBrokerConfigError."""
+    fields: dict[str, Any] = {}
+    defaults: dict[str, tuple[int, str]] = {}
+    security: dict[str, str] = {}
+    for name, text in configs.items():
+        if name in _BY_NAME:
+            fields[_BY_NAME[name].attribute] = _BY_NAME[name].parse(text)
+        elif name in TOPIC_DEFAULTS:
+            topic_name, factor = TOPIC_DEFAULTS[name]
+            value = _topic_default(name, topic_name, text, factor)
+            # As in Kafka, ms takes precedence over minutes, and minutes over hours.
+            rank = TOPIC_CONFIG_SYNONYMS[topic_name].index(name)
+            defaults[topic_name] = min(defaults.get(topic_name, (rank, value)), (rank, value))
+        elif is_security_config(name):
+            security[name] = text
+    fields["topic_defaults"] = {name: value for name, (_, value) in defaults.items()}
+    fields["security"] = SecurityConfigs.from_mapping(security)
+    return fields
+
+
+def _is_ignored(name: str, text: str) -> bool:
+    """Return whether a config that is not implemented differs from its default.
+
+    Raises: InvalidBrokerConfigError if the value is invalid or must not be ignored.
+    """
+    key = UNIMPLEMENTED_CONFIGS[name]
+    if str(key.parse(text)).lower() == str(key.default).lower():
+        return False
+    if name.startswith(_SECURITY_PREFIXES):
+        raise InvalidBrokerConfigError(
+            name,
+            f"This broker does not implement the broker config {name}, and the cluster could be "
+            "less secure without it. Remove the config.",
+        )
+    return True
 
 
 def _topic_default(name: str, topic_name: str, text: str, factor: int) -> str:

@@ -6,12 +6,26 @@ Invariant: `parse` returns only valid values. Source: `org.apache.kafka.common.c
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Final
 
 from broker_ref.topic_configs import ConfigType
 
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
+
+_TEXT_TYPES: Final = (ConfigType.STRING, ConfigType.LIST, ConfigType.CLASS, ConfigType.PASSWORD)
+
+
+class UpdateMode(Enum):
+    """How a broker config can be changed while the broker runs (Kafka's `DynamicBrokerConfig`)."""
+
+    READ_ONLY = auto()
+    """Only at startup."""
+    PER_BROKER = auto()
+    """For one broker, but not for the whole cluster."""
+    CLUSTER = auto()
+    """For one broker or for the whole cluster."""
 
 
 class InvalidBrokerConfigError(ValueError):
@@ -27,7 +41,7 @@ class ConfigKey:
     """A row of a broker config table.
 
     `minimum` and `maximum` are inclusive. A value of type STRING must be one of `choices`, unless
-    `choices` is empty. The empty string represents null in Kafka.
+    `choices` is empty. If `empty_is_null` is True, the empty string represents null in Kafka.
     """
 
     name: str
@@ -37,6 +51,8 @@ class ConfigKey:
     minimum: int = 0
     maximum: int = INT32_MAX
     choices: tuple[str, ...] = ()
+    empty_is_null: bool = True
+    update_mode: UpdateMode = UpdateMode.READ_ONLY
 
     @property
     def attribute(self) -> str:
@@ -50,15 +66,22 @@ class ConfigKey:
 
     def parse(self, text: str) -> int | bool | str:
         """Parse the text of a value. Raises: InvalidBrokerConfigError."""
-        if self.type in (ConfigType.STRING, ConfigType.LIST, ConfigType.PASSWORD):
-            self.check(text.strip())
-            return text.strip()
+        text = text.strip()
+        if self.type in _TEXT_TYPES:
+            self.check(text)
+            return text
         if self.type is ConfigType.BOOLEAN:
-            if text.strip().lower() not in ("true", "false"):
+            if text.lower() not in ("true", "false"):
                 raise self._invalid(text, "must be true or false")
-            return text.strip().lower() == "true"
+            return text.lower() == "true"
+        if self.type is ConfigType.DOUBLE:
+            try:
+                float(text)
+            except ValueError:
+                raise self._invalid(text, "must be a number") from None
+            return text
         try:
-            value = int(text.strip())
+            value = int(text)
         except ValueError:
             raise self._invalid(text, "must be an integer") from None
         self.check(value)
@@ -74,12 +97,15 @@ class ConfigKey:
             raise self._invalid(value, f"must be between {self.minimum} and {self.maximum}")
 
     def text(self, value: int | bool | str) -> str | None:
-        """Return the value as Kafka prints it, or None for an empty string or a secret."""
+        """Return the value as Kafka prints it, or None for null or a secret."""
+        if self.is_sensitive:
+            return None
         if isinstance(value, str):
-            return None if self.is_sensitive else value or None
+            return None if self.empty_is_null and not value else value
         return str(value).lower() if self.type is ConfigType.BOOLEAN else str(value)
 
     def _invalid(self, value: object, reason: str) -> InvalidBrokerConfigError:
+        shown = "(hidden)" if self.is_sensitive else repr(value)
         return InvalidBrokerConfigError(
-            self.name, f"Invalid value {value!r} for broker config {self.name}: {reason}."
+            self.name, f"Invalid value {shown} for broker config {self.name}: {reason}."
         )

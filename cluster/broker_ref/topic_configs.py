@@ -33,6 +33,7 @@ class ConfigType(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    CLASS = 8
     PASSWORD = 9
 
 
@@ -78,8 +79,44 @@ def _number(
     return check
 
 
-def _anything(value: str) -> object:
-    return value
+def _without_tiered_storage(value: str) -> None:
+    name = "remote.storage.enable"
+    _boolean(name)(value)
+    if value.strip().lower() == "true":
+        raise InvalidTopicConfigError(
+            name, value, "Tiered Storage functionality is disabled in the broker."
+        )
+
+
+def _throttled_replicas(name: str) -> Callable[[str], object]:
+    def check(value: str) -> None:
+        try:
+            parse_throttled_replicas(value)
+        except ValueError:
+            raise InvalidTopicConfigError(
+                name,
+                value,
+                "Value must be '*' or a list of [partition]:[broker id], separated by commas",
+            ) from None
+
+    return check
+
+
+def parse_throttled_replicas(value: str) -> frozenset[tuple[int, int]] | None:
+    """Return pairs of partition index and broker id, or None for all replicas.
+
+    Raises: ValueError for an invalid value.
+    """
+    parts = [part.strip() for part in value.split(",")]
+    if parts == ["*"]:
+        return None
+    replicas: set[tuple[int, int]] = set()
+    for part in filter(None, parts):
+        partition, colon, broker_id = part.partition(":")
+        if not (partition.isdecimal() and colon and broker_id.isdecimal()):
+            raise ValueError(part)
+        replicas.add((int(partition), int(broker_id)))
+    return frozenset(replicas)
 
 
 def _key(  # noqa: PLR0917 - rows of the table below
@@ -142,11 +179,40 @@ _OTHER_KEYS: Final = (
         "Allow a replica that is not in sync to become leader, which can lose records.",
     ),
     _bool("preallocate", "false", "log.preallocate", "Preallocate segment files."),
+    _key(
+        "remote.storage.enable",
+        ConfigType.BOOLEAN,
+        "false",
+        _without_tiered_storage,
+        None,
+        "Enable tiered storage. This broker does not implement it.",
+    ),
+    _bool("remote.log.copy.disable", "false", None, "Stop copying segments to the remote storage."),
+    _bool(
+        "remote.log.delete.on.disable",
+        "false",
+        None,
+        "Delete the remote segments when tiered storage is disabled.",
+    ),
+    _long(
+        "local.retention.ms",
+        "-2",
+        -2,
+        "log.local.retention.ms",
+        "Retention time of local segments of a topic with tiered storage; -2 means retention.ms.",
+    ),
+    _long(
+        "local.retention.bytes",
+        "-2",
+        -2,
+        "log.local.retention.bytes",
+        "Size limit of local segments of a topic with tiered storage; -2 means retention.bytes.",
+    ),
     _long(
         "segment.jitter.ms",
         "0",
         0,
-        None,
+        "log.roll.jitter.ms",
         "Maximum random jitter that is subtracted from segment.ms.",
     ),
     _int(
@@ -177,7 +243,7 @@ _OTHER_KEYS: Final = (
         "leader.replication.throttled.replicas",
         ConfigType.LIST,
         "",
-        _anything,
+        _throttled_replicas("leader.replication.throttled.replicas"),
         None,
         "Replicas for which replication is throttled on the leader side.",
     ),
@@ -185,7 +251,7 @@ _OTHER_KEYS: Final = (
         "follower.replication.throttled.replicas",
         ConfigType.LIST,
         "",
-        _anything,
+        _throttled_replicas("follower.replication.throttled.replicas"),
         None,
         "Replicas for which replication is throttled on the follower side.",
     ),

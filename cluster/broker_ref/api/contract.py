@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.controller.topics import NewTopic
+from broker_ref.dynamic_configs import DynamicBrokerConfig
 from broker_ref.group.coordinator import GroupCoordinator
 from broker_ref.log.log_dir import UNKNOWN_LOG_DIR, LogDir
 from broker_ref.replication.fetch_session_cache import FetchSessionCache
@@ -63,7 +64,7 @@ class Broker:
     `authorizer` is None if none is configured.
     """
 
-    config: BrokerConfig
+    configs: DynamicBrokerConfig
     cluster_id: str
     metadata: ClusterMetadata
     replicas: ReplicaManager
@@ -76,6 +77,11 @@ class Broker:
     apis: Callable[[], tuple[Api[Any], ...]]
     log_dir: LogDir = UNKNOWN_LOG_DIR
     authorizer: StandardAuthorizer | None = None
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The effective config, which includes the dynamic configs of this broker."""
+        return self.configs.current
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,9 @@ The broker returns all configs of a resource, or the requested ones. Unknown con
 omitted. With `include_synonyms` the response contains the values with lower precedence (KIP-226).
 From version 3 on, it contains types and, if requested, documentation (KIP-569). The error is
 UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist, and INVALID_REQUEST for another broker
-or an unsupported resource type. An empty broker name requests the cluster-wide dynamic defaults.
-The result is then empty, because there are none. The values of sensitive configs (keys and
-passwords) are null. Source: `kafka.server.ConfigHelper.handleDescribeConfigsRequest`.
+or an unsupported resource type. An empty broker name requests the dynamic configs of all brokers.
+The values of sensitive configs (keys and passwords) are null. Source:
+`kafka.server.ConfigHelper.handleDescribeConfigsRequest`.
 """
 
 from __future__ import annotations
@@ -17,22 +17,14 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.api.broker_descriptions import describe_broker_configs, describe_cluster_configs
 from broker_ref.api.config_operations import check_config_operation
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
-from broker_ref.api.topic_descriptions import (
-    ConfigSource,
-    DescribedConfig,
-    Synonym,
-    describe_topic_configs,
-)
-from broker_ref.config import BROKER_CONFIGS, BrokerConfig
+from broker_ref.api.topic_descriptions import DescribedConfig, describe_topic_configs
+from broker_ref.controller.records import ConfigResourceType
 from broker_ref.controller.topic_names import check_name
 from broker_ref.protocol.errors import ApiError
 from broker_ref.security.acls import AclOperation
-from broker_ref.security.configs import SECURITY_CONFIGS
-
-TOPIC: Final = 2
-BROKER: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,20 +126,19 @@ def _resource(
 
 def _describe(broker: Broker, resource: RequestedResource) -> Sequence[DescribedConfig]:
     name = resource.resource_name
-    if resource.resource_type == TOPIC:
+    if resource.resource_type == ConfigResourceType.TOPIC:
         check_name(name)
         topic = broker.metadata.topics.get(name)
         if topic is None:
             raise ApiError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r}.")
-        return describe_topic_configs(broker.config, topic.configs)
-    if resource.resource_type != BROKER:
+        return describe_topic_configs(broker.configs, topic.configs)
+    if resource.resource_type != ConfigResourceType.BROKER:
         raise ApiError(
             ErrorCode.invalid_request,
-            f"Resource type {resource.resource_type} has no configs. Only topics ({TOPIC}) and "
-            f"brokers ({BROKER}) have configs.",
+            f"The configs of resources of type {resource.resource_type} cannot be described.",
         )
     if not name:
-        return ()
+        return describe_cluster_configs(broker.configs)
     own_id = broker.config.node_id
     if name != str(own_id):
         what = "not the id of this broker" if name.lstrip("-").isdigit() else "not an integer"
@@ -156,51 +147,25 @@ def _describe(broker: Broker, resource: RequestedResource) -> Sequence[Described
             f"The configs of broker {name!r} cannot be described, because the name is {what}. "
             f"This broker has the id {own_id} and describes only its own configs.",
         )
-    return _broker_configs(broker.config)
+    return describe_broker_configs(broker.configs, _identity(broker))
 
 
-def _broker_configs(config: BrokerConfig) -> list[DescribedConfig]:
-    described = []
-    for key in (*BROKER_CONFIGS, *SECURITY_CONFIGS):
-        value, default = key.text(config.value(key)), key.text(key.default)
-        synonyms = [Synonym(name=key.name, value=default, source=ConfigSource.DEFAULT_CONFIG)]
-        if config.value(key) != key.default:
-            static = ConfigSource.STATIC_BROKER_CONFIG
-            synonyms.insert(0, Synonym(name=key.name, value=value, source=static))
-        described.append(
-            DescribedConfig(
-                name=key.name,
-                value=value,
-                source=synonyms[0].source,
-                type=key.type,
-                doc=key.doc,
-                read_only=True,
-                synonyms=tuple(synonyms),
-                is_sensitive=key.is_sensitive,
-            )
-        )
-    return described + _server_defaults(config)
-
-
-def _server_defaults(config: BrokerConfig) -> list[DescribedConfig]:
-    """Return the broker configs that are the defaults of topic configs."""
-    known = {key.name for key in BROKER_CONFIGS}
-    described = []
-    for topic_config in describe_topic_configs(config, {}):
-        if not topic_config.synonyms or topic_config.synonyms[0].name in known:
-            continue
-        described.append(
-            DescribedConfig(
-                name=topic_config.synonyms[0].name,
-                value=topic_config.value,
-                source=topic_config.source,
-                type=topic_config.type,
-                doc=topic_config.doc,
-                read_only=True,
-                synonyms=topic_config.synonyms,
-            )
-        )
-    return described
+def _identity(broker: Broker) -> dict[str, str]:
+    """Return the configs that do not come from the configuration of the broker."""
+    node_id = str(broker.config.node_id)
+    own = broker.metadata.brokers.get(broker.config.node_id)
+    addresses = ",".join(
+        f"{endpoint.listener}://{endpoint.host}:{endpoint.port}"
+        for endpoint in (own.listeners if own is not None else ())
+    )
+    return {
+        "advertised.listeners": addresses,
+        "broker.id": node_id,
+        "listeners": broker.config.security.text("listeners") or addresses,
+        "log.dirs": broker.log_dir.path,
+        "node.id": node_id,
+        "process.roles": "broker",
+    }
 
 
 def _config(request: DescribeConfigsRequest, config: DescribedConfig) -> ConfigResponse:

@@ -8,37 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 
-from broker_ref.config import BrokerConfig
-from broker_ref.topic_configs import TOPIC_CONFIG_KEYS, ConfigType, TopicConfigKey
-
-
-class ConfigSource(IntEnum):
-    """The source of a config value, with its number in DescribeConfigs."""
-
-    DYNAMIC_TOPIC_CONFIG = 1
-    STATIC_BROKER_CONFIG = 4
-    DEFAULT_CONFIG = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Synonym:
-    """A value of a config at one level of precedence."""
-
-    name: str
-    value: str | None
-    source: ConfigSource
+from broker_ref.dynamic_configs import ConfigSource, DynamicBrokerConfig, Synonym
+from broker_ref.server_defaults import TOPIC_CONFIG_SYNONYMS
+from broker_ref.topic_configs import TOPIC_CONFIG_KEYS, TopicConfigKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedConfig:
-    """A config with its value, source and synonyms."""
+    """A config with its value, source and synonyms. The type 0 means that it is unknown."""
 
     name: str
     value: str | None
     source: ConfigSource
-    type: ConfigType
+    type: int
     doc: str
     read_only: bool
     synonyms: tuple[Synonym, ...]
@@ -46,40 +29,28 @@ class DescribedConfig:
 
 
 def describe_topic_configs(
-    config: BrokerConfig, own: Mapping[str, str]
+    configs: DynamicBrokerConfig, own: Mapping[str, str]
 ) -> tuple[DescribedConfig, ...]:
     """Return all configs of a topic. `own` contains the configs that are set on the topic."""
-    defaults = config.topic_config_defaults()
+    defaults = configs.current.topic_config_defaults()
     return tuple(
-        _describe(key, own.get(key.name), defaults.get(key.name))
+        _describe(key, own.get(key.name), defaults.get(key.name, key.default), configs)
         for key in TOPIC_CONFIG_KEYS.values()
     )
 
 
-def _describe(key: TopicConfigKey, own: str | None, default: str | None) -> DescribedConfig:
-    synonyms = []
+def _describe(
+    key: TopicConfigKey, own: str | None, default: str, configs: DynamicBrokerConfig
+) -> DescribedConfig:
+    names = TOPIC_CONFIG_SYNONYMS.get(key.name)
+    synonyms = list(configs.levels.synonyms(names[0], names)) if names is not None else []
     if own is not None:
-        synonyms.append(Synonym(name=key.name, value=own, source=ConfigSource.DYNAMIC_TOPIC_CONFIG))
-    if key.server_config is not None:
-        if default is not None:
-            synonyms.append(
-                Synonym(
-                    name=key.server_config,
-                    value=default,
-                    source=ConfigSource.STATIC_BROKER_CONFIG,
-                )
-            )
-        synonyms.append(
-            Synonym(name=key.server_config, value=key.default, source=ConfigSource.DEFAULT_CONFIG)
-        )
-    value: str | None = key.default
-    source = ConfigSource.DEFAULT_CONFIG
-    if synonyms:
-        value, source = synonyms[0].value, synonyms[0].source
+        topic_level = ConfigSource.DYNAMIC_TOPIC_CONFIG
+        synonyms.insert(0, Synonym(name=key.name, value=own, source=topic_level))
     return DescribedConfig(
         name=key.name,
-        value=value,
-        source=source,
+        value=default if own is None else own,
+        source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
         type=key.type,
         doc=key.doc,
         read_only=False,

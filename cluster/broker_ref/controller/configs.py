@@ -1,28 +1,33 @@
-"""Creates the records that change topic configs.
+"""Creates the records that change the configs of topics, brokers, groups and client metrics.
 
 | operation | effect                                                            |
 | --------- | ----------------------------------------------------------------- |
 | SET       | sets the value                                                    |
-| DELETE    | removes the topic's value, so that the default applies            |
+| DELETE    | removes the value of the resource, so that the default applies    |
 | APPEND    | adds the elements that the list does not contain (LIST configs)   |
 | SUBTRACT  | removes the elements from the list (LIST configs)                 |
 
 Purpose: create the records that change configs. IncrementalAlterConfigs (KIP-339) changes
 individual configs. The older AlterConfigs replaces all configs and removes those that the request
-does not contain. Invariants: the resulting configs of a topic are validated together, and either
-all changes to a topic are applied, or none are. Source: `ConfigurationControlManager`.
+does not contain. Invariants: the resulting configs of a resource are validated together, and either
+all changes to a resource are applied, or none are. The configs of a broker are validated by that
+broker, before it forwards the request. Sources: `ConfigurationControlManager`,
+`ControllerConfigurationValidator`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from types import MappingProxyType
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.config import CONFIG_KEYS, BrokerConfig
 from broker_ref.controller.metadata import ClusterMetadata
-from broker_ref.controller.records import ConfigRecord
+from broker_ref.controller.records import ConfigRecord, ConfigResourceType
 from broker_ref.controller.topic_names import check_name
 from broker_ref.protocol.errors import ApiError
 from broker_ref.topic_configs import TOPIC_CONFIG_KEYS, ConfigType, check_topic_configs
@@ -39,64 +44,93 @@ class ConfigOperation(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChange:
-    """An operation on one config of a topic."""
+    """An operation on one config of a resource."""
 
     name: str
     operation: ConfigOperation
     value: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigResource:
+    """A resource with configs. The name of the defaults of all brokers is empty."""
+
+    type: ConfigResourceType
+    name: str
+
+
 def incremental_changes(
-    metadata: ClusterMetadata, topic: str, changes: Sequence[ConfigChange]
+    metadata: ClusterMetadata,
+    resource: ConfigResource,
+    changes: Sequence[ConfigChange],
+    config: BrokerConfig,
 ) -> list[ConfigRecord]:
     """Return the records of incremental changes (`incrementalAlterConfigs`).
 
-    Raises: ApiError (INVALID_CONFIG, INVALID_REQUEST or UNKNOWN_TOPIC_OR_PARTITION).
+    Raises: ApiError (INVALID_CONFIG, INVALID_REQUEST, or the error code of a missing resource).
     """
-    current = _current_configs(metadata, topic)
+    _check_resource_name(resource)
+    current = metadata.configs(resource.type, resource.name)
     altered: dict[str, str | None] = dict(current)
     for change in changes:
-        altered[change.name] = _operate(change, current.get(change.name))
+        altered[change.name] = _operate(resource.type, change, current.get(change.name))
     deleted = {change.name for change in changes if change.operation is ConfigOperation.DELETE}
-    return _records(metadata, topic, current, _without_deleted(altered, deleted))
+    return _records(metadata, resource, _without_deleted(altered, deleted), config)
 
 
 def legacy_changes(
-    metadata: ClusterMetadata, topic: str, configs: Mapping[str, str | None]
+    metadata: ClusterMetadata,
+    resource: ConfigResource,
+    configs: Mapping[str, str | None],
+    config: BrokerConfig,
 ) -> list[ConfigRecord]:
-    """Return the records that replace all configs of a topic (`legacyAlterConfigs`).
+    """Return the records that replace all configs of a resource (`legacyAlterConfigs`).
 
     Raises: ApiError with the same error codes as `incremental_changes`.
     """
-    return _records(metadata, topic, _current_configs(metadata, topic), configs)
+    _check_resource_name(resource)
+    return _records(metadata, resource, configs, config)
 
 
-def _current_configs(metadata: ClusterMetadata, topic: str) -> Mapping[str, str]:
-    if not topic:
-        raise ApiError(ErrorCode.invalid_request, "Default topic resources are not allowed.")
-    check_name(topic)
-    found = metadata.topics.get(topic)
-    return found.configs if found is not None else {}
-
-
-def _operate(change: ConfigChange, current: str | None) -> str | None:
-    if change.operation is ConfigOperation.SET:
-        return change.value
-    if change.operation is ConfigOperation.DELETE:
-        return None
-    key = TOPIC_CONFIG_KEYS.get(change.name)
-    if key is None or key.type is not ConfigType.LIST:
-        raise ApiError(
-            ErrorCode.invalid_config,
-            f"Can't {change.operation.name} to key {change.name} because its type is not LIST.",
-        )
-    parts = [part for part in (key.default if current is None else current).split(",") if part]
-    named = (change.value or "").split(",")
-    if change.operation is ConfigOperation.APPEND:
+def changed_list(
+    operation: ConfigOperation, current: str | None, default: str, elements: str | None
+) -> str:
+    """Return a value of type LIST after APPEND or SUBTRACT."""
+    parts = [part for part in (default if current is None else current).split(",") if part]
+    named = (elements or "").split(",")
+    if operation is ConfigOperation.APPEND:
         parts += [part for part in dict.fromkeys(named) if part not in parts]
     else:
         parts = [part for part in parts if part not in named]
     return ",".join(parts)
+
+
+def _operate(
+    resource_type: ConfigResourceType, change: ConfigChange, current: str | None
+) -> str | None:
+    if change.operation is ConfigOperation.SET:
+        return change.value
+    if change.operation is ConfigOperation.DELETE:
+        return None
+    default = _list_default(resource_type, change.name)
+    if default is None:
+        raise ApiError(
+            ErrorCode.invalid_config,
+            f"Can't {change.operation.name} to key {change.name} because its type is not LIST.",
+        )
+    return changed_list(change.operation, current, default, change.value)
+
+
+def _list_default(resource_type: ConfigResourceType, name: str) -> str | None:
+    """Return the default of a config of type LIST, or None for other configs."""
+    if resource_type is ConfigResourceType.TOPIC:
+        topic_key = TOPIC_CONFIG_KEYS.get(name)
+        is_list = topic_key is not None and topic_key.type is ConfigType.LIST
+        return topic_key.default if is_list and topic_key is not None else None
+    if resource_type is ConfigResourceType.BROKER:
+        key = CONFIG_KEYS.get(name)
+        return str(key.default) if key is not None and key.type is ConfigType.LIST else None
+    return None
 
 
 def _without_deleted(altered: Mapping[str, str | None], deleted: set[str]) -> dict[str, str | None]:
@@ -107,22 +141,76 @@ def _without_deleted(altered: Mapping[str, str | None], deleted: set[str]) -> di
 
 def _records(
     metadata: ClusterMetadata,
-    topic: str,
-    current: Mapping[str, str],
+    resource: ConfigResource,
     requested: Mapping[str, str | None],
+    config: BrokerConfig,
 ) -> list[ConfigRecord]:
-    checked = check_topic_configs(requested)
-    if topic not in metadata.topics:
-        raise ApiError(ErrorCode.unknown_topic_or_partition, f"There is no topic {topic!r}.")
+    checked = _VALIDATORS[resource.type](resource.name, requested, config)
+    _check_existence(metadata, resource)
+    current = metadata.configs(resource.type, resource.name)
+    changed: dict[str, str | None] = {
+        name: value for name, value in checked.items() if current.get(name) != value
+    }
+    changed |= {name: None for name in current if name not in checked}
     return [
-        *(
-            ConfigRecord(topic=topic, name=name, value=value)
-            for name, value in checked.items()
-            if current.get(name) != value
-        ),
-        *(
-            ConfigRecord(topic=topic, name=name, value=None)
-            for name in current
-            if name not in checked
-        ),
+        ConfigRecord(
+            resource_type=resource.type, resource_name=resource.name, name=name, value=value
+        )
+        for name, value in changed.items()
     ]
+
+
+def _check_resource_name(resource: ConfigResource) -> None:
+    name = resource.name
+    match resource.type:
+        case ConfigResourceType.TOPIC:
+            if not name:
+                raise ApiError(
+                    ErrorCode.invalid_request, "Default topic resources are not allowed."
+                )
+            check_name(name)
+        case ConfigResourceType.BROKER:
+            if name and not (name.removeprefix("-").isdecimal() and name.isascii()):
+                raise ApiError(
+                    ErrorCode.invalid_request, "Unable to parse broker name as a base 10 number."
+                )
+            if name.startswith("-"):
+                raise ApiError(ErrorCode.invalid_request, "Invalid negative broker ID.")
+
+
+def _check_existence(metadata: ClusterMetadata, resource: ConfigResource) -> None:
+    name = resource.name
+    if resource.type is ConfigResourceType.TOPIC and name not in metadata.topics:
+        raise ApiError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r}.")
+    if resource.type is ConfigResourceType.BROKER and name and int(name) not in metadata.brokers:
+        raise ApiError(ErrorCode.broker_id_not_registered, f"No broker with id {name} found.")
+
+
+def _checked_topic(
+    name: str, configs: Mapping[str, str | None], config: BrokerConfig
+) -> dict[str, str]:
+    del name, config
+    return check_topic_configs(configs)
+
+
+def _checked_broker(
+    name: str, configs: Mapping[str, str | None], config: BrokerConfig
+) -> dict[str, str]:
+    del name, config
+    return {key: value for key, value in configs.items() if value is not None}
+
+
+ALTERABLE_RESOURCES: Final = frozenset({ConfigResourceType.TOPIC, ConfigResourceType.BROKER})
+
+_VALIDATORS: Final[
+    Mapping[
+        ConfigResourceType,
+        Callable[[str, Mapping[str, str | None], BrokerConfig], dict[str, str]],
+    ]
+] = MappingProxyType(
+    {
+        ConfigResourceType.TOPIC: _checked_topic,
+        ConfigResourceType.BROKER: _checked_broker,
+    }
+)
+"""The functions that return the configs of a resource, or raise ApiError if they are invalid."""

@@ -28,7 +28,12 @@ from broker_ref.controller.broker_heartbeats import (
     is_caught_up,
     registration_record,
 )
-from broker_ref.controller.configs import ConfigChange, incremental_changes, legacy_changes
+from broker_ref.controller.configs import (
+    ConfigChange,
+    ConfigResource,
+    incremental_changes,
+    legacy_changes,
+)
 from broker_ref.controller.elections import (
     Election,
     change_partition,
@@ -48,6 +53,7 @@ from broker_ref.controller.metadata_batches import encode_commit, encode_snapsho
 from broker_ref.controller.reassignments import cancellation, check_replication_factor, reassignment
 from broker_ref.controller.records import (
     BrokerRegistrationChangeRecord,
+    ConfigResourceType,
     MetadataRecord,
     PartitionChangeRecord,
     ProducerIdsRecord,
@@ -361,18 +367,18 @@ class Controller:
             self._commit(records)
 
     def alter_configs(
-        self, topic: str, changes: Sequence[ConfigChange], *, validate_only: bool
+        self, resource: ConfigResource, changes: Sequence[ConfigChange], *, validate_only: bool
     ) -> None:
-        """Incrementally change a topic's configs, or raise ApiError if a change is invalid."""
-        records = incremental_changes(self.metadata, topic, changes)
+        """Incrementally change a resource's configs, or raise ApiError if a change is invalid."""
+        records = incremental_changes(self.metadata, resource, changes, self._config)
         if not validate_only:
             self._commit(records)
 
     def replace_configs(
-        self, topic: str, configs: Mapping[str, str | None], *, validate_only: bool
+        self, resource: ConfigResource, configs: Mapping[str, str | None], *, validate_only: bool
     ) -> None:
-        """Replace all configs of a topic, or raise ApiError if a config is invalid."""
-        records = legacy_changes(self.metadata, topic, configs)
+        """Replace all configs of a resource, or raise ApiError if a config is invalid."""
+        records = legacy_changes(self.metadata, resource, configs, self._config)
         if not validate_only:
             self._commit(records)
 
@@ -553,4 +559,7 @@ class Controller:
         return any(partition.leader == broker_id for partition in self.metadata.partitions())
 
     def _is_unclean_allowed(self, topic: str) -> bool:
-        return unclean_leader_election(self.metadata.topics[topic].configs, self._topic_defaults)
+        of_all_brokers = self.metadata.configs(ConfigResourceType.BROKER, "")
+        return unclean_leader_election(
+            self.metadata.topics[topic].configs, {**self._topic_defaults, **of_all_brokers}
+        )

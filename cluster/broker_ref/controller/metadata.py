@@ -19,6 +19,7 @@ from broker_ref.controller.records import (
     AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
+    ConfigResourceType,
     FeatureLevelRecord,
     MetadataRecord,
     PartitionChangeRecord,
@@ -170,6 +171,8 @@ class ClusterMetadata:
     ids of the last `REMOVED_TOPICS_MAX` deleted topics, because their logs may still exist.
     `finalized_features` contains the version of each finalized feature, which is never 0.
     `scram_credentials` contains the credentials of users, keyed by mechanism and name.
+    `resource_configs` contains the configs of brokers, groups and client metrics, keyed by resource
+    type and name. The name of the defaults of all brokers is empty.
     """
 
     def __init__(self) -> None:
@@ -183,6 +186,7 @@ class ClusterMetadata:
         self._features: dict[str, int] = {}
         self.scram_credentials: dict[tuple[int, str], ScramCredential] = {}
         self.acls = AclCache()
+        self.resource_configs: dict[tuple[int, str], dict[str, str]] = {}
         self.finalized_features: Mapping[str, int] = MappingProxyType(self._features)
 
     @property
@@ -193,6 +197,13 @@ class ClusterMetadata:
     def scram_credential(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
         """Return the SCRAM credential of a user, or None if there is none."""
         return self.scram_credentials.get((mechanism, user))
+
+    def configs(self, resource_type: ConfigResourceType, name: str) -> Mapping[str, str]:
+        """Return the configs that are set on a resource. The values may be secrets."""
+        if resource_type is ConfigResourceType.TOPIC:
+            topic = self.topics.get(name)
+            return topic.configs if topic is not None else {}
+        return self.resource_configs.get((resource_type, name), {})
 
     def partition(self, topic: str, partition: int) -> PartitionMetadata | None:
         """Return the partition, or None if it does not exist."""
@@ -234,6 +245,7 @@ class ClusterMetadata:
         self._features.clear()
         self.scram_credentials.clear()
         self.acls.clear()
+        self.resource_configs.clear()
         self._apply(records)
         self.end_offset = end_offset
 
@@ -272,6 +284,13 @@ class ClusterMetadata:
             for (mechanism, name), credential in self.scram_credentials.items()
         ]
         records += [acl_record(acl_id, acl) for acl_id, acl in self.acls.items()]
+        records += [
+            ConfigRecord(
+                resource_type=resource_type, resource_name=resource_name, name=name, value=value
+            )
+            for (resource_type, resource_name), configs in self.resource_configs.items()
+            for name, value in configs.items()
+        ]
         records.append(
             ProducerIdsRecord(
                 broker_id=_NO_BROKER, broker_epoch=-1, next_producer_id=self.next_producer_id
@@ -375,11 +394,17 @@ class ClusterMetadata:
         )
 
     def _apply_config(self, record: ConfigRecord) -> None:
-        configs = self.topics[record.topic].configs
+        if record.resource_type == ConfigResourceType.TOPIC:
+            configs = self.topics[record.resource_name].configs
+        else:
+            resource = (record.resource_type, record.resource_name)
+            configs = self.resource_configs.setdefault(resource, {})
         if record.value is None:
             configs.pop(record.name, None)
         else:
             configs[record.name] = record.value
+        if not configs:
+            self.resource_configs.pop((record.resource_type, record.resource_name), None)
 
     def _apply_feature(self, record: FeatureLevelRecord) -> None:
         if record.feature_level:
@@ -428,7 +453,12 @@ def _topic_records(topic: Topic) -> Sequence[MetadataRecord]:
     return [
         TopicRecord(name=topic.name, topic_id=topic.topic_id),
         *(
-            ConfigRecord(topic=topic.name, name=name, value=value)
+            ConfigRecord(
+                resource_type=ConfigResourceType.TOPIC,
+                resource_name=topic.name,
+                name=name,
+                value=value,
+            )
             for name, value in topic.configs.items()
         ),
         *(

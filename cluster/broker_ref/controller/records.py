@@ -12,6 +12,7 @@ import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, Final, get_args
 
 from broker_ref.protocol.identifiers import Uuid, uuid_from_text, uuid_text
@@ -102,13 +103,27 @@ class PartitionChangeRecord:
     leader_recovery_state: int | None = None
 
 
+class ConfigResourceType(IntEnum):
+    """The types of resources with configs (Kafka's `ConfigResource.Type`)."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRecord:
-    """A topic config that is set to `value`, or removed if `value` is None."""
+    """A config of a resource that is set to `value`, or removed if `value` is None.
 
-    topic: str
+    The value may be a secret.
+    """
+
+    resource_type: int
+    resource_name: str
     name: str
-    value: str | None
+    value: str | None = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +267,9 @@ def _to_json(record: MetadataRecord) -> dict[str, Any]:
 
 def _from_json(values: dict[str, Any]) -> MetadataRecord:
     record_type = _TYPES[values.pop("type")]
+    if record_type is ConfigRecord and "topic" in values:  # Written before brokers had configs.
+        values["resource_type"] = ConfigResourceType.TOPIC
+        values["resource_name"] = values.pop("topic")
     for name, value in values.items():
         if name in _UUID_FIELDS:
             values[name] = uuid_from_text(value)

@@ -20,6 +20,7 @@ from broker_ref.controller.metadata import ClusterMetadata, Topic
 from broker_ref.controller.metadata_batches import METADATA_TOPIC
 from broker_ref.controller.records import (
     ConfigRecord,
+    ConfigResourceType,
     MetadataRecord,
     PartitionRecord,
     TopicRecord,
@@ -104,7 +105,12 @@ class TopicPlanner:
         return created, [
             TopicRecord(name=new.name, topic_id=created.topic_id),
             *(
-                ConfigRecord(topic=new.name, name=name, value=value)
+                ConfigRecord(
+                    resource_type=ConfigResourceType.TOPIC,
+                    resource_name=new.name,
+                    name=name,
+                    value=value,
+                )
                 for name, value in configs.items()
             ),
             *(

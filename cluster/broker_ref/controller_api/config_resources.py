@@ -2,8 +2,7 @@
 
 Each resource is altered separately. As in `kafka.server.ConfigAdminManager`, a repeated resource, a
 repeated config, a missing value and an unknown resource type are rejected with INVALID_REQUEST.
-Only the configs of topics can be altered. Changes to the configs of brokers, loggers, client
-metrics and groups are rejected with INVALID_REQUEST.
+Changes to the levels of loggers are also rejected with INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -11,19 +10,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.config_operations import check_config_operation
+from broker_ref.controller.configs import ALTERABLE_RESOURCES, ConfigResource
+from broker_ref.controller.records import ConfigResourceType
 from broker_ref.controller_api.contract import NO_THROTTLE_MS
 from broker_ref.protocol.errors import ApiError
 from broker_ref.security.acls import AclOperation
 from broker_ref.security.authorizer import AuthHelper
-
-TOPIC: Final = 2
-FIXED_RESOURCES: Final = {4: "brokers", 8: "loggers", 16: "client metrics", 32: "groups"}
-"""Resource types whose configs cannot be altered."""
 
 
 class Resource(Protocol):
@@ -60,7 +57,9 @@ Named = TypeVar("Named", bound=Resource)
 
 
 def alter_each(
-    auth: AuthHelper, resources: Sequence[Named], alter_topic: Callable[[Named], None]
+    auth: AuthHelper,
+    resources: Sequence[Named],
+    alter: Callable[[ConfigResource, Named], None],
 ) -> AlterConfigsResponse:
     """Alter each resource and return the results. An error affects only its own resource."""
     named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
@@ -78,8 +77,7 @@ def alter_each(
                 resource.resource_type,
                 resource.resource_name,
             )
-            _check_type(resource.resource_type)
-            alter_topic(resource)
+            alter(_config_resource(resource), resource)
         except ApiError as error:
             error_code, message = error.error_code, error.message
         responses.append(
@@ -108,12 +106,16 @@ def check_configs(named: Sequence[str], *, without_value: Sequence[str]) -> None
         )
 
 
-def _check_type(resource_type: int) -> None:
-    if resource_type in FIXED_RESOURCES:
+def _config_resource(resource: Resource) -> ConfigResource:
+    try:
+        resource_type = ConfigResourceType(resource.resource_type)
+    except ValueError:
+        raise ApiError(
+            ErrorCode.invalid_request, f"Unknown resource type {resource.resource_type}."
+        ) from None
+    if resource_type not in ALTERABLE_RESOURCES:
         raise ApiError(
             ErrorCode.invalid_request,
-            f"The configs of {FIXED_RESOURCES[resource_type]} cannot be altered with this request. "
-            "Change the configuration of the node and restart it.",
+            f"The configs of resources of type {resource_type.name} cannot be altered.",
         )
-    if resource_type != TOPIC:
-        raise ApiError(ErrorCode.invalid_request, f"Unknown resource type {resource_type}.")
+    return ConfigResource(type=resource_type, name=resource.resource_name)

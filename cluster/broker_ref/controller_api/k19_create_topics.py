@@ -21,8 +21,10 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.topic_descriptions import describe_topic_configs
+from broker_ref.controller.records import ConfigResourceType
 from broker_ref.controller.topics import CreatedTopic, NewTopic
 from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
+from broker_ref.dynamic_configs import DynamicBrokerConfig
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
 from broker_ref.security.acls import AclOperation, ResourceType
@@ -109,6 +111,7 @@ def handle(
     except ApiError as error:
         return CreateTopicsResponse(topics=tuple(_error_response(name, error) for name in by_name))
     named = Counter(topic.name for topic in request.topics)
+    configs = _configs(context)
     responses = []
     for topic in by_name.values():
         try:
@@ -125,8 +128,15 @@ def handle(
         except ApiError as error:
             responses.append(_error_response(topic.name, error))
         else:
-            responses.append(_response(context, call, topic.name, created, request.validate_only))
+            responses.append(_response(configs, call, topic.name, created, request.validate_only))
     return CreateTopicsResponse(topics=tuple(responses))
+
+
+def _configs(context: ControllerContext) -> DynamicBrokerConfig:
+    configs = DynamicBrokerConfig(context.config)
+    of_all_brokers = context.metadata.configs(ConfigResourceType.BROKER, "")
+    configs.update(own={}, cluster=of_all_brokers)
+    return configs
 
 
 def _may_create(call: Call, name: str) -> bool:
@@ -152,7 +162,7 @@ def _new_topic(topic: RequestedTopic) -> NewTopic:
 
 
 def _response(
-    context: ControllerContext, call: Call, name: str, created: CreatedTopic, validate_only: bool
+    configs: DynamicBrokerConfig, call: Call, name: str, created: CreatedTopic, validate_only: bool
 ) -> TopicResponse:
     topic_id = ZERO_UUID if validate_only else created.topic_id
     if not call.auth.allows(AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, name):
@@ -174,7 +184,7 @@ def _response(
                 config_source=described.source,
                 is_sensitive=False,
             )
-            for described in describe_topic_configs(context.config, created.configs)
+            for described in describe_topic_configs(configs, created.configs)
         ),
     )
 

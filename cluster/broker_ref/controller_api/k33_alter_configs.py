@@ -1,9 +1,9 @@
-"""AlterConfigs (33), versions 0 to 2: replace all configs of topics.
+"""AlterConfigs (33), versions 0 to 2: replace all configs of topics or brokers.
 
-Configs that are not in the request are reset to their defaults. Either all changes to a topic are
-applied, or none are. With `validate_only` no changes are applied. The error is INVALID_CONFIG for
-an invalid config, UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist, and INVALID_REQUEST
-for a repeated config or a missing value. Other resource types are rejected (see
+Configs that are not in the request are reset to their defaults. Either all changes to a resource
+are applied, or none are. With `validate_only` no changes are applied. The error is INVALID_CONFIG
+for an invalid config, UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist, and
+INVALID_REQUEST for a repeated config or a missing value. Other resource types are rejected (see
 `config_resources`). Source: `kafka.server.ControllerApis.handleLegacyAlterConfigs`.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from broker_ref.controller.configs import ConfigResource
 from broker_ref.controller_api.config_resources import (
     AlterConfigsResponse,
     alter_each,
@@ -48,15 +49,15 @@ class AlterConfigsRequest:
 def handle(
     context: ControllerContext, call: Call, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:
-    """Replace the configs of each topic."""
+    """Replace the configs of each resource."""
 
-    def alter(resource: AlteredResource) -> None:
+    def alter(target: ConfigResource, resource: AlteredResource) -> None:
         check_configs(
             [config.name for config in resource.configs],
             without_value=[config.name for config in resource.configs if config.value is None],
         )
         context.controller.replace_configs(
-            resource.resource_name,
+            target,
             {config.name: config.value for config in resource.configs},
             validate_only=request.validate_only,
         )

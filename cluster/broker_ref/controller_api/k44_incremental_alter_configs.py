@@ -1,7 +1,7 @@
-"""IncrementalAlterConfigs (44), versions 0 and 1: change individual configs of topics (KIP-339).
+"""IncrementalAlterConfigs (44), versions 0 and 1: change configs of topics or brokers (KIP-339).
 
 The operations are SET, DELETE, APPEND and SUBTRACT. The last two require a config of type LIST.
-Configs that are not in the request do not change. Either all changes to a topic are applied, or
+Configs that are not in the request do not change. Either all changes to a resource are applied, or
 none are. With `validate_only` no changes are applied. The error is INVALID_CONFIG for an invalid
 config or a list operation on a config of another type, UNKNOWN_TOPIC_OR_PARTITION for a topic that
 does not exist, and INVALID_REQUEST for a repeated config, an unknown operation or a missing value.
@@ -16,7 +16,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.controller.configs import ConfigChange, ConfigOperation
+from broker_ref.controller.configs import ConfigChange, ConfigOperation, ConfigResource
 from broker_ref.controller_api.config_resources import (
     AlterConfigsResponse,
     alter_each,
@@ -55,17 +55,17 @@ class IncrementalAlterConfigsRequest:
 def handle(
     context: ControllerContext, call: Call, request: IncrementalAlterConfigsRequest
 ) -> AlterConfigsResponse:
-    """Apply the config changes of each topic."""
+    """Apply the config changes of each resource."""
 
-    def alter(resource: AlteredResource) -> None:
+    def alter(target: ConfigResource, resource: AlteredResource) -> None:
         context.controller.alter_configs(
-            resource.resource_name, _changes(resource), validate_only=request.validate_only
+            target, config_changes(resource), validate_only=request.validate_only
         )
 
     return alter_each(call.auth, request.resources, alter)
 
 
-def _changes(resource: AlteredResource) -> list[ConfigChange]:
+def config_changes(resource: AlteredResource) -> list[ConfigChange]:
     """Return the config changes for a resource. Raises: ApiError (INVALID_REQUEST)."""
     check_configs(
         [config.name for config in resource.configs],

@@ -55,7 +55,7 @@ class LogCleaner:
         self._logs = logs
         self._checkpoints = checkpoints
         self._save = save
-        self._dedupe_buffer_bytes = dedupe_buffer_bytes
+        self.dedupe_buffer_bytes = dedupe_buffer_bytes
         self._run: _CleaningRun | None = None
         self._uncleanable: set[PartitionLog] = set()
 
@@ -130,7 +130,7 @@ class LogCleaner:
         if dirtiest is None:
             return None
         key, log_to_clean = dirtiest
-        steps = clean_log(log_to_clean, now_ms=now_ms, map_bytes_max=self._dedupe_buffer_bytes)
+        steps = clean_log(log_to_clean, now_ms=now_ms, map_bytes_max=self.dedupe_buffer_bytes)
         return _CleaningRun(
             key=key, log=log_to_clean.log, removals=log_to_clean.log.removals, steps=steps
         )

@@ -178,6 +178,10 @@ class LogManager:
         """
         return self._cleaner.run(now_ms, stable_offsets, budget_bytes=budget_bytes)
 
+    def set_dedupe_buffer_bytes(self, dedupe_buffer_bytes: int) -> None:
+        """Limit the memory for the keys of the next log that is compacted."""
+        self._cleaner.dedupe_buffer_bytes = dedupe_buffer_bytes
+
     def _move(self, topic: str, partition: int, target: str) -> str:
         key = (topic, partition)
         log = self._logs.pop(key, None)

@@ -20,8 +20,10 @@ from broker_ref.api.k18_api_versions import unsupported_version
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.client import ControllerClient
 from broker_ref.controller.metadata import ClusterMetadata
+from broker_ref.controller.records import ConfigResourceType
 from broker_ref.controller_api import APIS as CONTROLLER_APIS
 from broker_ref.controller_api import FORWARDED
+from broker_ref.dynamic_configs import DynamicBrokerConfig
 from broker_ref.events import (
     ConnectionClosed,
     ConnectionId,
@@ -40,6 +42,7 @@ from broker_ref.identity import claim_directory, known_cluster_id
 from broker_ref.log.errors import LogError
 from broker_ref.log.log_dir import UNKNOWN_LOG_DIR, LogDir
 from broker_ref.log.storage import Storage, StorageError
+from broker_ref.node.alter_configs_preprocessing import preprocess
 from broker_ref.node.authentication import Authentication, new_client
 from broker_ref.node.dispatch import Dispatcher, Request
 from broker_ref.node.fault_gate import FaultGate
@@ -98,6 +101,7 @@ class BrokerNode:
         self.metadata = ClusterMetadata()
         self.broker: Broker | None = None
         self._config = config
+        self._configs = DynamicBrokerConfig(config)
         self._apis = _served_apis(config)
         self._storage = storage
         self._random_bytes = random_bytes
@@ -287,8 +291,9 @@ class BrokerNode:
 
     def _open(self) -> None:
         """Open the logs and create the components that serve clients."""
-        config = self._config
         self._claim_directory()
+        self._update_configs()
+        config = self._configs.current
         replicas = ReplicaManager(
             config=config,
             storage=self._storage,
@@ -331,7 +336,7 @@ class BrokerNode:
         )
         assert self._registration.cluster_id is not None
         self.broker = Broker(
-            config=config,
+            configs=self._configs,
             cluster_id=self._registration.cluster_id,
             metadata=self.metadata,
             replicas=replicas,
@@ -378,7 +383,9 @@ class BrokerNode:
 
         def serve(request: Request) -> None:
             if request.api.key in FORWARDED:
-                forwarding.forward(request)
+                forwarded = preprocess(request, broker, dispatcher)
+                if forwarded is not None:
+                    forwarding.forward(forwarded)
             else:
                 dispatcher.handle(request, self._now_ms)
 
@@ -416,9 +423,19 @@ class BrokerNode:
 
     def _metadata_changed(self) -> None:
         if self.broker is not None:
+            if self._update_configs():
+                self.broker.replicas.update_config(self._configs.current)
             self.broker.replicas.apply_metadata(self._now_ms)
             self.broker.groups.on_metadata_update(self._now_ms)
             self.broker.transactions.on_metadata_update(self._now_ms)
+
+    def _update_configs(self) -> bool:
+        """Apply the dynamic configs of this broker. Return whether they have changed."""
+        broker = ConfigResourceType.BROKER
+        return self._configs.update(
+            own=self.metadata.configs(broker, str(self._config.node_id)),
+            cluster=self.metadata.configs(broker, ""),
+        )
 
 
 def _served_apis(config: BrokerConfig) -> dict[int, Api[Any]]:

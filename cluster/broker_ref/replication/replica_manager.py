@@ -113,7 +113,7 @@ class ReplicaManager:
         for partition in self._local_partitions():
             if self._remove_log_of_earlier_topic(partition):
                 self._add(partition, now_ms)
-        self._schedule_periodic_tasks()
+        self._schedule_periodic_tasks(now_ms)
 
     @property
     def has_offline_partitions(self) -> bool:
@@ -180,6 +180,12 @@ class ReplicaManager:
                 self._apply_partition_metadata(self._partitions[key], metadata, now_ms)
                 self._update_fetcher(key, channels.get(metadata.leader))
         self._fetchers.maybe_fetch()
+
+    def update_config(self, config: BrokerConfig) -> None:
+        """Use the dynamic configs in `config`. The next `apply_metadata` updates the logs."""
+        self._config = config
+        self._configs.clear()
+        self._directory.set_dedupe_buffer_bytes(config.log_cleaner_dedupe_buffer_size)
 
     def _channels(self) -> dict[int, Channel]:
         """Return the channels to all brokers, by broker id."""
@@ -291,7 +297,7 @@ class ReplicaManager:
             for key, partition in self._partitions.items()
         }
 
-    def _schedule_periodic_tasks(self) -> None:
+    def _schedule_periodic_tasks(self, now_ms: int) -> None:
         config = self._config
         for interval_ms, task in (
             (config.log_retention_check_interval_ms, self.run_retention),
@@ -305,7 +311,14 @@ class ReplicaManager:
         ):
             self._schedule.every(interval_ms, task)
         if config.log_cleaner_enable:
-            self._schedule.every(max(config.log_cleaner_backoff_ms, 1), self.run_compaction)
+            self._schedule_compaction(now_ms)
+
+    def _schedule_compaction(self, now_ms: int) -> None:
+        def run(time_ms: int) -> None:
+            self.run_compaction(time_ms)
+            self._schedule_compaction(time_ms)
+
+        self._schedule.at(now_ms + max(self._config.log_cleaner_backoff_ms, 1), run)
 
     def effective_configs(self, topic: Topic) -> dict[str, str]:
         """Return the configs of a topic, including the defaults from the broker's configuration."""

@@ -14,26 +14,65 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from broker_ref.config_keys import INT64_MAX, ConfigKey
+from broker_ref.config_keys import INT64_MAX, ConfigKey, UpdateMode
 from broker_ref.topic_configs import ConfigType
 
 LISTENER_PREFIX: Final = "listener.name."
 
 DEFAULT_PROTOCOL_MAP: Final = (
-    "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"
+    "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
 )
 
 
+_DYNAMIC: Final = frozenset(
+    {
+        "listeners",
+        "listener.security.protocol.map",
+        "sasl.enabled.mechanisms",
+        "sasl.jaas.config",
+        "sasl.mechanism.inter.broker.protocol",
+        "ssl.client.auth",
+        "ssl.enabled.protocols",
+        "ssl.endpoint.identification.algorithm",
+        "ssl.key.password",
+        "ssl.keystore.certificate.chain",
+        "ssl.keystore.key",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+        "ssl.keystore.type",
+        "ssl.truststore.certificates",
+        "ssl.truststore.location",
+        "ssl.truststore.password",
+        "ssl.truststore.type",
+    }
+)
+"""The configs that Kafka can update dynamically, for one broker."""
+
+
+def _key_of(
+    name: str, kind: ConfigType, default: str, doc: str, choices: tuple[str, ...] = ()
+) -> ConfigKey:
+    return ConfigKey(
+        name=name,
+        type=kind,
+        default=default,
+        doc=doc,
+        choices=choices,
+        empty_is_null=name != "sasl.oauthbearer.expected.audience",
+        update_mode=UpdateMode.PER_BROKER if name in _DYNAMIC else UpdateMode.READ_ONLY,
+    )
+
+
 def _text(name: str, default: str, doc: str, *choices: str) -> ConfigKey:
-    return ConfigKey(name=name, type=ConfigType.STRING, default=default, doc=doc, choices=choices)
+    return _key_of(name, ConfigType.STRING, default, doc, choices)
 
 
 def _secret(name: str, doc: str) -> ConfigKey:
-    return ConfigKey(name=name, type=ConfigType.PASSWORD, default="", doc=doc)
+    return _key_of(name, ConfigType.PASSWORD, "", doc)
 
 
 def _list(name: str, default: str, doc: str) -> ConfigKey:
-    return ConfigKey(name=name, type=ConfigType.LIST, default=default, doc=doc)
+    return _key_of(name, ConfigType.LIST, default, doc)
 
 
 def _milliseconds(name: str, default: int, doc: str) -> ConfigKey:
@@ -48,13 +87,13 @@ def _milliseconds(name: str, default: int, doc: str) -> ConfigKey:
 
 
 SECURITY_CONFIGS: Final = (
-    _text(
+    _list(
         "listeners",
         "",
         "Addresses on which the broker listens, for example SASL_SSL://0.0.0.0:9093. If empty, the "
         "broker has one PLAINTEXT listener.",
     ),
-    _text(
+    _list(
         "advertised.listeners",
         "",
         "Addresses that the broker advertises to clients; if empty, those in listeners.",
@@ -71,7 +110,7 @@ SECURITY_CONFIGS: Final = (
         "Security protocol for communication between brokers; used only if "
         "inter.broker.listener.name is not set.",
     ),
-    _text("controller.listener.names", "", "Listener name of the controller; if empty, PLAINTEXT."),
+    _list("controller.listener.names", "", "Listener name of the controller; if empty, PLAINTEXT."),
     _text(
         "sasl.mechanism.controller.protocol",
         "GSSAPI",
@@ -121,8 +160,9 @@ SECURITY_CONFIGS: Final = (
         "SASL mechanism that brokers use as clients of other brokers.",
     ),
     _secret("sasl.jaas.config", "JAAS login module with the users or options of a mechanism."),
-    _text(
+    _key_of(
         "sasl.server.callback.handler.class",
+        ConfigType.CLASS,
         "",
         "Class that validates OAUTHBEARER tokens; if empty, tokens are unsecured.",
     ),
@@ -210,7 +250,7 @@ def listener_config(name: str, listener: str, mechanism: str | None = None) -> s
 
 def is_security_config(name: str) -> bool:
     """Return whether `name` is a security config, with or without the prefix of a listener."""
-    return name in SECURITY_KEYS or _unprefixed(name) is not None
+    return name in SECURITY_KEYS or base_name(name) is not None
 
 
 def split_list(text: str) -> tuple[str, ...]:
@@ -219,13 +259,14 @@ def split_list(text: str) -> tuple[str, ...]:
 
 
 def _key(name: str) -> ConfigKey:
-    key = SECURITY_KEYS[name if name in SECURITY_KEYS else _unprefixed(name) or ""]
+    key = SECURITY_KEYS[name if name in SECURITY_KEYS else base_name(name) or ""]
     if name != key.name:
         return dataclasses.replace(key, name=name)  # An error must contain the full name.
     return key
 
 
-def _unprefixed(name: str) -> str | None:
+def base_name(name: str) -> str | None:
+    """Return the name of a security config without the prefix of a listener, or None."""
     if not name.startswith(LISTENER_PREFIX):
         return None
     return next((each for each in _OF_LISTENERS if name.endswith(f".{each}")), None)

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
 
 from broker_ref.config import BrokerConfig, InvalidBrokerConfigError
+from broker_ref.dynamic_configs import DynamicBrokerConfig
 from broker_ref.events import FrameReceived
 from tests.broker_ref.node.driver import NodeDriver, only_response, request_frame
 from tests.broker_ref.node.requests import batch, create_topic, ms, produce, produced, request
@@ -91,7 +92,16 @@ def test_deletion_can_be_disabled(version: int, error: ErrorCode) -> None:
     assert look_for(driver, "t").error_code is ErrorCode.none
 
 
-def described(driver: NodeDriver, kind: int, name: str) -> dict[str, tuple[str, int, list[str]]]:
+ALTER: Any = importlib.import_module("kio.schema.incremental_alter_configs.v1.request")
+
+
+def config_change(name: str, value: str) -> Any:
+    return ALTER.AlterableConfig(name=name, config_operation=0, value=value)
+
+
+def described(
+    driver: NodeDriver, kind: int, name: str
+) -> dict[str, tuple[str | None, int, list[str]]]:
     """Return value, source and synonym names of each config."""
     resource_type: Any = kind
     response = driver.call(
@@ -122,18 +132,20 @@ def test_server_wide_defaults_are_described_and_applied() -> None:
     create_topic(driver, "t")
     create_topic(driver, "own", retention_ms="5", max_message_bytes="1000")
     of_topic = described(driver, 2, "t")
-    assert of_topic["retention.ms"] == ("3600000", 4, ["log.retention.ms", "log.retention.ms"])
+    # As in Kafka, the source is the default: log.retention.hours precedes log.retention.ms.
+    assert of_topic["retention.ms"] == ("3600000", 5, [])
     assert of_topic["max.message.bytes"][:2] == ("200", 4)
     assert of_topic["segment.ms"][:2] == ("604800000", 5)
     assert described(driver, 2, "own")["retention.ms"] == (
         "5",
         1,
-        ["retention.ms", "log.retention.ms", "log.retention.ms"],
+        ["retention.ms"],
     )
     of_broker = described(driver, 4, "1")
     assert of_broker["message.max.bytes"] == ("200", 4, ["message.max.bytes"] * 2)
-    assert of_broker["log.retention.ms"][:2] == ("3600000", 4)
-    assert of_broker["num.partitions"] == ("1", 5, ["num.partitions"])
+    assert of_broker["log.retention.ms"] == (None, 5, [])
+    assert of_broker["log.retention.hours"] == ("1", 4, ["log.retention.hours"] * 2)
+    assert of_broker["num.partitions"] == ("1", 4, ["num.partitions"] * 2)
     big = batch("x" * 300)
     assert produced(driver.call(produce(big))).error_code is ErrorCode.message_too_large
     assert produced(driver.call(produce(big, topic="own"))).error_code is ErrorCode.none
@@ -142,7 +154,8 @@ def test_server_wide_defaults_are_described_and_applied() -> None:
 @pytest.mark.parametrize(
     ("configs", "name"),
     [
-        ({"no.such.config": "1"}, "no.such.config"),
+        ({"num.io.threads": "many"}, "num.io.threads"),
+        ({"ssl.cipher.suites": "TLS_AES_128_GCM_SHA256"}, "ssl.cipher.suites"),
         ({"num.partitions": "0"}, "num.partitions"),
         ({"num.partitions": "many"}, "num.partitions"),
         ({"auto.create.topics.enable": "yes"}, "auto.create.topics.enable"),
@@ -155,6 +168,40 @@ def test_invalid_broker_configs_are_named(configs: dict[str, str], name: str) ->
     with pytest.raises(InvalidBrokerConfigError, match=re.escape(name)) as error:
         BrokerConfig.from_mapping(configs)
     assert error.value.name == name
+
+
+def test_dynamic_configs_survive_a_restart() -> None:
+    driver = NodeDriver()
+    for name, value in (("1", "200"), ("", "300")):
+        changed = (config_change("message.max.bytes", value),)
+        resource = ALTER.AlterConfigsResource(resource_type=4, resource_name=name, configs=changed)
+        driver.call(request(44, 1, resources=(resource,), validate_only=False))
+    create_topic(driver, "t")
+    for _ in range(2):  # The second start reads the journal that the first start has rewritten.
+        driver.restart()
+        found = described(driver, 4, "1")["message.max.bytes"]
+        assert found == ("200", 2, ["message.max.bytes"] * 3)
+        refused = produced(driver.call(produce(batch("x" * 300))))
+        assert refused.error_code is ErrorCode.message_too_large
+
+
+def test_invalid_dynamic_configs_are_ignored() -> None:
+    """The controller stores what another broker, with other static configs, has accepted."""
+    configs = DynamicBrokerConfig(BrokerConfig())
+    own = {"message.max.bytes": "x", "num.partitions": "9", "log.retention.ms": "5", "no.such": ""}
+    assert configs.update(own=own, cluster={})
+    assert configs.current == BrokerConfig(topic_defaults={"retention.ms": "5"})
+
+
+def test_broker_configs_without_an_effect_are_named_in_warnings(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    unknown = {"num.partition": "3", "num.io.threads": "4", "ssl.protocol": "TLSv1.3"}
+    config = BrokerConfig.from_mapping({**unknown, "broker.rack": "a"})
+    assert config.rack == "a"
+    assert config.num_partitions == 1
+    named = {name for name in unknown if any(name in line for line in caplog.messages)}
+    assert named == {"num.partition", "num.io.threads"}, "ssl.protocol has its default value"
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
+from broker_ref.controller.configs import ConfigResource
 from broker_ref.controller.metadata import RECOVERED, RECOVERING, PartitionMetadata
+from broker_ref.controller.records import ConfigResourceType
 from broker_ref.controller.topics import NewTopic
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
 from tests.broker_ref.controller.clusters import ControllerDriver
 
 UNCLEAN = {"unclean.leader.election.enable": "true"}
+TOPIC = ConfigResource(type=ConfigResourceType.TOPIC, name="t")
+ALL_BROKERS = ConfigResource(type=ConfigResourceType.BROKER, name="")
 
 
 def cluster(*replicas: int, configs: dict[str, str | None] | None = None) -> ControllerDriver:
@@ -86,11 +90,12 @@ def test_unclean_leader_is_elected_only_where_the_topic_allows_it() -> None:
         assert driver.partition().leader_recovery_state == recovery
 
 
-def test_unclean_leader_is_elected_once_the_topic_allows_it() -> None:
+@pytest.mark.parametrize("resource", [TOPIC, ALL_BROKERS])
+def test_unclean_leader_is_elected_once_a_config_allows_it(resource: ConfigResource) -> None:
     driver = cluster(1, 2)
     driver.propose(driver.partition(), (1,))
     driver.expire(1)
-    driver.controller.replace_configs("t", UNCLEAN, validate_only=False)
+    driver.controller.replace_configs(resource, UNCLEAN, validate_only=False)
     assert seen(driver)[0] == -1
     driver.now_ms = 301_000
     for broker in (2, 3):

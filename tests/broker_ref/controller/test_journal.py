@@ -45,8 +45,8 @@ RECORDS: tuple[tuple[MetadataRecord, ...], ...] = (
     ),
     (
         TopicRecord(name="t", topic_id=TOPIC_ID),
-        ConfigRecord(topic="t", name="retention.ms", value="1"),
-        ConfigRecord(topic="t", name="segment.ms", value=None),
+        ConfigRecord(resource_type=2, resource_name="t", name="retention.ms", value="1"),
+        ConfigRecord(resource_type=4, resource_name="1", name="log.roll.ms", value=None),
         PartitionRecord(
             topic_id=TOPIC_ID,
             partition_id=0,
@@ -100,6 +100,11 @@ def test_records_are_read_as_written() -> None:
     storage = MemoryStorage()
     written(storage)
     assert tuple(found(storage)) == BATCHES
+
+
+def test_config_records_of_earlier_versions_are_those_of_topics() -> None:
+    old = b'{"type":"ConfigRecord","topic":"t","name":"retention.ms","value":"1"}'
+    assert decode_record(old) == RECORDS[1][1]
 
 
 def test_torn_tail_is_truncated_wherever_it_is_torn() -> None:

@@ -96,8 +96,8 @@ def test_close_leaves_no_thread_socket_file_or_directory(
 def test_a_failed_start_is_raised_and_leaves_nothing(tmp_path: Path) -> None:
     threads = threading.active_count()
     with (
-        pytest.raises(BrokerStartError, match=r"'num\.partition'"),
-        Cluster(data=tmp_path, configs={"num.partition": "3"}),
+        pytest.raises(BrokerStartError, match=r"num\.partitions"),
+        Cluster(data=tmp_path, configs={"num.partitions": "0"}),
     ):
         pass
     assert threading.active_count() == threads

@@ -96,10 +96,6 @@ def failure(*arguments: str) -> str:
     return ended.stderr
 
 
-def test_an_unknown_config_is_named() -> None:
-    assert "'num.partition'" in failure("--config", "num.partition=3")
-
-
 def test_an_invalid_config_value_is_named() -> None:
     line = failure("--config", "num.partitions=many")
     assert "'many'" in line
