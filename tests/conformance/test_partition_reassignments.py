@@ -12,6 +12,7 @@ from integration.raw import RawConnection
 from tests.conformance.batches import Record, batch, values
 from tests.conformance.eventually import eventually
 from tests.conformance.nodes import Nodes
+from tests.conformance.topic_settings import BROKER, DELETE, SET, change, own_settings
 from tests.conformance.wire import append, only, served
 
 NameFactory = Callable[[], str]
@@ -201,3 +202,28 @@ def test_reassignment_completes_when_its_target_restarts(
     await_replicas(nodes, name, 3)
     nodes.await_leader(name, 3)
     nodes.await_stored(3, name, "a", "b")
+
+
+@slow
+@pytest.mark.parametrize(("side", "throttled"), [("leader", 1), ("follower", 2)])
+def test_throttled_replica_waits_for_its_quota(
+    nodes: Nodes, unique_name: NameFactory, side: str, throttled: int
+) -> None:
+    name, other = nodes.create(unique_name(), [1]), nodes.create(unique_name(), [1])
+    for _ in range(6):  # The quota is exceeded after the first fetch response, of at most 1 MiB.
+        append(nodes.to(1), name, batch([Record(value=bytes(900_000))]))
+    append(nodes.to(1), other, batch(values("a")))
+    rate, replicas = f"{side}.replication.throttled.rate", f"{side}.replication.throttled.replicas"
+    broker = nodes.to(throttled)
+    result = change(broker, str(throttled), (rate, SET, "1"), resource_type=BROKER)
+    assert result.error_code == ErrorCode.none
+    try:
+        change(nodes.any(), name, (replicas, SET, f"0:{throttled}"))
+        eventually(lambda: own_settings(broker, name) == {replicas: f"0:{throttled}"})
+        for each in (name, other):
+            assert reassign_one(nodes.any(), each, [1, 2]) == ErrorCode.none
+        await_replicas(nodes, other, 1, 2)
+        assert (name, 0) in list_reassignments(nodes.any(), name)
+    finally:
+        change(broker, str(throttled), (rate, DELETE, None), resource_type=BROKER)
+    await_replicas(nodes, name, 1, 2)

@@ -9,7 +9,7 @@ partition that has not changed since the client's last fetch is not read. Source
 A fetch completes in one of these cases:
 
 - At least `min_bytes` bytes are available between the fetch offsets and the end offsets. Each
-  partition contributes at most `partition_max_bytes`.
+  partition contributes at most `partition_max_bytes`, and nothing while it is throttled.
 - A fetch offset is in an older segment than the end offset.
 - A fetch offset is beyond the end of the data that the client may read, which can happen after a
   truncation.
@@ -205,6 +205,8 @@ class DelayedFetch:
             return 0
         if offset > end_offset:
             return None
+        if self.reader.is_throttled(partition):
+            return 0
         end = partition.log.position_of(end_offset)
         if start.segment_base_offset < end.segment_base_offset:
             return None
@@ -217,6 +219,9 @@ class DelayedFetch:
             )
         except ApiError as error:
             return FetchResponse(error_code=error.error_code)
+        for place, response in sent.items():
+            if response.records:
+                self.reader.record_sent(self.partitions[place], len(response.records))
         leaders = (response.current_leader for response in sent.values())
         return FetchResponse(
             session_id=session_id,

@@ -139,10 +139,29 @@ class PartitionReader:
         if isinstance(found, DivergingEpoch):
             diverging = EpochEndOffset(epoch=found.epoch, end_offset=found.end_offset)
             return self._response(partition, cached, diverging_epoch=diverging)
+        if found and self.is_throttled(partition):
+            found = b""
         try:
             return self._response(partition, cached, records=found)
         except LogError as error:
             return self.error_response(cached, error.error_code)
+
+    def is_throttled(self, partition: Partition) -> bool:
+        """Return whether a follower must wait for records (`shouldLeaderThrottle` in Kafka)."""
+        quota = self.broker.replicas.leader_quota
+        return (
+            self.is_follower
+            and quota.is_throttled(partition.key.topic, partition.key.partition)
+            and not partition.is_in_sync(self.replica_id)
+            and quota.is_quota_exceeded()
+        )
+
+    def record_sent(self, cached: CachedPartition, size_bytes: int) -> None:
+        """Count the bytes that a throttled follower receives."""
+        quota = self.broker.replicas.leader_quota
+        topic, index = cached.topic, cached.requested.partition
+        if self.is_follower and topic is not None and quota.is_throttled(topic, index):
+            quota.record(size_bytes)
 
     def record_position(
         self, cached: CachedPartition, response: PartitionResponse, now_ms: int

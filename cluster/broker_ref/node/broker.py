@@ -311,6 +311,7 @@ class BrokerNode:
             outbox=self._outbox,
             now_ms=self._now_ms,
         )
+        replicas.update_config(self._configs)
         groups = GroupCoordinator(
             config=config,
             metadata=self.metadata,
@@ -424,7 +425,7 @@ class BrokerNode:
     def _metadata_changed(self) -> None:
         if self.broker is not None:
             if self._update_configs():
-                self.broker.replicas.update_config(self._configs.current)
+                self.broker.replicas.update_config(self._configs)
             self.broker.replicas.apply_metadata(self._now_ms)
             self.broker.groups.on_metadata_update(self._now_ms)
             self.broker.transactions.on_metadata_update(self._now_ms)

@@ -410,6 +410,10 @@ class Partition:
             now_ms=now_ms,
         )
 
+    def is_in_sync(self, broker_id: int) -> bool:
+        """Return whether this broker leads the partition and the other broker is in the ISR."""
+        return self._leader is not None and broker_id in self._leader.state.isr
+
     def maybe_shrink_isr(self, now_ms: int) -> None:
         """Propose removing lagging followers from the ISR; has no effect on a follower."""
         if self._leader is not None:

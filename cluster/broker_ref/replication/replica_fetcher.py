@@ -53,6 +53,7 @@ from broker_ref.replication.follower_messages import (
     ReplicaState,
 )
 from broker_ref.replication.partition import DivergingEpoch, Partition
+from broker_ref.replication.replication_quota_manager import ReplicationQuotaManager
 from broker_ref.schedule import Schedule, Timer
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ class FetcherContext:
     """The broker's services for its fetchers; `clock` returns the time of the current event."""
 
     config: BrokerConfig
+    quota: ReplicationQuotaManager
     outbox: Outbox
     schedule: Schedule
     broker_epoch: Callable[[], int]
@@ -88,6 +90,7 @@ class ReplicaFetcher:
 
     def __init__(self, *, context: FetcherContext, channel: Channel) -> None:
         self._config = context.config
+        self._quota = context.quota
         self._outbox = context.outbox
         self._schedule = context.schedule
         self._broker_epoch = context.broker_epoch
@@ -119,7 +122,7 @@ class ReplicaFetcher:
         except Exception as error:  # Other partitions must still be added.
             self._handle_log_error(followed, error)
         else:
-            self._add_to_session(followed)
+            self._fetch_unless_throttled(followed)
 
     def remove_partition(self, partition: Partition) -> None:
         """Stop fetching a partition."""
@@ -224,7 +227,10 @@ class ReplicaFetcher:
         if fetched.error_code is ErrorCode.none:
             try:
                 self._append(followed.partition, fetched)
-                self._add_to_session(followed)
+                if followed.partition.log.log_end_offset < fetched.high_watermark:
+                    self._fetch_unless_throttled(followed)
+                else:
+                    self._add_to_session(followed)
             except Exception as error:  # Other partitions must still be processed.
                 self._handle_log_error(followed, error)
         elif fetched.error_code is ErrorCode.offset_out_of_range:
@@ -247,6 +253,8 @@ class ReplicaFetcher:
                 leader_log_start_offset=fetched.log_start_offset,
                 now_ms=self._clock(),
             )
+            if self._quota.is_throttled(partition.key.topic, partition.key.partition):
+                self._quota.record(len(fetched.records or b""))
 
     def _handle_error_code(self, followed: _PartitionFetchState, error_code: ErrorCode) -> None:
         name = _name(followed.partition)
@@ -367,6 +375,14 @@ class ReplicaFetcher:
             ),
         )
 
+    def _fetch_unless_throttled(self, followed: _PartitionFetchState) -> None:
+        """Fetch a partition that lags, or delay it while the quota of followers is exceeded."""
+        key = followed.partition.key
+        if self._quota.is_throttled(key.topic, key.partition) and self._quota.is_quota_exceeded():
+            self._delay(followed)
+        else:
+            self._add_to_session(followed)
+
     def _delay(self, followed: _PartitionFetchState) -> None:
         """Stop fetching a partition until the backoff has passed."""
         if not self._is_current(followed):
@@ -376,7 +392,7 @@ class ReplicaFetcher:
         def fetch_again(now_ms: int) -> None:
             del now_ms
             followed.delay = None
-            self._add_to_session(followed)
+            self._fetch_unless_throttled(followed)
             self.maybe_fetch()
 
         followed.delay = self._after_backoff(fetch_again)

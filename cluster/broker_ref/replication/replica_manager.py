@@ -26,6 +26,11 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import ClusterMetadata, PartitionMetadata, Topic
+from broker_ref.dynamic_configs import (
+    FOLLOWER_THROTTLE,
+    LEADER_THROTTLE,
+    DynamicBrokerConfig,
+)
 from broker_ref.events import Channel
 from broker_ref.log.config import LogConfig
 from broker_ref.log.errors import CorruptLogError, LogError
@@ -40,6 +45,11 @@ from broker_ref.replication.leader import ReplicaContext
 from broker_ref.replication.partition import Partition, PartitionKey
 from broker_ref.replication.replica_fetcher import FetcherContext
 from broker_ref.replication.replica_fetcher_manager import ReplicaFetcherManager
+from broker_ref.replication.replication_quota_manager import (
+    FOLLOWER_REPLICAS,
+    LEADER_REPLICAS,
+    ReplicationQuotaManager,
+)
 from broker_ref.schedule import Schedule
 from broker_ref.topic_configs import min_insync_replicas
 
@@ -92,8 +102,18 @@ class ReplicaManager:
             brokers=BrokerStates(metadata=metadata),
             clock=clock,
         )
+        self.leader_quota, self.follower_quota = (
+            ReplicationQuotaManager(
+                broker_id=config.node_id,
+                metadata=metadata,
+                replicas_config=replicas_config,
+                clock=clock,
+            )
+            for replicas_config in (LEADER_REPLICAS, FOLLOWER_REPLICAS)
+        )
         self._fetchers = ReplicaFetcherManager(
             context=FetcherContext(
+                quota=self.follower_quota,
                 config=config,
                 outbox=outbox,
                 schedule=schedule,
@@ -181,9 +201,11 @@ class ReplicaManager:
                 self._update_fetcher(key, channels.get(metadata.leader))
         self._fetchers.maybe_fetch()
 
-    def update_config(self, config: BrokerConfig) -> None:
-        """Use the dynamic configs in `config`. The next `apply_metadata` updates the logs."""
-        self._config = config
+    def update_config(self, configs: DynamicBrokerConfig) -> None:
+        """Use the current dynamic configs. The next `apply_metadata` updates the logs."""
+        self._config = config = configs.current
+        self.leader_quota.limit = configs.throttled_rates.get(LEADER_THROTTLE)
+        self.follower_quota.limit = configs.throttled_rates.get(FOLLOWER_THROTTLE)
         self._configs.clear()
         self._directory.set_dedupe_buffer_bytes(config.log_cleaner_dedupe_buffer_size)
 

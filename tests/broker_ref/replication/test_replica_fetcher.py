@@ -10,6 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
+from broker_ref.controller.metadata import ClusterMetadata, Topic
 from broker_ref.events import Channel
 from broker_ref.log.errors import LogError
 from broker_ref.replication.follower_messages import (
@@ -21,6 +22,12 @@ from broker_ref.replication.follower_messages import (
     ListOffsetsResponse,
 )
 from broker_ref.replication.replica_fetcher import FetcherContext, ReplicaFetcher
+from broker_ref.replication.replication_quota_manager import (
+    FOLLOWER_REPLICAS,
+    SAMPLE_MS,
+    SAMPLES,
+    ReplicationQuotaManager,
+)
 from broker_ref.schedule import Schedule
 
 TOPIC_ID = UUID(int=7)
@@ -60,10 +67,18 @@ class Leader:
         self.now_ms = 0
         self.requests: list[Any] = []
         self.schedule = Schedule(0)
+        self.metadata = ClusterMetadata()
+        self.quota = ReplicationQuotaManager(
+            broker_id=2,
+            metadata=self.metadata,
+            replicas_config=FOLLOWER_REPLICAS,
+            clock=lambda: self.now_ms,
+        )
         outbox: Any = SimpleNamespace(send=lambda _, **fields: self.requests.append(fields))
         self.fetcher = ReplicaFetcher(
             context=FetcherContext(
                 config=BrokerConfig(),
+                quota=self.quota,
                 outbox=outbox,
                 schedule=self.schedule,
                 broker_epoch=lambda: 1,
@@ -150,3 +165,52 @@ def test_failing_truncation_does_not_stop_other_partitions() -> None:
     leader.pass_time(BACKOFF_MS)
     leader.respond(1)
     assert leader.last_request() == ([(0, 5), (1, 3)], [])
+
+
+def test_throttled_partition_waits_while_the_quota_is_exceeded() -> None:
+    leader = Leader(Replica(0), Replica(1))
+    configs = {FOLLOWER_REPLICAS: "0:2,1:3"}
+    leader.metadata.topics["t"] = Topic(name="t", topic_id=TOPIC_ID, configs=configs)
+    leader.quota.limit = 5
+
+    def respond(*indexes: int, high_watermark: int) -> None:
+        leader.respond_with(
+            *(
+                FetchedPartition(
+                    partition_index=index,
+                    error_code=ErrorCode.none,
+                    high_watermark=high_watermark,
+                    records=bytes(100),
+                )
+                for index in indexes
+            )
+        )
+
+    respond(0, 1, high_watermark=1_000)
+    assert leader.last_request() == ([(1, 100)], [0])
+    leader.pass_time(BACKOFF_MS)  # The rate is still 100 bytes/s.
+    respond(1, high_watermark=1_000)
+    assert leader.last_request() == ([(1, 200)], [])
+    for _ in range(SAMPLES):
+        leader.pass_time(SAMPLE_MS)
+    respond(1, high_watermark=1_000)
+    assert leader.last_request() == ([(0, 100), (1, 300)], [])
+    respond(0, high_watermark=200)
+    assert leader.last_request() == ([(0, 200)], []), "a replica without lag is not throttled"
+
+
+def test_rate_is_the_average_of_the_last_samples() -> None:
+    leader = Leader()
+    leader.quota.record(100)
+    assert not leader.quota.is_quota_exceeded(), "no limit is set"
+    leader.quota.limit = 50
+    assert leader.quota.is_quota_exceeded()
+    leader.now_ms = 2 * SAMPLE_MS
+    assert not leader.quota.is_quota_exceeded()
+    leader.quota.record(1)
+    assert leader.quota.is_quota_exceeded()
+    leader.now_ms = (SAMPLES + 1) * SAMPLE_MS
+    leader.quota.limit = 0
+    assert leader.quota.is_quota_exceeded()
+    leader.now_ms = (SAMPLES + 2) * SAMPLE_MS
+    assert not leader.quota.is_quota_exceeded()

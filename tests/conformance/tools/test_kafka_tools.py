@@ -215,13 +215,18 @@ def test_partition_reassignment(
     produce(tools, topic)
     plan = {"topic": topic, "partition": 0, "replicas": [target]}
     file = tools.json_file("move.json", {"version": 1, "partitions": [plan]})
-    tools.run("reassign-partitions", "--reassignment-json-file", file, "--execute")
-    verify = ("--reassignment-json-file", file, "--verify", "--preserve-throttles")
+    throttled = ("--execute", "--throttle", "10000000")
+    tools.run("reassign-partitions", "--reassignment-json-file", file, *throttled)
+    assert "replication.throttled.rate=10000000" in dynamic_broker_configs(tools)
+    verify = ("--reassignment-json-file", file, "--verify")
     done = f"Reassignment of partition {topic}-0 is completed."
     eventually(lambda: done in tools.run("reassign-partitions", *verify).stdout, timeout_s=60)
     assert tools.run("reassign-partitions", "--list").lines == ["No partition reassignments found."]
     (moved,) = described(tools, topic)
     assert (moved["Leader"], moved["Replicas"], moved["Isr"]) == (str(target),) * 3
+    assert "throttled" not in dynamic_broker_configs(tools)
+    of_topic = tools.run("configs", "--describe", "--entity-type", "topics", "--entity-name", topic)
+    assert "throttled" not in of_topic.stdout
     assert end_offsets(tools, topic) == {0: RECORDS}
 
 
@@ -250,6 +255,24 @@ def test_describe_broker_configs(tools: KafkaTools, processes: Cluster) -> None:
     configs = {line.split()[0] for line in lines[1:]}
     assert f"node.id={broker_id}" in configs
     assert "num.partitions=1" in configs
+
+
+def dynamic_broker_configs(tools: KafkaTools) -> str:
+    return tools.run("configs", "--describe", "--entity-type", "brokers").stdout
+
+
+def test_alter_and_reset_broker_configs(tools: KafkaTools, processes: Cluster) -> None:
+    broker = ("--entity-type", "brokers", "--entity-name", str(processes.broker_ids[-1]))
+    added = ("--add-config", "log.retention.ms=604800001,message.max.bytes=1048589")
+    tools.run("configs", "--alter", *broker, *added)
+    eventually(lambda: "log.retention.ms=604800001" in dynamic_broker_configs(tools))
+    deleted = ("--delete-config", "log.retention.ms,message.max.bytes")
+    tools.run("configs", "--alter", *broker, *deleted)
+    eventually(lambda: "log.retention.ms=604800001" not in dynamic_broker_configs(tools))
+    read_only = ("--add-config", "num.partitions=3")
+    output, status = tools.attempt("configs", "--alter", *broker, *read_only)
+    assert status == 1
+    assert "Cannot update these configs dynamically" in output.stdout + output.stderr
 
 
 def test_describe_log_directories(
