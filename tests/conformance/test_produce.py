@@ -13,6 +13,7 @@ from tests.conformance.batches import (
     CONTROL,
     GZIP,
     LOG_APPEND_TIME,
+    NONE,
     NOW_MS,
     ZSTD,
     Record,
@@ -122,6 +123,41 @@ def test_only_the_admin_client_writes_to_internal_topics(raw: RawConnection, gro
         for client_id in ("raw", "__admin_client")
     ]
     assert codes == [ErrorCode.invalid_topic_exception, ErrorCode.none]
+
+
+@pytest.mark.parametrize(
+    ("compression_type", "sent", "stored"),
+    [
+        ("producer", GZIP, GZIP),
+        ("gzip", GZIP, GZIP),
+        ("gzip", NONE, GZIP),
+        ("uncompressed", GZIP, NONE),
+        ("zstd", GZIP, ZSTD),
+    ],
+)
+def test_batch_is_stored_with_the_codec_of_the_topic(
+    raw: RawConnection, topic: TopicFactory, compression_type: str, sent: int, stored: int
+) -> None:
+    name = topic(**{"compression.type": compression_type})
+    records = [Record(key=b"k", value=b"a" * 500, timestamp_ms=NOW_MS + i) for i in (5, 2, 9)]
+    assert append(raw, name, batch(records, codec=sent)) == 0
+    read = only(parse(fetch(raw, name).records))
+    assert (read.codec, read.record_count, read.last_offset_delta) == (stored, 3, 2)
+    assert read.max_timestamp_ms == NOW_MS + 9
+    if stored != ZSTD:  # The module does not decompress zstd.
+        assert [(r.key, r.value, r.timestamp_ms) for r in read.records] == [
+            (r.key, r.value, r.timestamp_ms) for r in records
+        ]
+
+
+def test_size_limit_applies_to_the_stored_codec(raw: RawConnection, topic: TopicFactory) -> None:
+    small = batch([Record(value=bytes(5_000))], codec=GZIP)
+    for compression_type, error_code in (
+        ("producer", ErrorCode.none),
+        ("uncompressed", ErrorCode.message_too_large),
+    ):
+        configs = {"compression.type": compression_type, "max.message.bytes": "1000"}
+        assert produce(raw, topic(**configs), small).error_code == error_code
 
 
 @pytest.mark.parametrize("acks", [2, -2])

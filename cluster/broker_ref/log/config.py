@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
-from broker_ref.log.batch import TimestampType
+from broker_ref.log.batch import Compression, TimestampType
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
@@ -143,6 +144,17 @@ def _row(  # noqa: PLR0917
     )
 
 
+_CODECS: Mapping[str, Compression | None] = MappingProxyType(
+    {
+        "producer": None,
+        "uncompressed": Compression.NONE,
+        "gzip": Compression.GZIP,
+        "snappy": Compression.SNAPPY,
+        "lz4": Compression.LZ4,
+        "zstd": Compression.ZSTD,
+    }
+)
+
 # fmt: off
 TOPIC_CONFIGS: tuple[TopicConfig, ...] = (
     _row("cleanup.policy", ConfigType.LIST, "delete", _list_of("compact", "delete"),
@@ -151,7 +163,7 @@ TOPIC_CONFIGS: tuple[TopicConfig, ...] = (
          "time or size, 'compact' retains the last record of each key, and 'compact,delete' does "
          "both. A compacted topic rejects records without a key."),
     _row("compression.type", ConfigType.STRING, "producer",
-         _one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), "compression.type",
+         _one_of(*_CODECS), "compression.type",
          "Codec of stored batches; 'producer' retains the codec that the producer used."),
     _row("delete.retention.ms", ConfigType.LONG, 86_400_000, _at_least(0),
          "log.cleaner.delete.retention.ms",
@@ -239,19 +251,11 @@ class LogConfig:
     def from_topic_configs(cls, configs: Mapping[str, str]) -> LogConfig:
         """Return the settings of a topic. Configs that the log does not use are ignored.
 
-        Raises: InvalidTopicConfigError for a value that Kafka rejects, or if `compression.type` is
-        not `producer`, because other values are not supported.
+        Raises: InvalidTopicConfigError for a value that Kafka rejects.
         """
         typed: dict[str, ConfigValue] = {
             row.name: row.parse(configs.get(row.name, row.default)) for row in TOPIC_CONFIGS
         }
-        if typed["compression.type"] != "producer":
-            raise InvalidTopicConfigError(
-                "compression.type",
-                str(typed["compression.type"]),
-                "Only 'producer' is supported, because this broker does not recompress batches "
-                "from producers",
-            )
         fields: dict[str, object] = {name.replace(".", "_"): value for name, value in typed.items()}
         fields["message_timestamp_type"] = TimestampType(str(typed["message.timestamp.type"]))
         config = cls(**fields)  # type: ignore[arg-type]
@@ -262,6 +266,11 @@ class LogConfig:
                 f"Value must not exceed max.compaction.lag.ms={config.max_compaction_lag_ms}",
             )
         return config
+
+    @property
+    def codec(self) -> Compression | None:
+        """Return the codec of all batches, or None if the codec of the producer is retained."""
+        return _CODECS[self.compression_type]
 
     @property
     def segment_ms_max(self) -> int:

@@ -81,7 +81,7 @@ def filter_batch(
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         max_timestamp = header.max_timestamp
     section = b"".join(view.encode(base_timestamp) for view in kept())
-    return _pack(
+    return pack(
         header,
         compressed(header.compression, section),
         attributes=attributes,
@@ -113,7 +113,7 @@ def view_records(header: BatchHeader, batch: memoryview) -> Iterator[RecordView]
 
 
 def _empty(header: BatchHeader) -> bytes:
-    return _pack(
+    return pack(
         header,
         b"",
         attributes=Compression.NONE | header.attributes & _FLAGS,
@@ -123,7 +123,7 @@ def _empty(header: BatchHeader) -> bytes:
     )
 
 
-def _pack(
+def pack(
     header: BatchHeader,
     section: bytes,
     *,
@@ -132,6 +132,7 @@ def _pack(
     max_timestamp: int,
     record_count: int,
 ) -> bytes:
+    """Return a batch with an encoded section of records and the other fields of `header`."""
     packed = bytearray(HEADER_BYTES) + section
     HEADER.pack_into(
         packed, 0, header.base_offset, len(packed) - LOG_OVERHEAD_BYTES,

@@ -35,6 +35,7 @@ from broker_ref.log.control import EndTransactionMarker, encode_marker
 from broker_ref.log.errors import LogError
 from broker_ref.log.producer_log import markers_of
 from broker_ref.log.producer_state import ProducerStateEntry
+from broker_ref.log.recompression import recompressed
 from broker_ref.log.recovery import LoadedLog, LogLoader
 from broker_ref.log.replicated import check_replicated
 from broker_ref.log.retention import count_expired
@@ -176,8 +177,8 @@ class PartitionLog:
     ) -> AppendResult:
         """Append a batch from a producer and assign its offsets (`UnifiedLog.appendAsLeader`).
 
-        Records are decoded only if the topic is compacted, if it limits the age of timestamps, or
-        if the max timestamp is too far in the future.
+        Records are decoded only if the topic is compacted, if it limits the age of timestamps, if
+        the max timestamp is too far in the future, or if `compression.type` is another codec.
 
         Raises: LogError with one of Kafka's error codes (INVALID_RECORD, CORRUPT_MESSAGE,
         MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, INVALID_PRODUCER_EPOCH,
@@ -197,9 +198,8 @@ class PartitionLog:
                 log_start_offset=self._log_start_offset,
                 is_duplicate=True,
             )
-        return self._append_checked(
-            memoryview(records)[: header.size_bytes], leader_epoch=leader_epoch, now_ms=now_ms
-        )
+        batch = recompressed(header, memoryview(records)[: header.size_bytes], self.config)
+        return self._append_checked(batch, leader_epoch=leader_epoch, now_ms=now_ms)
 
     def append_end_marker(
         self,

@@ -43,7 +43,6 @@ def test_values_are_parsed() -> None:
         ("cleanup.policy", ""),
         ("cleanup.policy", "delete,delete"),
         ("compression.type", "brotli"),
-        ("compression.type", "zstd"),
         ("flush.messages", "0"),
         ("index.interval.bytes", "-1"),
         ("max.message.bytes", "2147483648"),
