@@ -286,6 +286,73 @@ BROKER_CONFIGS: Final = (
         6000,
         "Minimum session timeout of a group member.",
     ),
+    _choice(
+        "group.consumer.assignors",
+        "uniform,range",
+        "Server-side assignors of consumer groups; the first one is the default.",
+        "uniform,range",
+        "range,uniform",
+        "uniform",
+        "range",
+    ),
+    _int(
+        "group.consumer.assignment.interval.ms",
+        1000,
+        "Minimum time between two target assignments of a consumer group.",
+        update_mode=UpdateMode.CLUSTER,
+    ),
+    _int(
+        "group.consumer.min.assignment.interval.ms",
+        0,
+        "Minimum value of group.consumer.assignment.interval.ms.",
+    ),
+    _int(
+        "group.consumer.max.assignment.interval.ms",
+        15000,
+        "Maximum value of group.consumer.assignment.interval.ms.",
+    ),
+    _int(
+        "group.consumer.heartbeat.interval.ms",
+        5000,
+        "Interval between the heartbeats of the members of consumer groups.",
+        minimum=1,
+    ),
+    _int(
+        "group.consumer.min.heartbeat.interval.ms",
+        5000,
+        "Minimum value of group.consumer.heartbeat.interval.ms.",
+        minimum=1,
+    ),
+    _int(
+        "group.consumer.max.heartbeat.interval.ms",
+        15000,
+        "Maximum value of group.consumer.heartbeat.interval.ms.",
+        minimum=1,
+    ),
+    _int(
+        "group.consumer.max.size",
+        INT32_MAX,
+        "Maximum number of members of a consumer group.",
+        minimum=1,
+    ),
+    _int(
+        "group.consumer.session.timeout.ms",
+        45000,
+        "Time without a heartbeat after which a member is removed from its consumer group.",
+        minimum=1,
+    ),
+    _int(
+        "group.consumer.min.session.timeout.ms",
+        45000,
+        "Minimum value of group.consumer.session.timeout.ms.",
+        minimum=1,
+    ),
+    _int(
+        "group.consumer.max.session.timeout.ms",
+        60000,
+        "Maximum value of group.consumer.session.timeout.ms.",
+        minimum=1,
+    ),
     _int(
         "offsets.commit.timeout.ms",
         5000,
@@ -485,6 +552,17 @@ class BrokerConfig:
     group_max_session_timeout_ms: int = 1800000
     group_max_size: int = INT32_MAX
     group_min_session_timeout_ms: int = 6000
+    group_consumer_assignors: str = "uniform,range"
+    group_consumer_assignment_interval_ms: int = 1000
+    group_consumer_min_assignment_interval_ms: int = 0
+    group_consumer_max_assignment_interval_ms: int = 15000
+    group_consumer_heartbeat_interval_ms: int = 5000
+    group_consumer_min_heartbeat_interval_ms: int = 5000
+    group_consumer_max_heartbeat_interval_ms: int = 15000
+    group_consumer_max_size: int = INT32_MAX
+    group_consumer_session_timeout_ms: int = 45000
+    group_consumer_min_session_timeout_ms: int = 45000
+    group_consumer_max_session_timeout_ms: int = 60000
     offsets_commit_timeout_ms: int = 5000
     offsets_retention_check_interval_ms: int = 600000
     offsets_retention_minutes: int = 10080
@@ -520,6 +598,7 @@ class BrokerConfig:
             raise InvalidBrokerConfigError(
                 "super.users", f"Invalid value for broker config super.users: {error}."
             ) from None
+        self._check_consumer_groups()
         delay_ms = self.failed_authentication_delay_ms
         if delay_ms >= self.connections_max_idle_ms:
             raise InvalidBrokerConfigError(
@@ -527,6 +606,28 @@ class BrokerConfig:
                 f"connection.failed.authentication.delay.ms={delay_ms} should always be less than "
                 f"connections.max.idle.ms={self.connections_max_idle_ms} to prevent failed "
                 "authentication responses from timing out.",
+            )
+
+    def _check_consumer_groups(self) -> None:
+        """Check the limits of `group.consumer.*`, which apply to the broker's own values too."""
+        for name in ("assignment.interval.ms", "heartbeat.interval.ms", "session.timeout.ms"):
+            low, value, high = (
+                getattr(self, f"group.consumer.{limit}{name}".replace(".", "_"))
+                for limit in ("min.", "", "max.")
+            )
+            if not low <= value <= high:
+                raise InvalidBrokerConfigError(
+                    f"group.consumer.{name}",
+                    f"group.consumer.{name}={value} must be between "
+                    f"group.consumer.min.{name}={low} and group.consumer.max.{name}={high}.",
+                )
+        interval_ms = self.group_consumer_heartbeat_interval_ms
+        timeout_ms = self.group_consumer_session_timeout_ms
+        if interval_ms >= timeout_ms:
+            raise InvalidBrokerConfigError(
+                "group.consumer.heartbeat.interval.ms",
+                f"group.consumer.heartbeat.interval.ms={interval_ms} must be less than "
+                f"group.consumer.session.timeout.ms={timeout_ms}.",
             )
 
     @property

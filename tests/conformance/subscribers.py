@@ -13,10 +13,16 @@ _POLL_S = 0.05
 
 
 class Member:
-    """A subscribed consumer. `poll` keeps it in the group and stores the records."""
+    """A subscribed consumer. `poll` keeps it in the group and stores the records.
+
+    With `group.protocol=consumer`, the broker determines the timeouts.
+    """
 
     def __init__(self, bootstrap: str, group: str, topic: str, **options: str) -> None:
         self.taken: list[confluent_kafka.Message] = []
+        timeouts = {"heartbeat.interval.ms": 200, "session.timeout.ms": 10_000}
+        if options.get("group.protocol") == "consumer":
+            timeouts = {}
         self._consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -24,8 +30,7 @@ class Member:
                 "group.id": group,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
-                "heartbeat.interval.ms": 200,
-                "session.timeout.ms": 10_000,
+                **timeouts,
                 **options,
             }
         )

@@ -331,6 +331,18 @@ ROWS = (
         {**OF_MEMBER, "protocol_type": "consumer", "protocol_name": "range"},
     ),
     Row("describe_groups", (on_group(DESCRIBE),), {"groups": [GROUP_ID]}),
+    Row(
+        "consumer_group_heartbeat",
+        (on_group(READ), on_topic(DESCRIBE)),
+        {
+            "group_id": GROUP_ID,
+            "member_id": "missing",
+            "member_epoch": 1,
+            "subscribed_topic_names": [TOPIC_NAME],
+            "topic_partitions": None,
+        },
+    ),
+    Row("consumer_group_describe", (on_group(DESCRIBE),), {"group_ids": [GROUP_ID]}),
     Row("delete_groups", (on_group(DELETE, "missing"),), {"groups_names": ["missing"]}),
     Row(
         "offset_delete",

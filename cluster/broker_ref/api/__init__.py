@@ -40,6 +40,8 @@ from broker_ref.api import (
     k61_describe_producers,
     k65_describe_transactions,
     k66_list_transactions,
+    k68_consumer_group_heartbeat,
+    k69_consumer_group_describe,
     k75_describe_topic_partitions,
 )
 
@@ -81,6 +83,8 @@ APIS: Final = MappingProxyType(
             k61_describe_producers,
             k65_describe_transactions,
             k66_list_transactions,
+            k68_consumer_group_heartbeat,
+            k69_consumer_group_describe,
             k75_describe_topic_partitions,
         )
     }

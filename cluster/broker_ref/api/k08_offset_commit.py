@@ -5,7 +5,9 @@ group has no members. A member commits with its member id and generation. Invali
 with UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION or FENCED_INSTANCE_ID. A member without an assignment
 gets REBALANCE_IN_PROGRESS. A commit with generation -1 creates the group if it does not exist. If a
 member commits to a group that does not exist, the error is GROUP_ID_NOT_FOUND, or
-ILLEGAL_GENERATION before version 9.
+ILLEGAL_GENERATION before version 9. A member of a consumer group sends its epoch, from version 9
+on. An outdated epoch is rejected with STALE_MEMBER_EPOCH, unless the member has owned the
+partitions since that epoch (KIP-848, KIP-1251).
 
 Partitions that do not exist get UNKNOWN_TOPIC_OR_PARTITION, or UNKNOWN_TOPIC_ID from version 10 on,
 because these requests contain topic ids. OFFSET_METADATA_TOO_LARGE is returned if the metadata is
@@ -33,6 +35,7 @@ from broker_ref.security.acls import AclOperation
 
 FIRST_VERSION_BY_TOPIC_ID: Final = 10
 FIRST_VERSION_OF_GROUP_ID_NOT_FOUND: Final = 9
+FIRST_VERSION_OF_MEMBER_EPOCH: Final = 9
 NO_RETENTION_TIME: Final = -1
 """The retention time in a request whose offsets expire after `offsets.retention.minutes`."""
 
@@ -117,6 +120,7 @@ def handle(broker: Broker, call: Call, request: OffsetCommitRequest) -> object:
         member_id=request.member_id,
         group_instance_id=request.group_instance_id,
         generation_id=request.generation_id_or_member_epoch,
+        knows_member_epochs=call.version >= FIRST_VERSION_OF_MEMBER_EPOCH,
     )
     reply = broker.groups.commit(request.group_id, committer, offsets, call.now_ms)
 

@@ -14,8 +14,9 @@ coordinator without knowing it. A partition with a pending offset of an open tra
 UNSTABLE_OFFSET_COMMIT. Without `require_stable`, the last replicated offset that was committed
 before the transaction is returned.
 
-Requests contain topic ids from version 10 on. The error for an unknown topic id is
-UNKNOWN_TOPIC_ID. Source: `kafka.server.KafkaApis.handleOffsetFetchRequest`,
+A member of a consumer group that sends another epoch than its current one gets STALE_MEMBER_EPOCH
+(version 9, KIP-848). Requests contain topic ids from version 10 on. The error for an unknown topic
+id is UNKNOWN_TOPIC_ID. Source: `kafka.server.KafkaApis.handleOffsetFetchRequest`,
 `GroupCoordinatorService.fetchOffsets`, whose write operation has no records.
 """
 
@@ -50,10 +51,15 @@ class RequestedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedGroup:
-    """A group and the requested partitions. If `topics` is None, all partitions are requested."""
+    """A group and the requested partitions. If `topics` is None, all partitions are requested.
+
+    Members of consumer groups send their id and epoch from version 9 on.
+    """
 
     group_id: str
     topics: tuple[RequestedTopic, ...] | None
+    member_id: str | None = None
+    member_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +204,9 @@ def _group(query: _OffsetQuery, group: RequestedGroup) -> GroupResponse:
     try:
         query.call.auth.check(AclOperation.DESCRIBE, ResourceType.GROUP, group.group_id)
         query.broker.groups.check_coordinator(group.group_id)
+        query.broker.groups.check_fetch(
+            group.group_id, member_id=group.member_id, member_epoch=group.member_epoch
+        )
     except ApiError as error:
         return GroupResponse(group_id=group.group_id, error_code=error.error_code)
     if group.topics is None:

@@ -14,9 +14,14 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
-from broker_ref.group.coordinator import CLASSIC
+from broker_ref.group.consumer.group import ConsumerGroup
+from broker_ref.group.shard import Group
 from broker_ref.protocol.errors import ApiError
 from broker_ref.security.acls import AclOperation, ResourceType
+
+CLASSIC: Final = "classic"
+CONSUMER: Final = "consumer"
+"""The types of groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +34,12 @@ class ListGroupsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedGroup:
-    """A group with its protocol type and state."""
+    """A group with its protocol type, its state and its type."""
 
     group_id: str
     protocol_type: str
     group_state: str
-    group_type: str = CLASSIC
+    group_type: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,24 +57,29 @@ def handle(broker: Broker, call: Call, request: ListGroupsRequest) -> ListGroups
     states = {state.strip().lower() for state in request.states_filter}
     types = {kind.strip().lower() for kind in request.types_filter}
     try:
-        groups = broker.groups.groups()
+        groups = [_listed(group) for group in broker.groups.groups()]
     except ApiError as error:
         return ListGroupsResponse(error_code=error.error_code)
     return ListGroupsResponse(
         groups=tuple(
-            ListedGroup(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state.value,
-            )
+            group
             for group in groups
-            if (not states or group.state.value.lower() in states)
-            and (not types or CLASSIC in types)
+            if (not states or group.group_state.lower() in states)
+            and (not types or group.group_type in types)
             and (
                 describes_all
                 or call.auth.allows(AclOperation.DESCRIBE, ResourceType.GROUP, group.group_id)
             )
         )
+    )
+
+
+def _listed(group: Group) -> ListedGroup:
+    return ListedGroup(
+        group_id=group.group_id,
+        protocol_type=group.protocol_type or "",
+        group_state=group.state.value,
+        group_type=CONSUMER if isinstance(group, ConsumerGroup) else CLASSIC,
     )
 
 

@@ -21,14 +21,20 @@ from broker_ref.protocol.errors import ApiError
 TRANSACTION_VERSION: Final = "transaction.version"
 """Version 0 is the original protocol, 1 adds flexible records, and 2 adds part 2 of KIP-890."""
 
+GROUP_VERSION: Final = "group.version"
+"""Version 1 enables the consumer protocol (KIP-848)."""
+
 SUPPORTED_FEATURES: Final[Mapping[str, range]] = MappingProxyType(
     {
+        GROUP_VERSION: range(2),
         TRANSACTION_VERSION: range(3),
     }
 )
 """The supported versions of each feature. SKIPPED.md lists Kafka's other features."""
 
-DEFAULT_FEATURES: Final[Mapping[str, int]] = MappingProxyType({TRANSACTION_VERSION: 2})
+DEFAULT_FEATURES: Final[Mapping[str, int]] = MappingProxyType(
+    {GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
+)
 """The feature versions of a new cluster. They are the same as in Apache Kafka 4.3."""
 
 

@@ -91,6 +91,11 @@ class CoordinatorPartitionWriter:
         self._mark_changed = mark_changed
         self._pending: deque[PendingWrite] = deque()
 
+    @property
+    def last(self) -> PendingWrite:
+        """The last write that is still pending, or a complete one."""
+        return self._pending[-1] if self._pending else NOTHING_WRITTEN
+
     def append(
         self,
         records: Sequence[Record],

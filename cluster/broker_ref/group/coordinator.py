@@ -21,7 +21,10 @@ from broker_ref.controller.metadata import OFFSETS_TOPIC, ClusterMetadata
 from broker_ref.coordination.partition_writer import PendingWrite
 from broker_ref.coordination.partitioning import partition_of
 from broker_ref.coordination.replies import Reply, Wake
-from broker_ref.group.classic_group import ClassicGroup
+from broker_ref.group.consumer.group import ConsumerGroup
+from broker_ref.group.consumer.heartbeats import ConsumerHeartbeat, ConsumerHeartbeatResult
+from broker_ref.group.consumer.regular_expressions import IsVisible
+from broker_ref.group.consumer_membership import ConsumerMembership
 from broker_ref.group.loading import Loading
 from broker_ref.group.members import (
     JoinRequest,
@@ -40,11 +43,11 @@ from broker_ref.group.offset_metadata_manager import (
 )
 from broker_ref.group.offsets import TopicPartition
 from broker_ref.group.records import OffsetCommitValue
-from broker_ref.group.shard import Shard, ShardState, TransactionalProducer
+from broker_ref.group.shard import Group, Shard, ShardState, TransactionalProducer
 from broker_ref.group.states import GroupState
 from broker_ref.log.control import EndTransactionMarker
 from broker_ref.protocol.errors import ApiError
-from broker_ref.protocol.identifiers import Uuid, random_uuid
+from broker_ref.protocol.identifiers import Uuid, random_uuid, uuid_text
 from broker_ref.protocol.reader import STRING_BYTES_MAX
 from broker_ref.replication.partition import (
     NO_EPOCH,
@@ -54,9 +57,6 @@ from broker_ref.replication.partition import (
 )
 from broker_ref.replication.replica_manager import ReplicaManager
 from broker_ref.schedule import Schedule
-
-CLASSIC: Final = "classic"
-"""The type of all groups in ListGroups responses."""
 
 Result = TypeVar("Result")
 
@@ -105,6 +105,7 @@ class _OwnedShard:
 
     shard: Shard
     membership: Membership
+    consumers: ConsumerMembership
     commits: OffsetMetadataManager
 
 
@@ -133,7 +134,7 @@ class GroupCoordinator:
         self._random_bytes = random_bytes
         self._wake = wake if wake is not None else replicas.mark_changed
         self._owned: dict[int, _OwnedShard] = {}
-        self._topics: dict[Uuid, str] = {}
+        self._topics: dict[Uuid, tuple[str, int]] = {}
         schedule.every(config.offsets_retention_check_interval_ms, self.run_retention)
         self.on_metadata_update(now_ms)
 
@@ -147,15 +148,18 @@ class GroupCoordinator:
         count = self._partition_count()
         for index in (*self._owned, *(i for i in range(count) if i not in self._owned)):
             self._update_leadership(index, now_ms)
-        gone = {
-            topic_id: name
-            for topic_id, name in self._topics.items()
-            if topic_id not in self._metadata.topics_by_id
+        before, now = self._topics, _topics(self._metadata)
+        self._topics = now
+        gone = {name for topic_id, (name, _) in before.items() if topic_id not in now}
+        changed = {
+            name for topic_id, (name, count) in now.items() if before.get(topic_id) != (name, count)
         }
-        self._topics = {
-            topic_id: topic.name for topic_id, topic in self._metadata.topics_by_id.items()
-        }
-        for name in dict.fromkeys(gone.values()):
+        is_created = any(topic_id not in before for topic_id in now)
+        if gone or changed:
+            created_at = self._metadata.end_offset if is_created else None
+            for owned in self._owned.values():
+                owned.consumers.topics_changed(gone | changed, created_at=created_at)
+        for name in sorted(gone):
             self.delete_topic_offsets(name, now_ms)
 
     def on_election(self, partition: Partition, now_ms: int) -> None:
@@ -176,9 +180,17 @@ class GroupCoordinator:
             wake=self._wake,
             new_id=lambda: str(random_uuid(self._random_bytes)),
         )
-        commits = OffsetMetadataManager(shard, membership)
+        consumers = ConsumerMembership(
+            shard,
+            config=self._config,
+            metadata=self._metadata,
+            schedule=self._schedule,
+            wake=self._wake,
+            new_id=lambda: uuid_text(random_uuid(self._random_bytes)),
+        )
+        commits = OffsetMetadataManager(shard, membership, metadata=self._metadata)
         owned = self._owned[index] = _OwnedShard(
-            shard=shard, membership=membership, commits=commits
+            shard=shard, membership=membership, consumers=consumers, commits=commits
         )
         self._load(owned, Loading(shard, metadata=self._metadata), now_ms)
 
@@ -190,7 +202,10 @@ class GroupCoordinator:
         if owned is None:
             return
         shard = owned.shard
+        owned.consumers.unload()
         for group in tuple(shard.groups.values()):
+            if isinstance(group, ConsumerGroup):
+                continue
             for member in group.members.values():
                 error = ErrorCode.not_coordinator
                 group.complete_join(
@@ -229,7 +244,10 @@ class GroupCoordinator:
             self._schedule.at(now_ms, lambda time_ms: self._load(owned, loading, time_ms))
             return
         for group in tuple(owned.shard.groups.values()):
-            owned.membership.loaded(group, now_ms)
+            if isinstance(group, ConsumerGroup):
+                owned.consumers.loaded(group, now_ms)
+            else:
+                owned.membership.loaded(group, now_ms)
 
     # Finding the coordinator
 
@@ -290,6 +308,9 @@ class GroupCoordinator:
                 self._check_session_timeout(request.session_timeout_ms)
             owned = self._named_shard(request.group_id)
             _check_names(request)
+            owned.consumers.prepare_classic_join(
+                request.group_id, is_new_member=not request.member_id, now_ms=now_ms
+            )
         except ApiError as error:
             refused = JoinResult(member_id=request.member_id, error_code=error.error_code)
             return self._done(refused)
@@ -357,6 +378,25 @@ class GroupCoordinator:
                 f"group.min.session.timeout.ms={lowest} and "
                 f"group.max.session.timeout.ms={highest}.",
             )
+
+    # Members of consumer groups
+
+    def consumer_heartbeat(
+        self, request: ConsumerHeartbeat, is_visible: IsVisible, now_ms: int
+    ) -> Reply[ConsumerHeartbeatResult]:
+        """Handle a ConsumerGroupHeartbeat request.
+
+        The reply completes when the changes of the group are replicated. `is_visible` returns
+        whether the client may describe a topic.
+        """
+        try:
+            owned = self._shard(request.group_id)
+        except ApiError as error:
+            failed = ConsumerHeartbeatResult(
+                error_code=error.error_code, error_message=error.message
+            )
+            return self._done(failed)
+        return owned.consumers.heartbeat(request, is_visible, now_ms)
 
     # Offsets
 
@@ -434,6 +474,14 @@ class GroupCoordinator:
         )
         return reply
 
+    def check_fetch(self, group_id: str, *, member_id: str | None, member_epoch: int) -> None:
+        """Check the member of an OffsetFetch request.
+
+        Raises: ApiError (UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH or ILLEGAL_GENERATION).
+        """
+        commits = self._shard(group_id).commits
+        commits.check_fetch(group_id, member_id=member_id, member_epoch=member_epoch)
+
     def committed(
         self, group_id: str, topic_partition: TopicPartition, *, in_log: bool = False
     ) -> OffsetCommitValue | None:
@@ -492,7 +540,7 @@ class GroupCoordinator:
 
     def describe(self, group_id: str) -> DescribedGroup:
         """Return the group and its members. Raises: ApiError (GROUP_ID_NOT_FOUND)."""
-        group = self._shard(group_id).shard.groups.get(group_id)
+        group = self._shard(group_id).shard.classic_group(group_id)
         if group is None:
             raise group_id_not_found(group_id)
         protocol = group.protocol_name if group.state is GroupState.STABLE else None
@@ -514,12 +562,18 @@ class GroupCoordinator:
             ),
         )
 
-    def groups(self) -> list[ClassicGroup]:
+    def describe_consumer_group(self, group_id: str) -> tuple[ConsumerGroup, str]:
+        """Return a consumer group and its assignor. Raises: ApiError (GROUP_ID_NOT_FOUND)."""
+        owned = self._named_shard(group_id)
+        group = owned.consumers.consumer_group(group_id)
+        return group, owned.consumers.assignor_of(group)
+
+    def groups(self) -> list[Group]:
         """Return all groups that this broker coordinates.
 
         Raises: ApiError (COORDINATOR_LOAD_IN_PROGRESS) while a partition is being loaded.
         """
-        found: list[ClassicGroup] = []
+        found: list[Group] = []
         for owned in self._owned.values():
             if owned.shard.state is ShardState.LOADING:
                 raise ApiError(
@@ -561,3 +615,11 @@ def _check_names(request: JoinRequest) -> None:
             f"A client id, instance id, protocol type or protocol name of {longest} bytes is "
             f"too long for a record in {OFFSETS_TOPIC}. Use a shorter one.",
         )
+
+
+def _topics(metadata: ClusterMetadata) -> dict[Uuid, tuple[str, int]]:
+    """Return the name and the partition count of each topic."""
+    return {
+        topic_id: (topic.name, len(topic.partitions))
+        for topic_id, topic in metadata.topics_by_id.items()
+    }

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from broker_ref.group.classic_group import ClassicGroup
+from broker_ref.group.consumer.record_helpers import group_tombstones
 from broker_ref.group.members import Member, MemberProtocol
 from broker_ref.group.records import GroupMetadataKey, GroupMetadataValue, MemberMetadata
-from broker_ref.group.shard import Change
+from broker_ref.group.shard import Change, Group
 from broker_ref.group.states import GroupState
 
 
@@ -44,6 +45,13 @@ def group_record(group: ClassicGroup, assignments: Mapping[str, bytes]) -> Chang
 def group_tombstone(group_id: str) -> Change:
     """Return the tombstone of a group."""
     return GroupMetadataKey(group=group_id), None
+
+
+def tombstones_of(group: Group) -> list[Change]:
+    """Return the tombstones of a group of either protocol. The last one deletes the group."""
+    if isinstance(group, ClassicGroup):
+        return [group_tombstone(group.group_id)]
+    return list(group_tombstones(group))
 
 
 def group_from_record(group_id: str, value: GroupMetadataValue) -> ClassicGroup:

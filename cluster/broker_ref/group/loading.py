@@ -13,6 +13,11 @@ import logging
 from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.coordination.loader import CoordinatorLoader
 from broker_ref.group.classic_group import ClassicGroup
+from broker_ref.group.consumer.records import (
+    ConsumerGroupMetadataKey,
+    decode_consumer_key,
+    decode_consumer_value,
+)
 from broker_ref.group.group_record import group_from_record
 from broker_ref.group.records import (
     GroupMetadataKey,
@@ -74,8 +79,11 @@ class Loading:
             self._replay(record, header)
 
     def _replay(self, record: Record, header: BatchHeader) -> None:
-        key = decode_key(record.key) if record.key is not None else None
+        if record.key is None:
+            return
+        key = decode_key(record.key)
         if key is None:
+            self._replay_consumer_group(record.key, record.value)
             return
         if isinstance(key, GroupMetadataKey):
             if record.value is None:
@@ -99,6 +107,16 @@ class Loading:
             required_offset=header.next_offset,
         )
         self._shard.remove_obsolete_offsets(key)
+
+    def _replay_consumer_group(self, encoded_key: bytes, encoded_value: bytes | None) -> None:
+        key = decode_consumer_key(encoded_key)
+        if key is not None:
+            value = None
+            if encoded_value is not None:
+                value = decode_consumer_value(key, encoded_value)
+            elif isinstance(key, ConsumerGroupMetadataKey):
+                self._simple_groups.pop(key.group, None)
+            self._shard.replay_consumer_group(key, value)
 
     def _is_of_present_topic(self, name: str, value: OffsetCommitValue) -> bool:
         """Return whether the topic of the offset still exists with the same topic id."""

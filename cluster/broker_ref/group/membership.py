@@ -77,7 +77,7 @@ class Membership:
         The reply completes when the next generation starts.
         """
         reply: Join = Reply(self._wake)
-        group = self._shard.groups.get(request.group_id)
+        group = self._shard.classic_group(request.group_id)
         is_new_group = group is None
         if group is None:
             if request.member_id:
@@ -484,7 +484,7 @@ class Membership:
         return ErrorCode.none
 
     def _existing_group(self, group_id: str) -> ClassicGroup:
-        group = self._shard.groups.get(group_id)
+        group = self._shard.classic_group(group_id)
         if group is None:
             raise ApiError(
                 ErrorCode.unknown_member_id,

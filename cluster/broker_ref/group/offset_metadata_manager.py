@@ -16,14 +16,25 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.coordination.partition_writer import PendingWrite
 from broker_ref.group.classic_group import ClassicGroup
-from broker_ref.group.group_record import group_tombstone
+from broker_ref.group.consumer.group import ConsumerGroup
+from broker_ref.group.consumer.offset_validation import check_offset_commit, check_offset_fetch
+from broker_ref.group.consumer.records import ConsumerGroupMetadataKey
+from broker_ref.group.group_record import tombstones_of
 from broker_ref.group.membership import Membership
 from broker_ref.group.offsets import TopicPartition
-from broker_ref.group.records import OffsetCommitKey, OffsetCommitValue
+from broker_ref.group.records import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
 from broker_ref.group.retention import expired
-from broker_ref.group.shard import Change, Shard, TransactionalProducer, offset_tombstones
+from broker_ref.group.shard import (
+    Change,
+    Group,
+    Shard,
+    TransactionalProducer,
+    is_empty,
+    offset_tombstones,
+)
 from broker_ref.group.states import STATES_OF_A_GENERATION, GroupState
 from broker_ref.protocol.errors import ApiError
 
@@ -36,18 +47,24 @@ _MEMBERS_STATES: Final = STATES_OF_A_GENERATION | {GroupState.PREPARING_REBALANC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committer:
-    """The client that commits offsets. The generation is -1 if the client is not a member."""
+    """The client that commits offsets.
+
+    The generation, or the member epoch, is -1 if the client is not a member. `knows_member_epochs`
+    is False for OffsetCommit requests of a version before KIP-848.
+    """
 
     member_id: str = ""
     group_instance_id: str | None = None
     generation_id: int = -1
+    knows_member_epochs: bool = True
 
 
 class OffsetMetadataManager:
     """The committed offsets of the groups in a shard."""
 
-    def __init__(self, shard: Shard, membership: Membership) -> None:
+    def __init__(self, shard: Shard, membership: Membership, *, metadata: ClusterMetadata) -> None:
         self._shard = shard
+        self._metadata = metadata
         self._membership = membership
 
     def commit(
@@ -55,7 +72,9 @@ class OffsetMetadataManager:
     ) -> PendingWrite:
         """Commit offsets. Raises: ApiError, as in `GroupCoordinator.commit`."""
         group = self._shard.groups.get(group_id)
-        if group is not None:
+        if isinstance(group, ConsumerGroup):
+            self._check_member(group, committer, offsets, is_transactional=False)
+        elif group is not None:
             self._membership.check_committer(
                 group,
                 member_id=committer.member_id,
@@ -81,7 +100,9 @@ class OffsetMetadataManager:
         the group.
         """
         group = self._shard.groups.get(group_id)
-        if group is not None:
+        if isinstance(group, ConsumerGroup):
+            self._check_member(group, committer, offsets, is_transactional=True)
+        elif group is not None:
             self._membership.check_transactional_committer(
                 group,
                 member_id=committer.member_id,
@@ -96,6 +117,37 @@ class OffsetMetadataManager:
             )
         return self._write(group_id, offsets, now_ms, transaction)
 
+    def _check_member(
+        self,
+        group: ConsumerGroup,
+        committer: Committer,
+        offsets: Offsets,
+        *,
+        is_transactional: bool,
+    ) -> None:
+        topics = self._metadata.topics
+        check_offset_commit(
+            group,
+            member_id=committer.member_id,
+            instance_id=committer.group_instance_id,
+            member_epoch=committer.generation_id,
+            partitions=[
+                (topics[one.topic].topic_id if one.topic in topics else None, one.partition)
+                for one in offsets
+            ],
+            is_transactional=is_transactional,
+            knows_member_epochs=committer.knows_member_epochs,
+        )
+
+    def check_fetch(self, group_id: str, *, member_id: str | None, member_epoch: int) -> None:
+        """Check the member of an OffsetFetch request. Classic groups accept every member.
+
+        Raises: ApiError, as in `check_offset_fetch`.
+        """
+        group = self._shard.consumer_group(group_id)
+        if group is not None:
+            check_offset_fetch(group, member_id=member_id, member_epoch=member_epoch)
+
     def delete(
         self, group_id: str, offsets: Iterable[TopicPartition], now_ms: int
     ) -> tuple[Mapping[TopicPartition, ErrorCode], PendingWrite]:
@@ -106,7 +158,11 @@ class OffsetMetadataManager:
         group = self._shard.groups.get(group_id)
         if group is None:
             raise group_id_not_found(group_id)
-        if group.state in _MEMBERS_STATES and not group.uses_consumer_protocol:
+        if (
+            not isinstance(group, ConsumerGroup)
+            and group.state in _MEMBERS_STATES
+            and not group.uses_consumer_protocol
+        ):
             raise _non_empty(group)
         codes: dict[TopicPartition, ErrorCode] = {}
         for one in offsets:
@@ -124,10 +180,10 @@ class OffsetMetadataManager:
         group = self._shard.groups.get(group_id)
         if group is None:
             raise group_id_not_found(group_id)
-        if group.state is not GroupState.EMPTY:
+        if not is_empty(group):
             raise _non_empty(group)
         changes = offset_tombstones(group_id, self._partitions_with_offsets(group_id))
-        changes.append(group_tombstone(group_id))
+        changes += tombstones_of(group)
         return self._delete(group, changes, now_ms)
 
     def delete_topic_offsets(self, topic: str, now_ms: int) -> None:
@@ -174,9 +230,9 @@ class OffsetMetadataManager:
             self._shard.groups[group_id] = ClassicGroup(group_id, state_timestamp_ms=now_ms)
         return write
 
-    def _delete(self, group: ClassicGroup, changes: Sequence[Change], now_ms: int) -> PendingWrite:
+    def _delete(self, group: Group, changes: Sequence[Change], now_ms: int) -> PendingWrite:
         write = self._shard.delete(changes, now_ms)
-        if changes and changes[-1] == group_tombstone(group.group_id):
+        if changes and isinstance(changes[-1][0], (GroupMetadataKey, ConsumerGroupMetadataKey)):
             self._shard.remove(group, now_ms)
         return write
 
@@ -191,7 +247,7 @@ def group_id_not_found(group_id: str) -> ApiError:
     return ApiError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
 
 
-def _non_empty(group: ClassicGroup) -> ApiError:
+def _non_empty(group: Group) -> ApiError:
     return ApiError(
         ErrorCode.non_empty_group,
         f"Group {group.group_id!r} is not empty (members: {len(group.members)}). Stop the members "

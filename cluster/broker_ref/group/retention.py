@@ -3,7 +3,7 @@
 Purpose: apply the rules of `offsets.retention.minutes`. Invariants: an offset does not expire while
 a member subscribes to its topic or an open transaction has a pending offset for its partition. A
 group expires when it is Empty and has neither committed nor pending offsets. Source: KIP-211,
-Kafka's `ClassicGroup`, `OffsetExpirationConditionImpl` and
+Kafka's `ClassicGroup`, `ConsumerGroup`, `OffsetExpirationConditionImpl` and
 `OffsetMetadataManager.cleanupExpiredOffsets`.
 """
 
@@ -11,39 +11,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from broker_ref.group.classic_group import ClassicGroup
-from broker_ref.group.group_record import group_tombstone
+from broker_ref.group.consumer.group import ConsumerGroup
+from broker_ref.group.group_record import tombstones_of
 from broker_ref.group.offsets import TopicPartition
 from broker_ref.group.records import OffsetCommitValue
-from broker_ref.group.shard import Change, Shard, offset_tombstones
+from broker_ref.group.shard import Change, Group, Shard, is_empty, offset_tombstones
 from broker_ref.group.states import GroupState
 
 BaseTimestamp = Callable[[OffsetCommitValue], int]
 
 
-def expired(
-    shard: Shard, *, retention_ms: int, now_ms: int
-) -> list[tuple[ClassicGroup, list[Change]]]:
+def expired(shard: Shard, *, retention_ms: int, now_ms: int) -> list[tuple[Group, list[Change]]]:
     """Return the tombstones of expired offsets and groups, by group.
 
     The tombstone of the group itself comes last.
     """
-    due = []
+    due: list[tuple[Group, list[Change]]] = []
     for group in shard.groups.values():
         offsets = shard.offsets.latest(group.group_id)
         pending = shard.pending.of_group(group.group_id)
         old = expired_offsets(group, offsets, retention_ms=retention_ms, now_ms=now_ms)
         gone = [one for one in old if one not in pending]
         changes = offset_tombstones(group.group_id, gone)
-        if not pending and len(gone) == len(offsets) and group.state is GroupState.EMPTY:
-            changes.append(group_tombstone(group.group_id))
+        if not pending and len(gone) == len(offsets) and is_empty(group):
+            changes += tombstones_of(group)
         if changes:
             due.append((group, changes))
     return due
 
 
 def expired_offsets(
-    group: ClassicGroup,
+    group: Group,
     offsets: Mapping[TopicPartition, OffsetCommitValue],
     *,
     retention_ms: int,
@@ -66,12 +64,12 @@ def expired_offsets(
     ]
 
 
-def _base_timestamp(group: ClassicGroup) -> BaseTimestamp | None:
+def _base_timestamp(group: Group) -> BaseTimestamp | None:
     """Return a function that returns the time at which an offset's retention starts.
 
     Return None if no offset can expire.
     """
-    if group.protocol_type is None:
+    if isinstance(group, ConsumerGroup) or group.protocol_type is None:
         return _committed_at
     if group.state is GroupState.EMPTY:
         # Retention starts when the last member leaves. Old records do not contain this time.

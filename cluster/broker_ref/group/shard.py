@@ -23,6 +23,15 @@ from broker_ref.coordination.partition_writer import (
     PendingWrite,
 )
 from broker_ref.group.classic_group import ClassicGroup
+from broker_ref.group.consumer.group import ConsumerGroup, ConsumerGroupState
+from broker_ref.group.consumer.records import (
+    ConsumerGroupChange,
+    ConsumerGroupKey,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupValue,
+    encode_consumer_key,
+    encode_consumer_value,
+)
 from broker_ref.group.offsets import OffsetStore, TopicPartition
 from broker_ref.group.pending_offsets import PendingOffset, PendingOffsets
 from broker_ref.group.records import (
@@ -49,8 +58,12 @@ _TOMBSTONE_BYTES_BESIDE_KEY_MAX: Final = 32
 Change = (
     tuple[OffsetCommitKey, OffsetCommitValue | None]
     | tuple[GroupMetadataKey, GroupMetadataValue | None]
+    | ConsumerGroupChange
 )
 """The key and value of a record. A value of None is a tombstone."""
+
+Group = ClassicGroup | ConsumerGroup
+"""A group of either protocol."""
 
 
 _AS_THE_LOG_SAYS: Final = MappingProxyType[ErrorCode, ErrorCode]({})
@@ -86,12 +99,22 @@ class Shard:
     ) -> None:
         self.partition = partition
         self.state = ShardState.LOADING
-        self.groups: dict[str, ClassicGroup] = {}
+        self.groups: dict[str, Group] = {}
         self.offsets = OffsetStore()
         self.pending = PendingOffsets()
         self.writes = CoordinatorPartitionWriter(
             partition, schedule=schedule, timeout_ms=write_timeout_ms, mark_changed=mark_changed
         )
+
+    def classic_group(self, group_id: str) -> ClassicGroup | None:
+        """Return a group that uses the classic protocol, or None."""
+        group = self.groups.get(group_id)
+        return group if isinstance(group, ClassicGroup) else None
+
+    def consumer_group(self, group_id: str) -> ConsumerGroup | None:
+        """Return a group that uses the consumer protocol, or None."""
+        group = self.groups.get(group_id)
+        return group if isinstance(group, ConsumerGroup) else None
 
     @property
     def high_watermark(self) -> int:
@@ -183,11 +206,12 @@ class Shard:
             self.offsets.put(group, one, None, record_offset=0, required_offset=0)
             self.offsets.remove_obsolete(group, one, self.high_watermark)
 
-    def remove(self, group: ClassicGroup, now_ms: int) -> None:
+    def remove(self, group: Group, now_ms: int) -> None:
         """Remove a group whose tombstone has been written."""
-        group.cancel_timers()
-        if group.state is not GroupState.DEAD:
-            group.transition_to(GroupState.DEAD, now_ms)
+        if isinstance(group, ClassicGroup):
+            group.cancel_timers()
+            if group.state is not GroupState.DEAD:
+                group.transition_to(GroupState.DEAD, now_ms)
         self.groups.pop(group.group_id, None)
 
     # Replay of records that were written or loaded
@@ -216,6 +240,32 @@ class Shard:
             record_offset=record_offset,
             required_offset=required_offset,
         )
+
+    def replay_consumer_group(
+        self, key: ConsumerGroupKey, value: ConsumerGroupValue | None
+    ) -> None:
+        """Apply a record of a consumer group. Create the group with its first record.
+
+        The group replaces a simple group, which exists only because of its offsets.
+        """
+        group = self.consumer_group(key.group)
+        if group is None:
+            if value is None:
+                return
+            group = self.groups[key.group] = ConsumerGroup(key.group)
+        group.replay(key, value)
+        if isinstance(key, ConsumerGroupMetadataKey) and value is None:
+            del self.groups[key.group]
+
+    def replay_group(self, change: Change, now_ms: int) -> None:
+        """Apply a record of a consumer group, or the tombstone of a classic group."""
+        key, value = change
+        if isinstance(key, GroupMetadataKey):
+            group = self.classic_group(key.group)
+            if value is None and group is not None:
+                self.remove(group, now_ms)
+        elif not isinstance(key, OffsetCommitKey):
+            self.replay_consumer_group(key, value)  # type: ignore[arg-type]
 
     def replay_marker(
         self, marker: Marker, *, producer_id: int, required_offset: int
@@ -297,6 +347,11 @@ class Shard:
         )
 
 
+def is_empty(group: Group) -> bool:
+    """Return whether a group has no members, so that it can be deleted."""
+    return group.state in (GroupState.EMPTY, ConsumerGroupState.EMPTY)
+
+
 def offset_tombstones(group: str, offsets: Iterable[TopicPartition]) -> list[Change]:
     """Return the tombstones of the offsets of a group."""
     return [
@@ -309,7 +364,7 @@ def _batches(changes: Sequence[Change], room_bytes: int) -> Iterator[list[Change
     batch: list[Change] = []
     batch_bytes = 0
     for change in changes:
-        record_bytes = len(encode_key(change[0])) + _TOMBSTONE_BYTES_BESIDE_KEY_MAX
+        record_bytes = len(_encoded_key(change)) + _TOMBSTONE_BYTES_BESIDE_KEY_MAX
         if batch and batch_bytes + record_bytes > room_bytes:
             yield batch
             batch, batch_bytes = [], 0
@@ -324,9 +379,19 @@ def _record(change: Change, now_ms: int) -> Record:
     data = None
     if isinstance(value, OffsetCommitValue):
         data = encode_value(value)
-    elif value is not None:
+    elif isinstance(value, GroupMetadataValue):
         data = encode_group_value(value)
-    return Record(timestamp=now_ms, key=encode_key(key), value=data)
+    elif value is not None:
+        assert not isinstance(key, (OffsetCommitKey, GroupMetadataKey))
+        data = encode_consumer_value(key, value)
+    return Record(timestamp=now_ms, key=_encoded_key(change), value=data)
+
+
+def _encoded_key(change: Change) -> bytes:
+    key = change[0]
+    if isinstance(key, (OffsetCommitKey, GroupMetadataKey)):
+        return encode_key(key)
+    return encode_consumer_key(key)
 
 
 def _topic_partition(key: OffsetCommitKey) -> TopicPartition:

@@ -139,6 +139,8 @@ MIRRORS: Final[Mapping[int, Mirror]] = {
     65: Mirror(arrays={"transaction_states": ("transactional_ids",)}),  # DescribeTransactions
     66: _TOP_LEVEL_ONLY,  # ListTransactions
     67: _TOP_LEVEL_ONLY,  # AllocateProducerIds
+    68: _TOP_LEVEL_ONLY,  # ConsumerGroupHeartbeat
+    69: Mirror(arrays={"groups": ("group_ids",)}),  # ConsumerGroupDescribe
     75: _TOPICS,  # DescribeTopicPartitions
 }
 

@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.features import (
     DEFAULT_FEATURES,
+    GROUP_VERSION,
     TRANSACTION_VERSION,
     FeatureUpdate,
     UpgradeType,
@@ -47,13 +48,14 @@ def update(
 
 def test_new_cluster_finalizes_the_features_of_kafka() -> None:
     driver = ControllerDriver()
-    assert driver.metadata.finalized_features == DEFAULT_FEATURES == {"transaction.version": 2}
+    assert driver.metadata.finalized_features == DEFAULT_FEATURES
+    assert DEFAULT_FEATURES == {"group.version": 1, "transaction.version": 2}
     assert driver.metadata.transaction_version == 2
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_new_cluster_finalizes_requested_features_and_followers_see_them(version: int) -> None:
-    driver = ControllerDriver(1, features={TRANSACTION_VERSION: version})
+    driver = ControllerDriver(1, features={GROUP_VERSION: 0, TRANSACTION_VERSION: version})
     expected = {TRANSACTION_VERSION: version} if version else {}
     assert driver.metadata.finalized_features == expected
     by_batches = followed(driver, ClusterMetadata())
@@ -70,14 +72,14 @@ def test_existing_cluster_keeps_its_features() -> None:
     driver.restart()
     assert driver.metadata.transaction_version == 1
     # This also holds for an older journal without feature records.
-    driver = ControllerDriver(1, features={TRANSACTION_VERSION: 0})
+    driver = ControllerDriver(1, features={GROUP_VERSION: 0, TRANSACTION_VERSION: 0})
     driver.features = None
     driver.restart()
     assert driver.metadata.finalized_features == {}
 
 
 def test_finalized_features_survive_a_journal_rewrite() -> None:
-    driver = ControllerDriver(1)
+    driver = ControllerDriver(1, features={GROUP_VERSION: 0})
     update(driver, 1, UpgradeType.SAFE_DOWNGRADE)
     for _ in range(2):  # the journal as appended, then as rewritten
         driver.restart()
@@ -90,7 +92,7 @@ def test_finalized_features_survive_a_journal_rewrite() -> None:
 
 
 def test_snapshot_removes_features_that_are_no_longer_finalized() -> None:
-    driver = ControllerDriver(1)
+    driver = ControllerDriver(1, features={GROUP_VERSION: 0})
     follower = followed(driver, ClusterMetadata())
     update(driver, 0, UpgradeType.SAFE_DOWNGRADE)
     driver.restart()
@@ -107,8 +109,8 @@ def test_update_must_match_its_upgrade_type() -> None:
     assert numbers(error(lambda: update(driver, 2, 0))) == {0, 2}
     assert numbers(error(lambda: update(driver, 3))) == {0, 2, 3}
     assert numbers(error(lambda: update(driver, -1))) == {-1, 0}
-    assert "group.version" in error(lambda: update(driver, 0, feature="group.version"))
-    assert "group.version" in error(lambda: update(driver, 1, feature="group.version"))
+    assert "share.version" in error(lambda: update(driver, 0, feature="share.version"))
+    assert "share.version" in error(lambda: update(driver, 1, feature="share.version"))
     assert driver.metadata.end_offset == before
     update(driver, 2, validate_only=True)
     assert driver.metadata.transaction_version == 1
@@ -127,6 +129,6 @@ def test_updates_are_applied_all_or_none() -> None:
 
 
 def test_cluster_with_unsupported_features_does_not_start() -> None:
-    assert "group.version" in error(lambda: ControllerDriver(features={"group.version": 1}))
+    assert "share.version" in error(lambda: ControllerDriver(features={"share.version": 1}))
     too_new = error(lambda: ControllerDriver(features={TRANSACTION_VERSION: 3}))
     assert numbers(too_new) == {0, 2, 3}

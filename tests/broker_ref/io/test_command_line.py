@@ -70,7 +70,7 @@ REFUSED = [
     (["--log-level", "loud"], "--log-level.*'loud'"),
     (["--feature", "transaction.version"], "--feature.*'transaction.version'.*FEATURE=VERSION"),
     (["--feature", "transaction.version=3"], r"--feature.*transaction.version\b.*\b3\b.*\b2\b"),
-    (["controller", "--feature", "group.version=1"], "--feature.*group.version"),
+    (["controller", "--feature", "share.version=1"], "--feature.*share.version"),
     (["--add-scram", "SCRAM-SHA-256=[name=a]"], "--add-scram.*'password'"),
     (["--config-file", "/no/such/file"], "--config-file.*'/no/such/file'"),
     (["--nonsense"], "--nonsense"),

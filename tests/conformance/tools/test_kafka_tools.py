@@ -132,6 +132,22 @@ def test_console_producer_and_consumer_agree(tools: KafkaTools, topic: str) -> N
     assert sorted(output.rows) == sorted([f"k{number}", f"v{number}"] for number in range(20))
 
 
+def test_console_consumer_with_the_consumer_protocol(
+    tools: KafkaTools, topic: str, unique_name: Callable[[], str]
+) -> None:
+    """Java's consumer joins a group of KIP-848 and commits its offsets."""
+    group = unique_name()
+    produce(tools, topic)
+    output = tools.run(
+        "console-consumer",
+        *("--topic", topic, "--group", group, "--from-beginning", "--max-messages", "1"),
+        *("--command-property", "group.protocol=consumer"),
+    )
+    assert len(output.rows) == 1
+    listed = tools.run("consumer-groups", "--list", "--type", "consumer")
+    assert group in {row[0] for row in listed.rows}
+
+
 def test_list_describe_reset_and_delete_groups(
     tools: KafkaTools, topic: str, unique_name: Callable[[], str]
 ) -> None:

@@ -1,0 +1,328 @@
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe for the groups of a shard.
+
+Purpose: apply the rules of `ConsumerGroupManager` to the groups of a shard. Write the records,
+reply after they are replicated, and remove members whose session or rebalance timeout expires.
+Invariants: a group changes only after its records have been appended. A reply never contains state
+that is not replicated. Source: KIP-848; the part of Kafka's `GroupMetadataManager` for consumer
+groups, and `CoordinatorRuntime`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.config import BrokerConfig
+from broker_ref.controller.metadata import ClusterMetadata
+from broker_ref.coordination.partition_writer import PendingWrite
+from broker_ref.coordination.replies import Reply, Wake
+from broker_ref.group.consumer.group import ConsumerGroup
+from broker_ref.group.consumer.heartbeats import (
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResult,
+    check_heartbeat,
+)
+from broker_ref.group.consumer.manager import ConsumerGroupManager, MemberUpdate
+from broker_ref.group.consumer.member import (
+    JOIN_EPOCH,
+    LEAVE_STATIC_EPOCH,
+    ConsumerGroupMember,
+    MemberState,
+)
+from broker_ref.group.consumer.regular_expressions import IsVisible, resolve
+from broker_ref.group.group_record import group_tombstone, tombstones_of
+from broker_ref.group.member_timers import MemberTimers, TimerKind
+from broker_ref.group.shard import Change, Shard, ShardState
+from broker_ref.group.states import GroupState
+from broker_ref.protocol.errors import ApiError
+from broker_ref.schedule import Schedule
+
+logger = logging.getLogger(__name__)
+
+RETRY_BACKOFF_MS: Final = 500
+"""Time until the records of an expired timer, which could not be written, are written again."""
+
+
+class ConsumerMembership:
+    """The members of the consumer groups in a shard. `new_id` returns a member id."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        *,
+        config: BrokerConfig,
+        metadata: ClusterMetadata,
+        schedule: Schedule,
+        wake: Wake,
+        new_id: Callable[[], str],
+    ) -> None:
+        self._shard = shard
+        self._config = config
+        self._metadata = metadata
+        self._schedule = schedule
+        self._wake = wake
+        self._manager = ConsumerGroupManager(config=config, metadata=metadata, new_id=new_id)
+        self._timers = MemberTimers(schedule)
+        self._resolving: set[str] = set()
+
+    def loaded(self, group: ConsumerGroup, now_ms: int) -> None:
+        """Start the timers of a loaded group."""
+        for member in group.members.values():
+            self._start_session(group.group_id, member, now_ms)
+            self._update_rebalance_timer(group.group_id, member, now_ms)
+
+    def unload(self) -> None:
+        """Cancel all timers."""
+        self._timers.cancel_all()
+
+    def topics_changed(self, names: Collection[str], *, created_at: int | None) -> None:
+        """Check the topics of groups again that subscribe to one of these topics.
+
+        `created_at` is the metadata offset at which topics were created, if any.
+        """
+        if created_at is not None:
+            self._manager.new_topics_version = created_at
+        for group in self._shard.groups.values():
+            if isinstance(group, ConsumerGroup) and not group.subscribed_topics.isdisjoint(names):
+                group.request_metadata_refresh()
+
+    def assignor_of(self, group: ConsumerGroup) -> str:
+        """Return the assignor of a group."""
+        return self._manager.preferred_assignor(group)
+
+    # Heartbeat
+
+    def heartbeat(
+        self, request: ConsumerHeartbeat, is_visible: IsVisible, now_ms: int
+    ) -> Reply[ConsumerHeartbeatResult]:
+        """Handle a heartbeat. The reply completes when the records are replicated.
+
+        `is_visible` returns whether the client may describe a topic.
+        """
+        reply: Reply[ConsumerHeartbeatResult] = Reply(self._wake)
+        try:
+            check_heartbeat(request, self._manager.assignors)
+            if request.is_leave:
+                result, write = self._leave(request, now_ms)
+            else:
+                result, write = self._heartbeat(request, is_visible, now_ms)
+        except ApiError as error:
+            reply.complete(_failed(error.error_code, error.message))
+            return reply
+
+        def stored(outcome: ErrorCode, time_ms: int) -> None:
+            del time_ms
+            reply.complete(result if outcome is ErrorCode.none else _failed(outcome))
+
+        write.when_done(stored, now_ms)
+        return reply
+
+    def _heartbeat(
+        self, request: ConsumerHeartbeat, is_visible: IsVisible, now_ms: int
+    ) -> tuple[ConsumerHeartbeatResult, PendingWrite]:
+        changes: list[Change] = []
+        group = self._group_for(request, changes)
+        update = self._manager.heartbeat(group, request, now_ms)
+        write = self._write([*changes, *update.changes], now_ms)
+        self._start_timers(request.group_id, update, now_ms)
+        if update.refresh:
+            self._schedule_resolution(request.group_id, update.refresh, is_visible, now_ms)
+        return self._manager.result(request, update), write
+
+    def _group_for(self, request: ConsumerHeartbeat, changes: list[Change]) -> ConsumerGroup:
+        """Return the group of a heartbeat. A joining member can create it.
+
+        An empty classic group is deleted. `changes` receives its tombstone.
+        """
+        group_id = request.group_id
+        group = self._shard.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return group
+        is_join = request.member_epoch == JOIN_EPOCH
+        if group is None:
+            if not is_join:
+                raise _not_found(f"Consumer group {group_id} not found.")
+            return ConsumerGroup(group_id)
+        if is_join and group.state is GroupState.EMPTY:
+            changes.append(group_tombstone(group_id))
+            return ConsumerGroup(group_id)
+        raise _not_found(f"Group {group_id} is not a consumer group.")
+
+    def _leave(
+        self, request: ConsumerHeartbeat, now_ms: int
+    ) -> tuple[ConsumerHeartbeatResult, PendingWrite]:
+        group = self.consumer_group(request.group_id)
+        member = self._manager.leave(group, request)
+        if request.instance_id is not None and request.member_epoch == LEAVE_STATIC_EPOCH:
+            write = self._write(self._manager.leave_temporarily(group, member), now_ms)
+        else:
+            write = self.fence(group, [member], now_ms)
+        result = ConsumerHeartbeatResult(
+            member_id=member.member_id, member_epoch=request.member_epoch
+        )
+        return result, write
+
+    def consumer_group(self, group_id: str) -> ConsumerGroup:
+        """Return a consumer group. Raises: ApiError (GROUP_ID_NOT_FOUND)."""
+        group = self._shard.groups.get(group_id)
+        if group is None:
+            raise _not_found(f"Group {group_id} not found.")
+        if not isinstance(group, ConsumerGroup):
+            raise _not_found(f"Group {group_id} is not a consumer group.")
+        return group
+
+    def fence(
+        self, group: ConsumerGroup, members: Sequence[ConsumerGroupMember], now_ms: int
+    ) -> PendingWrite:
+        """Remove members from a group. Raises: ApiError if the records cannot be written."""
+        write = self._write(self._manager.fence(group, members), now_ms)
+        for member in members:
+            self._timers.cancel_member(group.group_id, member.member_id)
+        return write
+
+    def prepare_classic_join(self, group_id: str, *, is_new_member: bool, now_ms: int) -> None:
+        """Delete an empty consumer group that a member joins with the classic protocol.
+
+        Raises: ApiError (INCONSISTENT_GROUP_PROTOCOL if the group has members).
+        """
+        group = self._shard.consumer_group(group_id)
+        if group is None:
+            return
+        if group.members:
+            raise ApiError(
+                ErrorCode.inconsistent_group_protocol,
+                f"Group {group_id} has members that use the consumer protocol.",
+            )
+        if is_new_member:
+            self._write(tombstones_of(group), now_ms)
+
+    # Writes
+
+    def _write(self, changes: Sequence[Change], now_ms: int) -> PendingWrite:
+        """Append and apply records. A write without records waits for the previous one."""
+        if not changes:
+            return self._shard.writes.last
+        write = self._shard.write(changes, now_ms)
+        for change in changes:
+            self._shard.replay_group(change, now_ms)
+        return write
+
+    # Timers
+
+    def _start_timers(self, group_id: str, update: MemberUpdate, now_ms: int) -> None:
+        member = update.member
+        self._start_session(group_id, member, now_ms)
+        if not member.uses_classic_protocol and member != update.before:
+            self._update_rebalance_timer(group_id, member, now_ms)
+
+    def _start_session(self, group_id: str, member: ConsumerGroupMember, now_ms: int) -> None:
+        timeout_ms = self._config.group_consumer_session_timeout_ms
+        if member.classic is not None:
+            timeout_ms = member.classic.session_timeout_ms
+        self._start(
+            TimerKind.SESSION,
+            group_id,
+            member,
+            timeout_ms=timeout_ms,
+            reason="the member session expired",
+            now_ms=now_ms,
+        )
+
+    def _update_rebalance_timer(
+        self, group_id: str, member: ConsumerGroupMember, now_ms: int
+    ) -> None:
+        """Start the timer in which the member must revoke partitions, or cancel it."""
+        if member.state is not MemberState.UNREVOKED_PARTITIONS:
+            self._timers.cancel(TimerKind.REBALANCE, group_id, member.member_id)
+            return
+        epoch = member.member_epoch
+
+        def is_due(current: ConsumerGroupMember) -> bool:
+            return current.member_epoch == epoch
+
+        self._start(
+            TimerKind.REBALANCE,
+            group_id,
+            member,
+            timeout_ms=member.rebalance_timeout_ms,
+            reason=f"the member did not revoke its partitions in epoch {epoch} in time",
+            now_ms=now_ms,
+            is_due=is_due,
+        )
+
+    def _start(
+        self,
+        kind: TimerKind,
+        group_id: str,
+        member: ConsumerGroupMember,
+        *,
+        timeout_ms: int,
+        reason: str,
+        now_ms: int,
+        is_due: Callable[[ConsumerGroupMember], bool] = lambda _: True,
+    ) -> None:
+        """Remove the member when the timeout has passed, if `is_due` still returns True."""
+        member_id = member.member_id
+
+        def elapsed(time_ms: int) -> None:
+            group = self._shard.consumer_group(group_id)
+            current = None if group is None else group.members.get(member_id)
+            if group is None or current is None:
+                self._timers.cancel_member(group_id, member_id)
+                return
+            if not is_due(current):
+                return
+            logger.info("Group %r: removed member %r, because %s", group_id, member_id, reason)
+            try:
+                self.fence(group, [current], time_ms)
+            except ApiError as error:
+                logger.warning("Failed to remove member %r: %s", member_id, error)
+                self._timers.start(kind, group_id, member_id, time_ms + RETRY_BACKOFF_MS, elapsed)
+
+        self._timers.start(kind, group_id, member_id, now_ms + timeout_ms, elapsed)
+
+    # Regular expressions
+
+    def _schedule_resolution(
+        self, group_id: str, regexes: frozenset[str], is_visible: IsVisible, now_ms: int
+    ) -> None:
+        """Resolve regular expressions after the response, as Kafka does.
+
+        The topics are those that the client of the current heartbeat may describe.
+        """
+        if group_id in self._resolving:
+            return
+        self._resolving.add(group_id)
+
+        def run(time_ms: int) -> None:
+            self._resolving.discard(group_id)
+            group = self._shard.consumer_group(group_id)
+            if group is None or self._shard.state is not ShardState.ACTIVE:
+                return
+            resolved = resolve(
+                regexes,
+                self._metadata.topics,
+                is_visible,
+                version=self._metadata.end_offset,
+                now_ms=time_ms,
+            )
+            try:
+                self._write(self._manager.regexes_resolved(group, resolved, time_ms), time_ms)
+            except ApiError as error:
+                # A later heartbeat resolves them again.
+                logger.warning(
+                    "Failed to store the regular expressions of group %r: %s", group_id, error
+                )
+
+        self._schedule.at(now_ms, run)
+
+
+def _failed(error_code: ErrorCode, message: str | None = None) -> ConsumerHeartbeatResult:
+    return ConsumerHeartbeatResult(error_code=error_code, error_message=message)
+
+
+def _not_found(message: str) -> ApiError:
+    return ApiError(ErrorCode.group_id_not_found, message)
