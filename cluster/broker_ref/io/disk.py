@@ -95,13 +95,16 @@ class DiskStorage:
         full = self._resolve(path)
         temporary = full.with_name(full.name + _TEMPORARY_SUFFIX)
         with _errors("write", full):
-            self._make_directory(full.parent)
+            is_new_directory = not full.parent.is_dir()
+            full.parent.mkdir(parents=True, exist_ok=True)
             with self._descriptors.with_room(lambda: temporary.open("wb")) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(full)
             self._descriptors.sync_directory(full.parent)
+            if is_new_directory:
+                self._descriptors.sync_directory(full.parent.parent)
 
     def rename(self, source: str, target: str) -> None:
         full_source, full_target = self._resolve(source), self._resolve(target)
@@ -116,11 +119,11 @@ class DiskStorage:
         with _errors("remove", full):
             if full.is_dir() and not full.is_symlink():
                 self._descriptors.with_room(lambda: shutil.rmtree(full))
-            else:
-                try:
-                    full.unlink()
-                except FileNotFoundError:
-                    return
+                return
+            try:
+                full.unlink()
+            except FileNotFoundError:
+                return
             self._descriptors.sync_directory(full.parent)
 
     def _make_directory(self, full: Path) -> None:

@@ -2,7 +2,8 @@
 
 The (leader epoch, start offset) entries of a log are stored in `leader-epoch-checkpoint`.
 Invariants: leader epochs and start offsets are strictly ascending. A new leader epoch is written to
-disk before its first record.
+disk before its first record. A leader epoch without records is not needed after a crash, because
+the next leader has a higher one.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class LeaderEpochFileCache:
         self._storage = storage
         self._path = f"{directory}/{LEADER_EPOCH_FILE}"
         self._entries: list[tuple[int, int]] = []
+        self._is_written = True
         for epoch, start_offset in read_epochs(storage, self._path):
             if self._entries and (
                 epoch <= self._entries[-1][0] or start_offset <= self._entries[-1][1]
@@ -45,7 +47,10 @@ class LeaderEpochFileCache:
         return self._entries[-1][0] if self._entries else None
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Store the start offset of a leader epoch, and remove conflicting entries."""
+        """Add the start offset of a leader epoch, and remove conflicting entries.
+
+        `flush` must be called before the first record of the leader epoch is written.
+        """
         if self._entries and self._entries[-1][0] == epoch and start_offset >= self._entries[-1][1]:
             return
         entries = list(self._entries)
@@ -53,7 +58,13 @@ class LeaderEpochFileCache:
             entries.pop()
         if not entries or entries[-1][0] != epoch:
             entries.append((epoch, start_offset))
-        self._write(entries)
+        self._entries = entries
+        self._is_written = False
+
+    def flush(self) -> None:
+        """Write the entries to disk if `assign` has changed them."""
+        if not self._is_written:
+            self._write(self._entries)
 
     def epoch_for_offset(self, offset: int) -> int | None:
         """Return the leader epoch of the record at `offset`, or None if it is unknown."""
@@ -99,3 +110,4 @@ class LeaderEpochFileCache:
     def _write(self, entries: list[tuple[int, int]]) -> None:
         write_epochs(self._storage, self._path, entries)
         self._entries = entries
+        self._is_written = True

@@ -272,6 +272,7 @@ class PartitionLog:
                 header.partition_leader_epoch >= 0
             ):
                 self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
+        self.leader_epochs.flush()
         first, start, end = (
             0,
             0,

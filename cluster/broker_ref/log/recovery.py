@@ -109,12 +109,14 @@ class LogLoader:
             _remove_from(segments, 0)
         if not segments:
             segments.append(self._open_segment(self.log_start_offset))
-            # The name of this segment, not the checkpoint, determines the next offset.
-            segments[0].flush()
+            if self.log_start_offset:
+                # The name of this segment, not the checkpoint, determines the next offset.
+                segments[0].flush()
             log_end_offset = self.log_start_offset
         log_start_offset = max(self.log_start_offset, segments[0].base_offset)
         leader_epochs.truncate_from_end(log_end_offset)
         leader_epochs.truncate_from_start(log_start_offset)
+        leader_epochs.flush()
         producers = ProducerLog(
             snapshots=ProducerSnapshots(storage=self.storage, directory=self.directory),
             expiration_ms=self.config.producer_id_expiration_ms,

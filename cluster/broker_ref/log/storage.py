@@ -72,4 +72,7 @@ class Storage(Protocol):
         """Durably rename a file or directory."""
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a directory with its contents. Ignore a path that does not exist."""
+        """Remove a file durably, or a directory with its contents.
+
+        A power failure may undo the removal of a directory. A path that does not exist is ignored.
+        """

@@ -24,6 +24,7 @@ def test_the_checkpoint_has_kafkas_format() -> None:
     epochs = LeaderEpochFileCache(storage=storage, directory="t-0")
     epochs.assign(0, 0)
     epochs.assign(3, 1042)
+    epochs.flush()
     assert storage.read(PATH) == b"0\n2\n0 0\n3 1042\n"
     assert LeaderEpochFileCache(storage=storage, directory="t-0").entries == ((0, 0), (3, 1042))
 
@@ -32,8 +33,10 @@ def test_a_repeated_epoch_writes_nothing() -> None:
     storage = MemoryStorage()
     epochs = LeaderEpochFileCache(storage=storage, directory="t-0")
     epochs.assign(1, 5)
+    epochs.flush()
     storage.fail_on("write")
     epochs.assign(1, 9)
+    epochs.flush()
     assert epochs.entries == ((1, 5),)
 
 
