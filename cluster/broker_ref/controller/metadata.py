@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from broker_ref.controller.features import TRANSACTION_VERSION
+from broker_ref.controller.metadata_delta import MetadataDelta
 from broker_ref.controller.records import (
     AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
@@ -224,18 +225,32 @@ class ClusterMetadata:
         broker = self.brokers.get(broker_id)
         return broker is not None and broker.is_active
 
-    def apply_commit(self, commit: Commit) -> None:
-        """Apply the next records. Raises: ValueError if earlier records have not been applied."""
+    def apply_commit(self, commit: Commit, delta: MetadataDelta | None = None) -> None:
+        """Apply the next records, and add their changes to `delta`.
+
+        Raises: ValueError if earlier records have not been applied.
+        """
         if commit.base_offset != self.end_offset:
             raise ValueError(
                 f"The metadata records start at offset {commit.base_offset}, but offset "
                 f"{self.end_offset} is expected."
             )
-        self._apply(commit.records)
+        self._apply(commit.records, MetadataDelta() if delta is None else delta)
         self.end_offset = commit.end_offset
 
-    def replace(self, records: Iterable[MetadataRecord], end_offset: int) -> None:
-        """Replace the metadata with a snapshot of the records below `end_offset`."""
+    def replace(
+        self,
+        records: Iterable[MetadataRecord],
+        end_offset: int,
+        delta: MetadataDelta | None = None,
+    ) -> None:
+        """Replace the metadata with a snapshot of the records below `end_offset`.
+
+        Add everything that existed or exists to `delta`.
+        """
+        delta = MetadataDelta() if delta is None else delta
+        delta.has_changed_brokers = True
+        before = dict(self.topics_by_id)
         self.brokers.clear()
         self.topics.clear()
         self.topics_by_id.clear()
@@ -246,8 +261,12 @@ class ClusterMetadata:
         self.scram_credentials.clear()
         self.acls.clear()
         self.resource_configs.clear()
-        self._apply(records)
+        self._apply(records, delta)
         self.end_offset = end_offset
+        delta.configs.update(dict.fromkeys(self.topics))
+        for topic_id, topic in before.items():
+            if topic_id not in self.topics_by_id:
+                delta.remove_topic(topic)
 
     def records(self) -> list[MetadataRecord]:
         """Return the smallest list of records that results in this metadata."""
@@ -298,8 +317,9 @@ class ClusterMetadata:
         )
         return records
 
-    def _apply(self, records: Iterable[MetadataRecord]) -> None:
+    def _apply(self, records: Iterable[MetadataRecord], delta: MetadataDelta) -> None:
         for record in records:
+            delta.add(record, self.topics_by_id)
             match record:
                 case RegisterBrokerRecord():
                     self._apply_registration(record)

@@ -17,7 +17,8 @@ from typing import Final, TypeVar
 from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
-from broker_ref.controller.metadata import OFFSETS_TOPIC, ClusterMetadata
+from broker_ref.controller.metadata import OFFSETS_TOPIC, ClusterMetadata, Topic
+from broker_ref.controller.metadata_delta import MetadataDelta
 from broker_ref.coordination.partition_writer import PendingWrite
 from broker_ref.coordination.partitioning import partition_of
 from broker_ref.coordination.replies import Reply, Wake
@@ -134,33 +135,38 @@ class GroupCoordinator:
         self._random_bytes = random_bytes
         self._wake = wake if wake is not None else replicas.mark_changed
         self._owned: dict[int, _OwnedShard] = {}
-        self._topics: dict[Uuid, tuple[str, int]] = {}
+        self._topics = {name: _id_and_size(topic) for name, topic in metadata.topics.items()}
         schedule.every(config.offsets_retention_check_interval_ms, self.run_retention)
-        self.on_metadata_update(now_ms)
+        for index in range(self._partition_count()):
+            self._update_leadership(index, now_ms)
 
     # Leadership
 
-    def on_metadata_update(self, now_ms: int) -> None:
-        """Load and unload partitions after a metadata change.
+    def on_metadata_update(self, delta: MetadataDelta, now_ms: int) -> None:
+        """Inform consumer groups of changed topics, and delete the offsets of deleted topics."""
+        self._update_topics(delta)
+        for name in delta.removed_topics:
+            self.delete_topic_offsets(name, now_ms)
 
-        Also delete the offsets of deleted topics.
-        """
-        count = self._partition_count()
-        for index in (*self._owned, *(i for i in range(count) if i not in self._owned)):
-            self._update_leadership(index, now_ms)
-        before, now = self._topics, _topics(self._metadata)
-        self._topics = now
-        gone = {name for topic_id, (name, _) in before.items() if topic_id not in now}
-        changed = {
-            name for topic_id, (name, count) in now.items() if before.get(topic_id) != (name, count)
-        }
-        is_created = any(topic_id not in before for topic_id in now)
-        if gone or changed:
+    def _update_topics(self, delta: MetadataDelta) -> None:
+        """Inform the consumer groups of topics that were created, extended or deleted."""
+        changed: set[str] = set()
+        is_created = False
+        for name in {name for name, _ in delta.partitions}:
+            topic = self._metadata.topics.get(name)
+            before, now = self._topics.get(name), None if topic is None else _id_and_size(topic)
+            if now == before:
+                continue
+            changed.add(name)
+            if now is None:
+                del self._topics[name]
+            else:
+                self._topics[name] = now
+                is_created = is_created or before is None or before[0] != now[0]
+        if changed:
             created_at = self._metadata.end_offset if is_created else None
             for owned in self._owned.values():
-                owned.consumers.topics_changed(gone | changed, created_at=created_at)
-        for name in sorted(gone):
-            self.delete_topic_offsets(name, now_ms)
+                owned.consumers.topics_changed(changed, created_at=created_at)
 
     def on_election(self, partition: Partition, now_ms: int) -> None:
         """Load the groups of a partition of `__consumer_offsets` unless they are already loaded."""
@@ -217,9 +223,10 @@ class GroupCoordinator:
         shard.writes.abandon(now_ms)
 
     def partitions_changed(self, keys: Iterable[Hashable], now_ms: int) -> None:
-        """Complete the writes to these partitions that are now replicated."""
+        """Load or unload these partitions, and complete the writes that are now replicated."""
         for key in keys:
             if isinstance(key, PartitionKey) and key.topic == OFFSETS_TOPIC:
+                self._update_leadership(key.partition, now_ms)
                 owned = self._owned.get(key.partition)
                 if owned is not None:
                     owned.shard.writes.replicated(now_ms)
@@ -617,9 +624,6 @@ def _check_names(request: JoinRequest) -> None:
         )
 
 
-def _topics(metadata: ClusterMetadata) -> dict[Uuid, tuple[str, int]]:
-    """Return the name and the partition count of each topic."""
-    return {
-        topic_id: (topic.name, len(topic.partitions))
-        for topic_id, topic in metadata.topics_by_id.items()
-    }
+def _id_and_size(topic: Topic) -> tuple[Uuid, int]:
+    """Return the id and the partition count of a topic."""
+    return topic.topic_id, len(topic.partitions)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import deque
 from collections.abc import Mapping
 from functools import partial
 
@@ -59,7 +60,9 @@ class LogManager:
     """
 
     def __init__(self, *, storage: Storage, dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES) -> None:
-        """Read the checkpoints, remove the clean-shutdown marker and finish interrupted deletions.
+        """Read the checkpoints and remove the clean-shutdown marker.
+
+        `remove_deleted` finishes interrupted deletions.
 
         Raises: CorruptLogError with the name of a corrupt checkpoint file, StorageError.
         """
@@ -77,22 +80,13 @@ class LogManager:
         self._cleaner = LogCleaner(
             logs=self._logs,
             checkpoints=self._cleaner_offsets,
-            save=self.checkpoint,
+            save=lambda: self._write_checkpoint(CLEANER_OFFSET_FILE),
             dedupe_buffer_bytes=dedupe_buffer_bytes,
         )
         self._unclean_logs = False
         self.was_clean = storage.exists(CLEAN_SHUTDOWN_FILE)
         storage.remove(CLEAN_SHUTDOWN_FILE)
-        for name in storage.list(""):
-            if name.endswith(_DELETE_SUFFIX):
-                try:
-                    storage.remove(name)
-                except StorageError as error:
-                    logger.warning(
-                        "The files of a deleted log could not be removed, and will be removed at "
-                        "the next startup of the broker: %s",
-                        error,
-                    )
+        self._deleted = deque(name for name in storage.list("") if name.endswith(_DELETE_SUFFIX))
 
     @property
     def logs(self) -> Mapping[TopicPartition, PartitionLog]:
@@ -136,34 +130,59 @@ class LogManager:
         return max(log.log_start_offset, min(checkpointed, log.log_end_offset))
 
     def _before_truncation(self, key: TopicPartition, offset: int) -> None:
-        for offsets in (self._high_watermarks, self._cleaner_offsets):
-            if key in offsets:
+        """Lower the offsets of a log in the checkpoint files.
+
+        A file is written only if it contains a higher offset of this log, or another log start
+        offset.
+        """
+        for path, offsets in self._checkpoints().items():
+            if key in offsets and path != LOG_START_OFFSET_FILE:
                 offsets[key] = min(offsets[key], offset)
-        self.checkpoint()
+        self._update_log_start_offset(key)
+        for path, offsets in self._checkpoints().items():
+            written = self._written.get(path, {}).get(key)
+            if written != offsets.get(key) and (path == LOG_START_OFFSET_FILE or written):
+                self._write_checkpoint(path)
 
     def delete_log(self, topic: str, partition: int, *, unique_id: str) -> None:
-        """Close and delete the log of a partition.
+        """Close the log of a partition and rename it, so that `remove_deleted` removes its files.
 
         After a crash, the log is either complete or deleted. `unique_id` distinguishes logs with
-        the same name. Raises: StorageError if files could not be removed. If the log was already
-        renamed, the next startup removes these files.
+        the same name. Raises: StorageError if the log could not be renamed.
         """
-        name = self._move(topic, partition, f"{unique_id}-{partition}{_DELETE_SUFFIX}")
-        self.checkpoint()
-        self._storage.remove(name)
+        self._deleted.append(
+            self._move(topic, partition, f"{unique_id}-{partition}{_DELETE_SUFFIX}")
+        )
+
+    def remove_deleted(self, logs_max: int) -> bool:
+        """Remove the files of at most `logs_max` deleted logs. Return whether more remain.
+
+        The next startup removes files that cannot be removed now. Source: Kafka's
+        `LogManager.deleteLogs`.
+        """
+        for _ in range(min(logs_max, len(self._deleted))):
+            name = self._deleted.popleft()
+            try:
+                self._storage.remove(name)
+            except StorageError as error:
+                logger.warning(
+                    "The files of a deleted log could not be removed, and will be removed at the "
+                    "next startup of the broker: %s",
+                    error,
+                )
+        return bool(self._deleted)
 
     def rename_stray(self, topic: str, partition: int, *, unique_id: str) -> str:
         """Close the log of a partition, rename it as a stray log, and return the new name."""
-        name = self._move(topic, partition, f"{unique_id}-{partition}{_STRAY_SUFFIX}")
-        self.checkpoint()
-        return name
+        return self._move(topic, partition, f"{unique_id}-{partition}{_STRAY_SUFFIX}")
 
     def remove_checkpoints(self, topic: str, partition: int) -> None:
         """Durably remove a partition's checkpoints, so that a new log does not inherit them."""
         key = (topic, partition)
         self._remove_from_checkpoints(key)
-        if any(key in offsets for offsets in self._written.values()):
-            self.checkpoint()
+        for path, offsets in self._written.items():
+            if key in offsets:
+                self._write_checkpoint(path)
 
     def clean(
         self,
@@ -208,14 +227,22 @@ class LogManager:
                 self._high_watermarks[key] = high_watermark
         for key, log in self._logs.items():
             self._recovery_points[key] = log.recovery_point
-            # As in Kafka, there is no entry if the log starts at its first segment's base offset.
-            self._log_start_offsets.pop(key, None)
-            if log.log_start_offset > log.segment_base_offsets[0]:
-                self._log_start_offsets[key] = log.log_start_offset
+            self._update_log_start_offset(key)
         for path, offsets in self._checkpoints().items():
             if offsets != self._written.get(path):
-                write_offsets(self._storage, path, offsets)
-                self._written[path] = dict(offsets)
+                self._write_checkpoint(path)
+
+    def _update_log_start_offset(self, key: TopicPartition) -> None:
+        log = self._logs[key]
+        if log.log_start_offset > log.segments[0].base_offset:
+            self._log_start_offsets[key] = log.log_start_offset
+        else:  # As in Kafka, there is no entry if the log starts with its first segment.
+            self._log_start_offsets.pop(key, None)
+
+    def _write_checkpoint(self, path: str) -> None:
+        offsets = self._checkpoints()[path]
+        write_offsets(self._storage, path, offsets)
+        self._written[path] = dict(offsets)
 
     def _checkpoints(self) -> dict[str, dict[TopicPartition, int]]:
         return {

@@ -20,6 +20,7 @@ from broker_ref.api.k18_api_versions import unsupported_version
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.client import ControllerClient
 from broker_ref.controller.metadata import ClusterMetadata
+from broker_ref.controller.metadata_delta import MetadataDelta
 from broker_ref.controller.records import ConfigResourceType
 from broker_ref.controller_api import APIS as CONTROLLER_APIS
 from broker_ref.controller_api import FORWARDED
@@ -276,6 +277,8 @@ class BrokerNode:
         elif registration.state is BrokerState.RECOVERY:
             if self.broker is None and self.metadata.end_offset > registration.broker_epoch:
                 self._attempt(self._open)
+            if self.broker is not None and not self.broker.replicas.is_loading:
+                registration.set_ready_to_unfence()
         elif registration.state is BrokerState.UNFENCING:
             own = self.metadata.brokers.get(self._config.node_id)
             if own is not None and not own.is_fenced:
@@ -360,8 +363,6 @@ class BrokerNode:
             apis=lambda: tuple(self._apis.values()),
         )
         self._dispatcher = self._make_dispatcher(self.broker)
-        self._metadata_changed()
-        self._registration.set_ready_to_unfence()
 
     def _make_dispatcher(self, broker: Broker) -> Dispatcher:
         """Create the dispatcher.
@@ -422,13 +423,13 @@ class BrokerNode:
                 random_bytes=self._random_bytes,
             )
 
-    def _metadata_changed(self) -> None:
+    def _metadata_changed(self, delta: MetadataDelta) -> None:
         if self.broker is not None:
             if self._update_configs():
                 self.broker.replicas.update_config(self._configs)
-            self.broker.replicas.apply_metadata(self._now_ms)
-            self.broker.groups.on_metadata_update(self._now_ms)
-            self.broker.transactions.on_metadata_update(self._now_ms)
+            self.broker.replicas.apply_delta(delta, self._now_ms)
+            self.broker.groups.on_metadata_update(delta, self._now_ms)
+            self.broker.transactions.on_metadata_update()
 
     def _update_configs(self) -> bool:
         """Apply the dynamic configs of this broker. Return whether they have changed."""

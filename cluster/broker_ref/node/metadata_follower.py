@@ -23,6 +23,7 @@ from broker_ref.controller.metadata_batches import (
     decode_commits,
     decode_snapshot,
 )
+from broker_ref.controller.metadata_delta import MetadataDelta
 from broker_ref.controller.records import UnreadableRecordError
 from broker_ref.controller_api.k01_fetch import (
     FetchPartition,
@@ -65,7 +66,7 @@ class MetadataFollower:
         metadata: ClusterMetadata,
         schedule: Schedule,
         now_ms: Callable[[], int],
-        on_change: Callable[[], None],
+        on_change: Callable[[MetadataDelta], None],
     ) -> None:
         self._node_id = node_id
         self._controller = controller
@@ -76,6 +77,7 @@ class MetadataFollower:
         self._snapshot_id = SnapshotId()
         self._snapshot = bytearray()
         self._starts_over = False
+        self._delta = MetadataDelta()
 
     def start(self) -> None:
         """Start fetching metadata. Fetching continues until the process ends."""
@@ -135,13 +137,18 @@ class MetadataFollower:
         try:
             commits = decode_commits(data)
             for commit in commits:
-                self._metadata.apply_commit(commit)
+                self._metadata.apply_commit(commit, self._delta)
         except (UnreadableRecordError, ValueError) as error:
             self._failed(f"the records cannot be applied: {error}")
             return
         self._fetch()
         if commits:
-            self._on_change()
+            self._publish()
+
+    def _publish(self) -> None:
+        """Notify the components. If they raise an exception, the delta is part of the next one."""
+        self._on_change(self._delta)
+        self._delta = MetadataDelta()
 
     def _fetch_snapshot(self) -> None:
         self._controller.send(
@@ -188,11 +195,11 @@ class MetadataFollower:
         except UnreadableRecordError as error:
             self._failed(f"the snapshot cannot be decoded: {error}")
             return
-        self._metadata.replace(records, self._snapshot_id.end_offset)
+        self._metadata.replace(records, self._snapshot_id.end_offset, self._delta)
         self._snapshot = bytearray()
         self._starts_over = False
         self._fetch()
-        self._on_change()
+        self._publish()
 
     def _failed(self, reason: str) -> None:
         logger.info("Failed to fetch metadata from the controller: %s", reason)

@@ -4,6 +4,8 @@ The manager applies metadata: it opens the logs of new partitions, removes the l
 partitions, and makes replicas leaders and followers. It also runs periodic tasks on the logs.
 Invariants:
 
+- One step changes a limited number of partitions, so that the broker can serve requests and send
+  heartbeats between the steps.
 - After a storage failure, a replica is neither leader nor follower until the broker is restarted.
   All logs use the same storage, so the broker must then stop (`storage_failed`), as in Kafka.
 - A log is opened only if its directory contains the id of its topic. A directory with another topic
@@ -20,12 +22,14 @@ import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import ClusterMetadata, PartitionMetadata, Topic
+from broker_ref.controller.metadata_delta import MetadataDelta
 from broker_ref.dynamic_configs import (
     FOLLOWER_THROTTLE,
     LEADER_THROTTLE,
@@ -50,12 +54,18 @@ from broker_ref.replication.replication_quota_manager import (
     LEADER_REPLICAS,
     ReplicationQuotaManager,
 )
-from broker_ref.schedule import Schedule
+from broker_ref.schedule import Schedule, Timer
 from broker_ref.topic_configs import min_insync_replicas
 
 PARTITION_METADATA_FILE: Final = "partition.metadata"
 FETCHES: Final = "fetcher-0"
 """The purpose of the channels on which followers fetch from leaders."""
+
+MOVES_PER_STEP: Final = 2
+"""The logs that one step opens or deletes. Each of them requires several fsyncs."""
+
+UPDATES_PER_STEP: Final = 8
+"""The replicas that one step updates. A new leader epoch requires two fsyncs."""
 
 logger = logging.getLogger(__name__)
 
@@ -84,13 +94,14 @@ class ReplicaManager:
         outbox: Outbox,
         now_ms: int,
     ) -> None:
-        """Open the logs of all partitions on this broker. Raises: CorruptLogError, StorageError.
+        """Read the checkpoints, and begin to open the logs of all partitions on this broker.
 
-        Replicas are neither leaders nor followers before the first `apply_metadata`. `clock`
-        returns the time of the current event. Periodic tasks use `schedule`, and followers send
-        fetch requests through `outbox`.
+        `clock` returns the time of the current event. Periodic tasks use `schedule`, and followers
+        send fetch requests through `outbox`. Raises: CorruptLogError, StorageError.
         """
         self.storage_failed: str | None = None
+        self.is_loading = True
+        """Whether logs must still be opened. If this fails, `storage_failed` is set."""
         self._config = config
         self._storage = storage
         self._metadata = metadata
@@ -126,14 +137,17 @@ class ReplicaManager:
             storage=storage, dedupe_buffer_bytes=config.log_cleaner_dedupe_buffer_size
         )
         self._partitions: dict[PartitionKey, Partition] = {}
-        self._configs: dict[str, dict[str, str]] = {}
+        self._channels: dict[int, Channel] = {}
         self._changed: dict[Hashable, None] = {}
         self._offline: dict[PartitionKey, _Offline] = {}
-        self._remove_strays()
-        for partition in self._local_partitions():
-            if self._remove_log_of_earlier_topic(partition):
-                self._add(partition, now_ms)
+        self._to_update: dict[PartitionKey, None] = {}
+        self._to_move: dict[PartitionKey, None] = {
+            PartitionKey(topic=topic, partition=partition): None
+            for topic, partition in self._directory.partitions_on_disk()
+        }
+        self._next_step: Timer | None = None
         self._schedule_periodic_tasks(now_ms)
+        self.apply_metadata(now_ms)
 
     @property
     def has_offline_partitions(self) -> bool:
@@ -148,11 +162,12 @@ class ReplicaManager:
         """
         key = PartitionKey(topic=topic, partition=partition)
         found = self._partitions.get(key)
-        if found is not None:
+        current = self._metadata.partition(topic, partition)
+        if found and current and found.metadata.topic_id == current.topic_id:
             return found
         if key in self._offline:
             raise ApiError(ErrorCode.kafka_storage_error, self._offline[key].reason)
-        if self._metadata.partition(topic, partition) is not None:
+        if current is not None:
             raise ApiError(
                 ErrorCode.not_leader_or_follower,
                 f"Broker {self._context.broker_id} has no replica of partition "
@@ -175,84 +190,145 @@ class ReplicaManager:
         return changed
 
     def apply_metadata(self, now_ms: int) -> None:
-        """Create, remove and update logs and replicas according to the metadata.
+        """Apply the entire metadata (see `apply_delta`)."""
+        delta = MetadataDelta(has_changed_brokers=True)
+        for partition in self._metadata.partitions():
+            delta.partitions[partition.topic, partition.partition] = None
+        for key in (*self._partitions, *self._offline):
+            delta.partitions[key.topic, key.partition] = None
+        delta.configs.update(dict.fromkeys(self._metadata.topics))
+        self.apply_delta(delta, now_ms)
+
+    def apply_delta(self, delta: MetadataDelta, now_ms: int) -> None:
+        """Begin to create, remove and update logs and replicas according to the metadata.
 
         If the storage cannot create a log, the partition is offline until the next startup
         (`ReplicaManager.applyDelta`).
         """
-        for key, partition in list(self._partitions.items()):
-            current = self._metadata.partition(key.topic, key.partition)
-            if current is None or not self._has_replica(current, partition.metadata.topic_id):
-                self._delete(key)
-        self._remove_deleted_offline_partitions()
-        self._apply_configs()
-        channels = self._channels()
-        for metadata in self._local_partitions():
-            key = PartitionKey(topic=metadata.topic, partition=metadata.partition)
-            if key in self._offline:
-                continue
-            try:
-                if key not in self._partitions and self._remove_log_of_earlier_topic(metadata):
-                    self._add(metadata, now_ms)
-            except (LogError, StorageError) as error:
-                self._take_offline(metadata, str(error))
-            if key in self._partitions:
-                self._apply_partition_metadata(self._partitions[key], metadata, now_ms)
-                self._update_fetcher(key, channels.get(metadata.leader))
-        self._fetchers.maybe_fetch()
+        for name in delta.configs:
+            self._apply_configs(name)
+        if delta.has_changed_brokers:
+            self._update_channels()
+        for topic, index in delta.partitions:
+            self._add_change(PartitionKey(topic=topic, partition=index))
+        self._apply_changes(now_ms)
 
     def update_config(self, configs: DynamicBrokerConfig) -> None:
-        """Use the current dynamic configs. The next `apply_metadata` updates the logs."""
+        """Use the current dynamic configs."""
         self._config = config = configs.current
         self.leader_quota.limit = configs.throttled_rates.get(LEADER_THROTTLE)
         self.follower_quota.limit = configs.throttled_rates.get(FOLLOWER_THROTTLE)
-        self._configs.clear()
         self._directory.set_dedupe_buffer_bytes(config.log_cleaner_dedupe_buffer_size)
+        for name in self._metadata.topics:
+            self._apply_configs(name)
 
-    def _channels(self) -> dict[int, Channel]:
-        """Return the channels to all brokers, by broker id."""
-        return {
+    def _add_change(self, key: PartitionKey) -> None:
+        """Add a partition to the changes. Changes of replicas that exist are applied first."""
+        current = self._metadata.partition(key.topic, key.partition)
+        partition = self._partitions.get(key)
+        if partition is not None and self._has_replica(current, partition.metadata.topic_id):
+            self._to_update[key] = None
+        elif partition is not None or key in self._offline or self._is_local(current):
+            self._to_move[key] = None
+
+    def _apply_changes(self, now_ms: int) -> None:
+        """Apply some changes, and schedule the remaining work for the next step.
+
+        A request for a partition whose change is not yet applied is served by the old replica.
+        """
+        changes, limit = self._to_move, MOVES_PER_STEP
+        if self._to_update:
+            changes, limit = self._to_update, UPDATES_PER_STEP
+        has_deleted = False
+        try:
+            for key in tuple(islice(changes, limit)):
+                del changes[key]
+                self._apply_change(key, now_ms)
+            if not changes:
+                has_deleted = self._directory.remove_deleted(MOVES_PER_STEP)
+            self._fetchers.maybe_fetch()
+        finally:
+            has_changes = bool(self._to_update or self._to_move)
+            self.is_loading = self.is_loading and has_changes
+            is_scheduled = self._next_step is not None and self._next_step.is_pending
+            if (has_changes or has_deleted) and not is_scheduled:
+                self._next_step = self._schedule.at(now_ms, self._apply_changes)
+
+    def _apply_change(self, key: PartitionKey, now_ms: int) -> None:
+        """Apply the current metadata of one partition."""
+        current = self._metadata.partition(key.topic, key.partition)
+        found = self._partitions.get(key)
+        if found is not None and not self._has_replica(current, found.metadata.topic_id):
+            self._delete(key)
+        offline = self._offline.get(key)
+        is_stray = self.is_loading and not self._is_local(current)
+        if offline is not None and not self._has_replica(current, offline.topic_id):
+            del self._offline[key]
+            is_stray = True
+        try:
+            if is_stray:
+                self._remove_log_of_other_topic(key, keep=None)
+            if current is not None and self._is_local(current) and key not in self._offline:
+                self._open_and_apply(key, current, now_ms)
+        except (LogError, StorageError) as error:
+            self._handle_open_failure(key, current, str(error))
+
+    def _open_and_apply(self, key: PartitionKey, current: PartitionMetadata, now_ms: int) -> None:
+        if key not in self._partitions and self._remove_log_of_earlier_topic(current):
+            self._add(current, now_ms)
+        if key in self._partitions:
+            self._apply_partition_metadata(self._partitions[key], current, now_ms)
+            self._update_fetcher(key)
+
+    def _handle_open_failure(
+        self, key: PartitionKey, current: PartitionMetadata | None, reason: str
+    ) -> None:
+        if self.is_loading:
+            self.storage_failed = reason
+        elif current is not None:
+            self._take_offline(current, reason)
+        else:
+            _warn_of_stray(key, reason)
+
+    def _update_channels(self) -> None:
+        """Update the addresses of the brokers, and fetch from changed addresses."""
+        before = self._channels
+        self._channels = {
             broker.broker_id: Channel(
                 node_id=broker.broker_id, host=broker.host, port=broker.port, purpose=FETCHES
             )
             for broker in self._metadata.brokers.values()
         }
+        changed = {broker_id for broker_id, _ in before.items() ^ self._channels.items()}
+        for key, partition in self._partitions.items() if changed else ():
+            if partition.metadata.leader in changed:
+                self._to_update[key] = None
 
-    def _update_fetcher(self, key: PartitionKey, channel: Channel | None) -> None:
+    def _update_fetcher(self, key: PartitionKey) -> None:
         """Fetch a followed partition from its leader, if the leader's address is known."""
         partition = self._partitions.get(key)
+        channel = None if partition is None else self._channels.get(partition.metadata.leader)
         if partition is not None and partition.is_follower and channel is not None:
             self._fetchers.add_partition(partition, channel)
         else:
             self._fetchers.remove_partition(key)
 
-    def _has_replica(self, current: PartitionMetadata, topic_id: Uuid) -> bool:
-        return current.topic_id == topic_id and self._config.node_id in current.replicas
+    def _is_local(self, current: PartitionMetadata | None) -> bool:
+        return current is not None and self._config.node_id in current.replicas
 
-    def _remove_deleted_offline_partitions(self) -> None:
-        """Remove the remaining files of offline partitions that were deleted."""
-        for key, offline in list(self._offline.items()):
-            current = self._metadata.partition(key.topic, key.partition)
-            if current is None or not self._has_replica(current, offline.topic_id):
-                del self._offline[key]
-                try:
-                    self._remove_log_of_other_topic(key, keep=None)
-                except (LogError, StorageError) as error:
-                    _warn_of_stray(key, error)
+    def _has_replica(self, current: PartitionMetadata | None, topic_id: Uuid) -> bool:
+        return current is not None and current.topic_id == topic_id and self._is_local(current)
 
-    def _apply_configs(self) -> None:
-        for name, topic in self._metadata.topics.items():
-            configs = self.effective_configs(topic)
-            if self._configs.get(name) == configs:
-                continue
-            self._configs[name] = configs
-            for index in topic.partitions:
-                partition = self._partitions.get(PartitionKey(topic=name, partition=index))
-                if partition is not None:
-                    partition.log.update_config(self._log_config(configs))
-                    partition.min_insync_replicas = min_insync_replicas(configs)
-        for name in [name for name in self._configs if name not in self._metadata.topics]:
-            del self._configs[name]
+    def _apply_configs(self, name: str) -> None:
+        topic = self._metadata.topics.get(name)
+        if topic is None:
+            return
+        configs = self.effective_configs(topic)
+        for index in topic.partitions:
+            partition = self._partitions.get(PartitionKey(topic=name, partition=index))
+            if partition is not None:
+                partition.log.update_config(self._log_config(configs))
+                partition.min_insync_replicas = min_insync_replicas(configs)
 
     def maybe_shrink_isr(self, now_ms: int) -> None:
         """Propose removing lagging followers from the ISRs."""
@@ -352,14 +428,6 @@ class ReplicaManager:
             producer_id_expiration_ms=self._config.producer_id_expiration_ms,
         )
 
-    def _local_partitions(self) -> list[PartitionMetadata]:
-        return [
-            partition
-            for topic in self._metadata.topics.values()
-            for partition in topic.partitions.values()
-            if self._config.node_id in partition.replicas
-        ]
-
     def _add(self, metadata: PartitionMetadata, now_ms: int) -> None:
         partition = self._open(metadata, now_ms)
         self._partitions[partition.key] = partition
@@ -410,7 +478,7 @@ class ReplicaManager:
         try:
             self._directory.delete_log(key.topic, key.partition, unique_id=uuid_text(topic_id))
         except StorageError as error:
-            _warn_of_stray(key, error)
+            _warn_of_stray(key, str(error))
 
     def _remove_log_of_other_topic(self, key: PartitionKey, *, keep: Uuid | None) -> bool:
         """Remove a log unless it belongs to the topic with the id `keep`.
@@ -433,19 +501,8 @@ class ReplicaManager:
                     key.topic, key.partition, unique_id, name,
                 )  # fmt: skip
         except StorageError as error:
-            _warn_of_stray(key, error)
+            _warn_of_stray(key, str(error))
         return not self._storage.exists(_marker(key))
-
-    def _remove_strays(self) -> None:
-        """Remove the logs of partitions that the metadata does not assign to this broker."""
-        known = {
-            PartitionKey(topic=partition.topic, partition=partition.partition): partition.topic_id
-            for partition in self._local_partitions()
-        }
-        for topic, partition in self._directory.partitions_on_disk():
-            key = PartitionKey(topic=topic, partition=partition)
-            if key not in known:
-                self._remove_log_of_other_topic(key, keep=None)
 
     def _remove_log_of_earlier_topic(self, metadata: PartitionMetadata) -> bool:
         """Remove the log of an earlier topic with the same name.
@@ -509,9 +566,9 @@ def _marker(key: PartitionKey) -> str:
     return f"{key.topic}-{key.partition}/{PARTITION_METADATA_FILE}"
 
 
-def _warn_of_stray(key: PartitionKey, error: Exception) -> None:
+def _warn_of_stray(key: PartitionKey, reason: str) -> None:
     logger.warning(
         "Failed to remove the log %s-%d of a deleted topic, so the broker will retry at the "
         "next startup: %s",
-        key.topic, key.partition, error,
+        key.topic, key.partition, reason,
     )  # fmt: skip

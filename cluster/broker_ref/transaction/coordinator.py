@@ -138,25 +138,24 @@ class TransactionCoordinator:
             config.transaction_remove_expired_transaction_cleanup_interval_ms,
             self.remove_expired_transactional_ids,
         )
-        self.on_metadata_update(clock())
+        for index in range(self._partition_count()):
+            self._update_leadership(index, clock())
 
     # Leadership
 
-    def on_metadata_update(self, now_ms: int) -> None:
-        """Load and unload partitions after a metadata change, and send markers to new leaders."""
-        count = self._partition_count()
-        for index in (*self._shards, *(i for i in range(count) if i not in self._shards)):
-            self._update_leadership(index, now_ms)
+    def on_metadata_update(self) -> None:
+        """Send markers to new leaders."""
         self._markers.retry_markers()
 
     def partitions_changed(self, keys: Iterable[Hashable], now_ms: int) -> None:
-        """Complete replicated writes, and retry requests that are waiting for producer ids."""
+        """Load or unload partitions, complete replicated writes, and use new producer ids."""
         for key in keys:
             if key == PRODUCER_IDS:
                 waiting, self._without_ids = self._without_ids, {}
                 for try_again in waiting.values():
                     try_again(now_ms)
             elif isinstance(key, PartitionKey) and key.topic == TRANSACTION_STATE_TOPIC:
+                self._update_leadership(key.partition, now_ms)
                 shard = self._shards.get(key.partition)
                 if shard is not None:
                     shard.writes.replicated(now_ms)

@@ -576,11 +576,11 @@ def test_a_broker_keeps_following_after_an_exception_on_metadata(
     broker = cluster.broker(1).broker
     assert broker is not None
 
-    def fail(now_ms: int) -> None:
+    def fail(delta: object, now_ms: int) -> None:
         raise RuntimeError(f"a bug met at {now_ms}")
 
     with monkeypatch.context() as patched:
-        patched.setattr(broker.replicas, "apply_metadata", fail)
+        patched.setattr(broker.replicas, "apply_delta", fail)
         with pytest.raises(RuntimeError, match="a bug"):
             clients.create_topic("t", 1, 2, through=2)
     cluster.advance(1_000)

@@ -263,7 +263,7 @@ def next_leader_epoch(made: Producers) -> None:
     )
     broker = made.cluster.broker(made.cluster.running[0]).broker
     assert broker is not None
-    broker.transactions.on_metadata_update(made.cluster.now_ms)
+    broker.transactions.partitions_changed([partition.key], made.cluster.now_ms)
 
 
 def test_waiting_requests_fail_when_the_coordinator_changes(

@@ -8,6 +8,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
+from broker_ref.controller.metadata_delta import MetadataDelta
 from broker_ref.group.consumer.assignment import Assignment
 from broker_ref.group.consumer.group import ConsumerGroup, ConsumerGroupState
 from broker_ref.group.consumer.heartbeats import ConsumerHeartbeat, ConsumerHeartbeatResult
@@ -25,7 +26,8 @@ class Groups(Coordinators):
         super().__init__(config)
         create_topic(self.driver, "t2", 3)
         create_topic(self.driver, "t3", 1)
-        self.groups.on_metadata_update(self.now_ms)
+        created = MetadataDelta(partitions={("t2", 0): None, ("t3", 0): None})
+        self.groups.on_metadata_update(created, self.now_ms)
 
     def topic_id(self, name: str) -> Uuid:
         return self.driver.broker.metadata.topics[name].topic_id

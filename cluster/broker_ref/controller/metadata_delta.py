@@ -1,0 +1,69 @@
+"""The changes that metadata records make, so that brokers apply only what has changed.
+
+Invariant: an object that is not in the delta has not changed. The delta contains names and no
+values, so that deltas can be combined, and a change can be applied late. Source: Kafka's
+`MetadataDelta` and `TopicsDelta`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from broker_ref.controller.records import (
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    ConfigResourceType,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    UnregisterBrokerRecord,
+)
+from broker_ref.protocol.identifiers import Uuid
+
+
+class _Topic(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def partitions(self) -> Mapping[int, object]: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class MetadataDelta:
+    """The partitions, the topics with configs, and the topics that have changed, by topic name.
+
+    `partitions` contains created, changed and removed partitions. A topic in `removed_topics`
+    exists if it was created again.
+    """
+
+    partitions: dict[tuple[str, int], None] = field(default_factory=dict)
+    configs: dict[str, None] = field(default_factory=dict)
+    removed_topics: dict[str, None] = field(default_factory=dict)
+    has_changed_brokers: bool = False
+
+    def add(self, record: MetadataRecord, topics: Mapping[Uuid, _Topic]) -> None:
+        """Add the changes of a record before it is applied to the topics."""
+        match record:
+            case PartitionRecord() | PartitionChangeRecord():
+                self.partitions[topics[record.topic_id].name, record.partition_id] = None
+            case ConfigRecord(resource_type=ConfigResourceType.TOPIC):
+                self.configs[record.resource_name] = None
+            case RemoveTopicRecord():
+                topic = topics.get(record.topic_id)
+                if topic is not None:
+                    self.remove_topic(topic)
+            case (
+                RegisterBrokerRecord() | BrokerRegistrationChangeRecord() | UnregisterBrokerRecord()
+            ):
+                self.has_changed_brokers = True
+
+    def remove_topic(self, topic: _Topic) -> None:
+        """Add a topic that is removed, with all its partitions."""
+        self.removed_topics[topic.name] = None
+        for partition in topic.partitions:
+            self.partitions[topic.name, partition] = None
