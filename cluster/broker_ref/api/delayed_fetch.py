@@ -3,7 +3,8 @@
 Purpose: read partitions within the limits of a response, decide whether the fetch waits, and check
 a partition again only after it has changed. Invariants: a waiting fetch does not read records, and
 `_available_bytes` is the sum of the available bytes of all partitions at their last check. A
-partition that has not changed since the client's last fetch is not read. Source:
+partition that has not changed since the client's last fetch is not read, and needs no work at all
+if it is idle in a follower's session (`fetch_session_cache`). Source:
 `kafka.server.ReplicaManager.fetchMessages` and `kafka.server.DelayedFetch`.
 
 A fetch completes in one of these cases:
@@ -62,6 +63,8 @@ class DelayedFetch:
     absent: PartitionResponses = field(default_factory=dict)
     _idle: dict[PartitionPlace, Partition] = field(default_factory=dict)
     """Partitions without changes. They are not read until they change."""
+    _watched: dict[PartitionPlace, None] = field(default_factory=dict)
+    """Partitions without changes that the session watches."""
     _by_key: dict[Hashable, list[CachedPartition]] = field(default_factory=dict)
     _starts: dict[PartitionPlace, LogPosition] = field(default_factory=dict)
     """The log positions of the fetch offsets when the wait started."""
@@ -85,7 +88,7 @@ class DelayedFetch:
         bytes_read = sum(len(response.records) for response in responses.values())
         if (
             self.limits.max_wait_ms <= 0
-            or not self.partitions
+            or (not self.partitions and not self.context.has_idle)
             or bytes_read >= self.limits.min_bytes
             or any(response.must_respond for response in responses.values())
         ):
@@ -100,11 +103,15 @@ class DelayedFetch:
 
     def keys(self) -> tuple[Hashable, ...]:
         """Return the keys of the partitions that this fetch is waiting for."""
-        return tuple(self._by_key)
+        return (*self._by_key, *self.context.keys())
 
     def key_changed(self, key: Hashable) -> None:
         """Mark the partitions with this key for the next check."""
-        for cached in self._by_key[key]:
+        changed = self._by_key.get(key)
+        if changed is None:
+            changed = self.context.take_changed()
+            self.partitions.update((cached.place, cached) for cached in changed)
+        for cached in changed:
             self._changed[cached.place] = cached
             self._idle.pop(cached.place, None)
 
@@ -134,10 +141,15 @@ class DelayedFetch:
                 self._idle[place] = partition
                 if self.reader.is_follower:
                     self.reader.update_follower_fetch_state(partition, cached, now_ms)
+                    follower = partition.in_sync_follower(self.reader.replica_id)
+                    if self.context.begin_idle(cached, partition.key, follower):
+                        self._watched[place] = None
 
     def _watch(self) -> None:
         """Store the keys to wait for, and the fetch positions in partitions without changes."""
         for place, cached in self.partitions.items():
+            if place in self._watched:
+                continue
             self._by_key.setdefault(_key(cached), []).append(cached)
             idle = self._idle.get(place)
             if idle is not None:

@@ -7,7 +7,7 @@ Source: `org.apache.kafka.server.FetchContext` and `FetchSession`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -17,6 +17,7 @@ from broker_ref.api.contract import Broker, Call
 from broker_ref.api.fetch_messages import NOT_DIVERGING, FetchRequest, PartitionResponse
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
+from broker_ref.replication.broker_states import BrokerStates
 from broker_ref.replication.fetch_session_cache import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -24,8 +25,11 @@ from broker_ref.replication.fetch_session_cache import (
     CachedPartition,
     FetchSession,
     FetchSessionCache,
+    FetchSessionKey,
     PartitionPlace,
 )
+from broker_ref.replication.remote_replica import RemoteReplica
+from broker_ref.security.acls import AclOperation, ResourceType
 
 FIRST_VERSION_BY_TOPIC_ID: Final = 13
 
@@ -40,6 +44,26 @@ class SessionlessFetchContext:
     """Whether the client has already received responses in this session."""
 
     partitions: dict[PartitionPlace, CachedPartition]
+
+    @property
+    def has_idle(self) -> bool:
+        """Return whether the client also fetches idle partitions of a session."""
+        return False
+
+    def keys(self) -> tuple[Hashable, ...]:
+        """Return the keys that a waiting request watches besides its partitions."""
+        return ()
+
+    def take_changed(self) -> list[CachedPartition]:
+        """Return the partitions of the session that have changed, besides `partitions`."""
+        return []
+
+    def begin_idle(
+        self, cached: CachedPartition, key: Hashable, follower: RemoteReplica | None
+    ) -> bool:
+        """Make a partition idle if possible, and return whether it is idle."""
+        del cached, key, follower
+        return False
 
     def close(self, responses: PartitionResponses, now_ms: int) -> tuple[int, PartitionResponses]:
         """Return the session id and the partition responses to send."""
@@ -77,9 +101,42 @@ class IncrementalFetchContext(SessionlessFetchContext):
     """A fetch in an existing session. Only partition responses with changes are sent."""
 
     is_incremental: ClassVar[bool] = True
+    sessions: FetchSessionCache
     session: FetchSession
     epoch: int
     """The epoch of the session when the request was accepted."""
+    from_follower: bool
+    """Whether `partitions` does not contain the idle partitions of the session."""
+
+    @property
+    def has_idle(self) -> bool:
+        """Return whether the client also fetches idle partitions of the session."""
+        return self.from_follower and self.session.has_idle
+
+    def keys(self) -> tuple[Hashable, ...]:
+        """Return the key of the session, which changes with its watched partitions."""
+        if not self.from_follower:
+            return ()
+        return (FetchSessionKey(session_id=self.session.session_id),)
+
+    def take_changed(self) -> list[CachedPartition]:
+        """Return the watched partitions that have changed since the last call."""
+        if self.session.epoch != self.epoch:
+            return []
+        changed, self.session.changed = self.session.changed, {}
+        found = [self.session.partitions[each] for each in changed if each in self.session.active]
+        self.partitions.update((partition.place, partition) for partition in found)
+        return found
+
+    def begin_idle(
+        self, cached: CachedPartition, key: Hashable, follower: RemoteReplica | None
+    ) -> bool:
+        """Make a partition idle if the follower is in sync. Return whether it is idle now."""
+        if follower is None or not self.from_follower:
+            return False
+        self.sessions.watch(self.session, cached.place, key)
+        self.session.begin_idle(cached.place, follower)
+        return True
 
     def close(self, responses: PartitionResponses, now_ms: int) -> tuple[int, PartitionResponses]:
         """Return the session id and the partition responses with changes.
@@ -138,10 +195,30 @@ def open_context(broker: Broker, call: Call, request: FetchRequest) -> Sessionle
     )
     if session is None:
         return SessionlessFetchContext(partitions=requested)
+    from_follower = replica_id_of(request) >= 0
+    if from_follower:
+        _begin_follower_request(broker, call, request, session)
+    partitions = session.active if from_follower else session.partitions
     if by_topic_id:
-        _resolve(broker, session.partitions)
+        _resolve(broker, partitions)
     return IncrementalFetchContext(
-        partitions=session.partitions.copy(), session=session, epoch=session.epoch
+        partitions=partitions.copy(),
+        sessions=sessions,
+        session=session,
+        epoch=session.epoch,
+        from_follower=from_follower,
+    )
+
+
+def _begin_follower_request(
+    broker: Broker, call: Call, request: FetchRequest, session: FetchSession
+) -> None:
+    """Check once what would otherwise be checked in each partition."""
+    replica_id, replica_epoch = replica_id_of(request), request.replica_state.replica_epoch
+    is_stale = BrokerStates(metadata=broker.metadata).is_stale(replica_id, replica_epoch)
+    may_fetch = call.auth.allows(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
+    session.begin_request(
+        (replica_id, replica_epoch), is_valid=may_fetch and not is_stale, now_ms=call.now_ms
     )
 
 

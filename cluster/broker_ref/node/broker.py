@@ -260,7 +260,8 @@ class BrokerNode:
                 self._woken.clear()
                 self.broker.groups.partitions_changed(changed, self._now_ms)
                 self.broker.transactions.partitions_changed(changed, self._now_ms)
-                self._dispatcher.wake(changed, self._now_ms)
+                sessions = self.broker.fetch_sessions.partitions_changed(changed)
+                self._dispatcher.wake((*changed, *sessions), self._now_ms)
             effects += self._dispatcher.take_effects()
         return effects + self._outbox.take_effects()
 

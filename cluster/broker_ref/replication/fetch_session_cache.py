@@ -2,21 +2,25 @@
 
 The cache creates and evicts sessions, and checks session ids and session epochs. A session contains
 its partitions in the order in which they are served, and the offsets that the client has received.
+A follower's session knows which of its partitions are idle: the follower is in sync, and it has
+received everything. A fetch does no work for idle partitions, and a change of a partition ends its
+idleness.
 Invariants: there are at most `slots` sessions. Session ids are unique and never 0. The epoch of a
 session is the epoch that its next request must contain. Source: Kafka's `FetchSession`. Kafka
-divides the cache into eight shards.
+divides the cache into eight shards, and visits all partitions of a session in each fetch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
+from broker_ref.replication.remote_replica import LastFetch, RemoteReplica
 
 INVALID_SESSION_ID: Final = 0
 """The session id of full fetch requests without a session."""
@@ -67,9 +71,20 @@ class CachedPartition:
         return self.high_watermark == high_watermark and self.log_start_offset == log_start_offset
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSessionKey:
+    """The purgatory key of a session, which changes when one of its partitions changes."""
+
+    session_id: int
+
+
 @dataclass(slots=True, kw_only=True)
 class FetchSession:
-    """A fetch session; the sessions of followers are privileged."""
+    """A fetch session; the sessions of followers are privileged.
+
+    `active` contains the partitions that are not idle, in the order in which they are served.
+    `changed` contains the partitions that have changed since the last request.
+    """
 
     session_id: int
     privileged: bool
@@ -81,6 +96,46 @@ class FetchSession:
     cached_size: int = 0
     evictable_by_all: bool = False
     evictable_by_privileged: bool = False
+    active: dict[PartitionPlace, CachedPartition] = field(default_factory=dict)
+    changed: dict[PartitionPlace, None] = field(default_factory=dict)
+    last_fetch: LastFetch
+    replica: tuple[int, int] | None = None
+    """The broker id and the broker epoch of the follower in its last request."""
+    watched: dict[Hashable, None] = field(default_factory=dict)
+    """The keys of all partitions that have been idle."""
+    _idle: dict[PartitionPlace, RemoteReplica] = field(default_factory=dict)
+
+    @property
+    def has_idle(self) -> bool:
+        """Return whether any partition is idle."""
+        return bool(self._idle)
+
+    def begin_idle(self, place: PartitionPlace, follower: RemoteReplica) -> None:
+        """Do no work for a partition until it changes."""
+        self.active.pop(place, None)
+        self._idle[place] = follower
+        follower.begin_idle(self.last_fetch)
+
+    def end_idle(self, place: PartitionPlace) -> None:
+        """Check a partition in the next requests."""
+        partition = self.partitions.get(place)
+        if partition is not None:
+            self.active.setdefault(place, partition)
+        follower = self._idle.pop(place, None)
+        if follower is not None:
+            follower.end_idle()
+
+    def begin_request(self, replica: tuple[int, int], *, is_valid: bool, now_ms: int) -> None:
+        """Store the time of a follower's request, which confirms that its idle partitions are idle.
+
+        If the request may not be valid, or comes from another follower, no partition stays idle.
+        """
+        if not is_valid or replica != self.replica:
+            self.replica = replica
+            for place in tuple(self._idle):
+                self.end_idle(place)
+        self.changed.clear()
+        self.last_fetch.time_ms = now_ms
 
     def update(
         self,
@@ -94,17 +149,21 @@ class FetchSession:
                 self.partitions[place] = partition
             else:
                 known.requested = partition.requested
+            self.end_idle(place)
         for place in forgotten:
             self.partitions.pop(place, None)
+            self.end_idle(place)
+            self.active.pop(place, None)
 
     def move_to_end(self, place: PartitionPlace) -> None:
         """Move a partition to the end after its records have been sent.
 
         In this way, all partitions are served in turn.
         """
-        partition = self.partitions.pop(place, None)
-        if partition is not None:
-            self.partitions[place] = partition
+        for partitions in (self.partitions, self.active):
+            partition = partitions.pop(place, None)
+            if partition is not None:
+                partitions[place] = partition
 
     @property
     def _eviction_key(self) -> tuple[bool, int, int]:
@@ -118,6 +177,7 @@ class FetchSessionCache:
         self._slots = slots
         self._random_bytes = random_bytes
         self._sessions: dict[int, FetchSession] = {}
+        self._watching: dict[Hashable, dict[int, PartitionPlace]] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -143,6 +203,8 @@ class FetchSessionCache:
             created_ms=now_ms,
             last_used_ms=now_ms,
             epoch=next_epoch(INITIAL_EPOCH),
+            active=dict(partitions),
+            last_fetch=LastFetch(time_ms=now_ms),
         )
         self._sessions[session.session_id] = session
         self._touch(session, now_ms)
@@ -150,7 +212,11 @@ class FetchSessionCache:
 
     def remove(self, session_id: int) -> None:
         """Remove a session, if it exists."""
-        self._sessions.pop(session_id, None)
+        session = self._sessions.pop(session_id, None)
+        for key in session.watched if session is not None else ():
+            self._watching[key].pop(session_id)
+            if not self._watching[key]:
+                del self._watching[key]
 
     def resume(
         self,
@@ -192,6 +258,22 @@ class FetchSessionCache:
         self._touch(session, now_ms)
         session.epoch = next_epoch(session.epoch)
         return session
+
+    def watch(self, session: FetchSession, place: PartitionPlace, key: Hashable) -> None:
+        """End the idleness of a partition in a session when the key of the partition changes."""
+        self._watching.setdefault(key, {})[session.session_id] = place
+        session.watched[key] = None
+
+    def partitions_changed(self, keys: Iterable[Hashable]) -> list[FetchSessionKey]:
+        """Handle changes of partitions, and return the keys of the sessions that watch them."""
+        woken = []
+        for key in keys:
+            for session_id, place in self._watching.get(key, {}).items():
+                session = self._sessions[session_id]
+                session.end_idle(place)
+                session.changed[place] = None
+                woken.append(FetchSessionKey(session_id=session_id))
+        return woken
 
     def _touch(self, session: FetchSession, now_ms: int) -> None:
         session.last_used_ms = now_ms

@@ -29,7 +29,7 @@ from broker_ref.log.verification_guards import VerificationGuard
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.high_watermark import HighWatermark
 from broker_ref.replication.leader import Leader, ReplicaContext
-from broker_ref.replication.partition_state import PartitionState
+from broker_ref.replication.partition_state import CommittedPartitionState, PartitionState
 from broker_ref.replication.remote_replica import UNKNOWN_OFFSET, RemoteReplica
 
 NO_EPOCH: Final = -1
@@ -413,6 +413,13 @@ class Partition:
     def is_in_sync(self, broker_id: int) -> bool:
         """Return whether this broker leads the partition and the other broker is in the ISR."""
         return self._leader is not None and broker_id in self._leader.state.isr
+
+    def in_sync_follower(self, replica_id: int) -> RemoteReplica | None:
+        """Return the state of a follower that is in the ISR, if no change of the ISR is pending."""
+        state = self.partition_state
+        if isinstance(state, CommittedPartitionState) and replica_id in state.isr:
+            return self.remote_replica(replica_id)
+        return None
 
     def maybe_shrink_isr(self, now_ms: int) -> None:
         """Propose removing lagging followers from the ISR; has no effect on a follower."""

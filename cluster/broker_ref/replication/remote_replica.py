@@ -1,7 +1,9 @@
 """The state that a leader tracks for one follower, updated by the follower's fetch requests.
 
-Invariant: `last_caught_up_ms` is the latest time at which the follower is known to have replicated
-the leader's entire log. Source: Kafka's `Replica` and `ReplicaState`.
+While a follower is idle, its fetch requests do not mention the partition, and only the time of the
+last request is stored, for all partitions together. Invariant: `last_caught_up_ms` is the latest
+time at which the follower is known to have replicated the leader's entire log. Source: Kafka's
+`Replica` and `ReplicaState`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,13 @@ UNKNOWN_OFFSET: Final = -1
 
 
 @dataclass(slots=True, kw_only=True)
+class LastFetch:
+    """The time of the last fetch request in a fetch session."""
+
+    time_ms: int
+
+
+@dataclass(slots=True, kw_only=True)
 class RemoteReplica:
     """A follower; `broker_epoch` is None before its first fetch request."""
 
@@ -21,14 +30,34 @@ class RemoteReplica:
     log_start_offset: int = UNKNOWN_OFFSET
     log_end_offset: int = UNKNOWN_OFFSET
     broker_epoch: int | None = None
-    last_caught_up_ms: int = 0
+    _last_caught_up_ms: int = 0
     _last_fetch_ms: int = 0
     _leader_end_offset_at_last_fetch: int = UNKNOWN_OFFSET
+    _idle_in: LastFetch | None = None
+
+    @property
+    def last_caught_up_ms(self) -> int:
+        """Return the latest time at which the follower had the leader's entire log."""
+        if self._idle_in is None:
+            return self._last_caught_up_ms
+        return max(self._last_caught_up_ms, self._idle_in.time_ms)
+
+    def begin_idle(self, last_fetch: LastFetch) -> None:
+        """Consider the follower caught up at each fetch request of a session until `end_idle`."""
+        self._idle_in = last_fetch
+
+    def end_idle(self) -> None:
+        """Store the time of the last fetch request, because the partition has changed."""
+        if self._idle_in is not None:
+            self._last_caught_up_ms = self.last_caught_up_ms
+            self._last_fetch_ms = max(self._last_fetch_ms, self._idle_in.time_ms)
+            self._idle_in = None
 
     def reset(
         self, *, in_sync: bool, is_new_leader: bool, leader_end_offset: int, now_ms: int
     ) -> None:
         """Reset the state in a new leader epoch; a member of the ISR is considered caught up."""
+        self._idle_in = None
         if is_new_leader:
             self.log_start_offset = UNKNOWN_OFFSET
             self.log_end_offset = UNKNOWN_OFFSET
@@ -37,7 +66,7 @@ class RemoteReplica:
             UNKNOWN_OFFSET if is_new_leader else leader_end_offset
         )
         self._last_fetch_ms = now_ms if in_sync and not is_new_leader else 0
-        self.last_caught_up_ms = now_ms if in_sync else 0
+        self._last_caught_up_ms = now_ms if in_sync else 0
 
     def update_fetch_state(
         self,
@@ -54,10 +83,11 @@ class RemoteReplica:
         follower was caught up at the time of that request. This check is necessary because a
         follower may never reach the current log end offset while new records keep arriving.
         """
+        self.end_idle()
         if fetch_offset >= leader_end_offset:
-            self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
+            self._last_caught_up_ms = max(self._last_caught_up_ms, now_ms)
         elif fetch_offset >= self._leader_end_offset_at_last_fetch:
-            self.last_caught_up_ms = max(self.last_caught_up_ms, self._last_fetch_ms)
+            self._last_caught_up_ms = max(self._last_caught_up_ms, self._last_fetch_ms)
         self.log_start_offset = log_start_offset
         self.log_end_offset = fetch_offset
         self.broker_epoch = broker_epoch

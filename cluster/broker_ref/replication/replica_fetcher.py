@@ -108,6 +108,11 @@ class ReplicaFetcher:
         return self._channel
 
     @property
+    def has_partitions(self) -> bool:
+        """Return whether any partitions are being fetched."""
+        return bool(self._followed)
+
+    @property
     def partitions(self) -> tuple[Partition, ...]:
         """Return the partitions that are being fetched."""
         return tuple(followed.partition for followed in self._followed.values())

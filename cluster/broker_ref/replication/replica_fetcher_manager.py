@@ -49,7 +49,7 @@ class ReplicaFetcherManager:
     def maybe_fetch(self) -> None:
         """Send fetch requests, and remove fetchers without partitions."""
         for leader, fetcher in list(self._by_leader.items()):
-            if fetcher.partitions:
+            if fetcher.has_partitions:
                 fetcher.maybe_fetch()
             else:
                 fetcher.close()

@@ -146,7 +146,8 @@ class VirtualBroker:
 
     def settle(self) -> None:
         while changed := self.replicas.take_changed():
-            for completion in self._purgatory.check(changed, self._cluster.now_ms):
+            sessions = self._contract.fetch_sessions.partitions_changed(changed)
+            for completion in self._purgatory.check((*changed, *sessions), self._cluster.now_ms):
                 _reply(*completion.owner, completion.message)
 
     def next_deadline_ms(self) -> int | None:

@@ -1,0 +1,83 @@
+"""Tests that one event does a limited amount of work, however many partitions a broker has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.partition_reader import PartitionReader
+from broker_ref.config import BrokerConfig
+from broker_ref.events import Effect, Event, PeerEffect
+from broker_ref.node.broker import BrokerNode
+from integration.raw import request
+from tests.broker_ref.memory_storage import MemoryStorage
+from tests.broker_ref.node.clients import Clients
+from tests.broker_ref.virtual import VirtualCluster
+
+FEW = 6
+MANY = 60
+
+
+def cluster_with(partitions: int) -> tuple[VirtualCluster, Clients]:
+    cluster = VirtualCluster(*(BrokerConfig(node_id=each) for each in (1, 2)))
+    cluster.start_all()
+    clients = Clients(cluster)
+    topic = {
+        "name": "t",
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "assignments": [
+            {"partition_index": index, "broker_ids": [1, 2]} for index in range(partitions)
+        ],
+        "configs": [],
+    }
+    clients.call(1, request("create_topics", 7, topics=[topic], timeout=10_000))
+    cluster.advance(2_000)
+    return cluster, clients
+
+
+def most_storage_operations(partitions: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Return the most storage operations in one event while a topic is created and deleted."""
+    counts = [0]
+    check, handle = MemoryStorage.check, BrokerNode.handle
+
+    def counting_check(disk: MemoryStorage, operation: str, path: str) -> None:
+        counts[-1] += 1
+        check(disk, operation, path)
+
+    def counting_handle(node: BrokerNode, event: Event, now_ms: int) -> list[Effect | PeerEffect]:
+        counts.append(0)
+        return handle(node, event, now_ms)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryStorage, "check", counting_check)
+        patched.setattr(BrokerNode, "handle", counting_handle)
+        cluster, clients = cluster_with(partitions)
+        clients.call(1, request("delete_topics", 4, topic_names=["t"], timeout=10_000))
+        cluster.advance(2_000)
+    assert all(cluster.disk(f"broker-{each}").list("t-0") == [] for each in (1, 2))
+    return max(counts)
+
+
+def test_one_event_changes_a_limited_number_of_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = most_storage_operations(FEW, monkeypatch)
+    assert most_storage_operations(MANY, monkeypatch) == few
+
+
+def test_followers_fetch_without_visiting_idle_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, clients = cluster_with(MANY)
+    assert clients.write(1, "first") is ErrorCode.none
+    cluster.advance(2_000)
+    located: list[Any] = []
+    locate = PartitionReader.locate
+
+    def counting_locate(reader: PartitionReader, cached: Any) -> Any:
+        located.append(cached.place)
+        return locate(reader, cached)
+
+    monkeypatch.setattr(PartitionReader, "locate", counting_locate)
+    assert clients.write(1, "second") is ErrorCode.none
+    cluster.advance(5_000)
+    assert {index for _, index in located} == {0}
