@@ -38,7 +38,7 @@ from broker_ref.events import (
     SendRequest,
     TimePassed,
 )
-from broker_ref.io.connection import Connection, RequestRefusedError
+from broker_ref.io.connection import FRAME_LENGTH_BYTES, Connection, RequestRefusedError
 from broker_ref.io.memory import RequestMemory
 from broker_ref.io.peers import Peers
 from broker_ref.io.tls import TlsAcceptor
@@ -162,6 +162,7 @@ class Server:
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._memory_blocked_since: tuple[ConnectionId, float] | None = None
+        self._unsent_bytes_max = 0  # An upper bound of `_unsent_bytes`.
         self._all_closed = asyncio.Event()
 
     def run_due_work(self) -> None:
@@ -349,7 +350,7 @@ class Server:
                         )
                     connection.respond(effect.frame, closes=effect.close_reason is not None)
                     if connection.unsent_bytes:
-                        self._bound_unsent_bytes()
+                        self._bound_unsent_bytes(len(effect.frame) + FRAME_LENGTH_BYTES)
                 case NoResponse():
                     connection.respond(None)
                 case LimitFrames():
@@ -460,9 +461,17 @@ class Server:
     def _unsent_bytes(self) -> int:
         return sum(connection.unsent_bytes for connection in self._connections.values())
 
-    def _bound_unsent_bytes(self) -> None:
-        """While the limit is exceeded, drop the clients that have been stalled the longest."""
-        if self._unsent_bytes() <= self._limits.unsent_bytes_max:
+    def _bound_unsent_bytes(self, added_bytes: int) -> None:
+        """While the limit is exceeded, drop the clients that have been stalled the longest.
+
+        The bytes are counted only if the limit may be exceeded, so that a response does not visit
+        all connections.
+        """
+        self._unsent_bytes_max += added_bytes
+        if self._unsent_bytes_max <= self._limits.unsent_bytes_max:
+            return
+        self._unsent_bytes_max = self._unsent_bytes()
+        if self._unsent_bytes_max <= self._limits.unsent_bytes_max:
             return
         slowest_first = sorted(
             (connection for connection in self._connections.values() if connection.unsent_bytes),

@@ -255,7 +255,7 @@ class Dispatcher:
     def remove_requests(self, connection_id: ConnectionId) -> None:
         """Discard the waiting requests of a client that has disconnected."""
         self._clients.pop(connection_id, None)
-        self._purgatory.remove_where(lambda pending: pending.connection_id == connection_id)
+        self._purgatory.remove_group(connection_id)
 
     def wake(self, keys: Collection[Hashable], now_ms: int) -> None:
         """Check the requests that are waiting for any of these keys."""
@@ -282,6 +282,7 @@ class Dispatcher:
                     operation=outcome.operation,
                     keys=outcome.keys,
                     deadline_ms=outcome.deadline_ms,
+                    group=pending.connection_id,
                 )
             case NoOpResponse():
                 self._effects.append(NoResponse(connection_id=pending.connection_id))

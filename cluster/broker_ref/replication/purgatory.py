@@ -55,6 +55,7 @@ class Completion(Generic[Owner]):
 @dataclass(slots=True, kw_only=True)
 class _Waiting(Generic[Owner]):
     owner: Owner
+    group: Hashable
     operation: DelayedOperation
     keys: tuple[Hashable, ...]
     deadline_ms: int
@@ -67,6 +68,7 @@ class Purgatory(Generic[Owner]):
     def __init__(self) -> None:
         self._waiting: dict[int, _Waiting[Owner]] = {}
         self._by_key: dict[Hashable, dict[int, None]] = {}
+        self._by_group: dict[Hashable, dict[int, None]] = {}
         self._deadlines: list[tuple[int, int]] = []
         self._next_id = 0
 
@@ -80,10 +82,12 @@ class Purgatory(Generic[Owner]):
         operation: DelayedOperation,
         keys: Iterable[Hashable],
         deadline_ms: int,
+        group: Hashable = None,
     ) -> None:
-        """Store an operation until it completes or expires, or until its owner is removed."""
+        """Store an operation until it completes or expires, or until its group is removed."""
         waiting = _Waiting(
             owner=owner,
+            group=group,
             operation=operation,
             keys=tuple(dict.fromkeys(keys)),
             deadline_ms=deadline_ms,
@@ -92,6 +96,7 @@ class Purgatory(Generic[Owner]):
         identity = self._next_id
         self._next_id += 1
         self._waiting[identity] = waiting
+        self._by_group.setdefault(group, {})[identity] = None
         for key in waiting.keys:
             self._by_key.setdefault(key, {})[identity] = None
         heapq.heappush(self._deadlines, (deadline_ms, identity))
@@ -129,23 +134,27 @@ class Purgatory(Generic[Owner]):
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
-    def remove_where(self, is_gone: Callable[[Owner], bool]) -> None:
-        """Remove the operations of owners for which `is_gone` is True."""
-        for identity, waiting in list(self._waiting.items()):
-            if is_gone(waiting.owner):
-                self._remove(identity)
+    def remove_group(self, group: Hashable) -> None:
+        """Remove the operations of a group."""
+        for identity in tuple(self._by_group.get(group, ())):
+            self._remove(identity)
 
     def _remove(self, identity: int) -> _Waiting[Owner]:
         waiting = self._waiting.pop(identity)
+        _discard(self._by_group, waiting.group, identity)
         for key in waiting.keys:
-            watchers = self._by_key[key]
-            del watchers[identity]
-            if not watchers:
-                del self._by_key[key]
+            _discard(self._by_key, key, identity)
         if len(self._deadlines) > 2 * len(self._waiting) + 64:
             self._deadlines = [entry for entry in self._deadlines if entry[1] in self._waiting]
             heapq.heapify(self._deadlines)
         return waiting
+
+
+def _discard(index: dict[Hashable, dict[int, None]], key: Hashable, identity: int) -> None:
+    identities = index[key]
+    del identities[identity]
+    if not identities:
+        del index[key]
 
 
 def _result_of(check: Callable[[int], object | None], now_ms: int) -> object | None:
