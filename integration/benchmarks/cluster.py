@@ -4,8 +4,8 @@
 
 Measures how many records per second confluent-kafka produces and fetches, how long a partition is
 unavailable after its leader is killed, the CPU time of three idle brokers, the memory that a
-thousand partitions use, and transactions (see `cluster_transactions`). Prints a table and writes
-`build/cluster-benchmark.json`.
+thousand partitions use, transactions (see `cluster_transactions`), and many partitions (see
+`cluster_partitions`). Prints a table and writes `build/cluster-benchmark.json`.
 
 Invariant: each round measures both clusters with the same client and settings, so that other load
 on the machine affects both. Throughput is that of the best round. All other figures are medians.
@@ -29,7 +29,7 @@ from typing import Any, Final
 import confluent_kafka
 
 from integration import clusters
-from integration.benchmarks import cluster_transactions
+from integration.benchmarks import cluster_partitions, cluster_transactions
 from integration.benchmarks.processes import CpuMeter, descendants, resident_bytes
 from integration.clusters import Cluster
 
@@ -38,6 +38,10 @@ IN_THIS_PROCESS: Final = "reference"
 RECORD: Final = b"x" * 100
 TOPIC_PARTITIONS: Final = 3
 MANY_PARTITIONS: Final = 1_000
+STALL_TOPICS: Final = 400
+STALL_PARTITIONS: Final = 4
+GROWTH: Final = (1, 100, 500, 2_000, 10_000)
+GROWTH_RECORDS: Final = 200
 TRANSACTIONS: Final = 200
 TRANSACTIONAL_IDS: Final = 10_000
 TIMEOUT_S: Final = 120.0
@@ -198,6 +202,43 @@ def coordinator_failover(parsed: argparse.Namespace) -> Iterator[Figure]:
             )
 
 
+def stalls(parsed: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
+    """Measure how long a Metadata request waits while many topics are created and deleted."""
+    for backend in BACKENDS:
+        with clusters.open_cluster(backend, brokers=3, is_measured=True) as cluster:
+            found = cluster_partitions.creation_stalls(
+                cluster, topics=STALL_TOPICS, partitions=STALL_PARTITIONS
+            )
+        for measure, value, unit in (
+            ("Metadata, topic creation", found.creation_s, "s"),
+            ("Metadata, topic deletion", found.deletion_s, "s"),
+            ("topics created and served", found.created_s, "s"),
+            ("fewest unfenced brokers", found.fewest_brokers, "brokers"),
+        ):
+            yield Figure(measure=measure, backend=backend, brokers=3, value=value, unit=unit)
+
+
+def growth(parsed: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
+    """Measure one partition, and the whole cluster, with more and more partitions."""
+    for backend in BACKENDS:
+        with clusters.open_cluster(backend, brokers=3, is_measured=True) as cluster:
+            for step in cluster_partitions.growth(cluster, GROWTH, records=GROWTH_RECORDS):
+                for measure, value, unit in (
+                    ("acks=all", step.acks_all_ms, "ms"),
+                    ("acks=all, p99", step.acks_all_p99_ms, "ms"),
+                    ("Metadata", step.metadata_ms, "ms"),
+                    ("created", step.created_s, "s"),
+                    ("memory", step.resident_bytes / 2**20, "MB"),
+                ):
+                    yield Figure(
+                        measure=f"{step.partitions:6}: {measure}",
+                        backend=backend,
+                        brokers=3,
+                        value=value,
+                        unit=unit,
+                    )
+
+
 MEASURES: Final[Mapping[str, Callable[[argparse.Namespace], Iterator[Figure]]]] = {
     "throughput": throughput,
     "failover": failover,
@@ -205,6 +246,8 @@ MEASURES: Final[Mapping[str, Callable[[argparse.Namespace], Iterator[Figure]]]] 
     "memory": memory,
     "transactions": transactions,
     "coordinator-failover": coordinator_failover,
+    "stalls": stalls,
+    "growth": growth,
 }
 
 

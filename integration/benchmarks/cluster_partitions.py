@@ -1,0 +1,265 @@
+"""Benchmark of many partitions on the reference cluster and on Apache Kafka.
+
+`creation_stalls` creates and deletes many topics, and measures how long a Metadata request waits in
+the meantime. `growth` measures one partition of a cluster that has more and more other partitions.
+
+Invariant: the same client measures both backends.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import confluent_kafka
+from kio.schema.errors import ErrorCode
+
+from integration.benchmarks.processes import descendants, resident_bytes
+from integration.clusters import Cluster
+from integration.raw import ConnectionClosedByBrokerError, RawConnection, request
+
+REPLICATION_FACTOR: Final = 3
+
+_TIMEOUT_S: Final = 600.0
+_PAUSE_S: Final = 0.02
+_TOPICS_AT_ONCE: Final = 400
+_WARM_UP: Final = 20
+_RECORD: Final = b"x" * 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stalls:
+    """The longest Metadata requests in seconds while topics are created and deleted.
+
+    `created_s` is the time until all leaders serve. `fewest_brokers` is the smallest number of
+    unfenced brokers that a broker has reported.
+    """
+
+    creation_s: float
+    created_s: float
+    deletion_s: float
+    fewest_brokers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowthStep:
+    """The state of a cluster with `partitions` partitions.
+
+    `created_s` is the time in which the last partitions were created, `acks_all_ms` and
+    `acks_all_p99_ms` are latencies of single records, `metadata_ms` is the time of a Metadata
+    request for all topics, and `resident_bytes` is the memory of all nodes.
+    """
+
+    partitions: int
+    created_s: float
+    acks_all_ms: float
+    acks_all_p99_ms: float
+    metadata_ms: float
+    resident_bytes: int
+
+
+def creation_stalls(cluster: Cluster, *, topics: int, partitions: int) -> Stalls:
+    """Create and delete topics in one request each, while Metadata requests are sent."""
+    names = [f"stalls-{number}" for number in range(topics)]
+    with _metadata_requests(cluster) as creating:
+        started_s = time.perf_counter()
+        _create_topics(cluster, names, partitions)
+        _await_served(cluster, dict.fromkeys(names, partitions))
+        created_s = time.perf_counter() - started_s
+    with _metadata_requests(cluster) as deleting:
+        with RawConnection(cluster.address(cluster.broker_ids[0]), timeout_s=_TIMEOUT_S) as broker:
+            deleted = broker.call(
+                "delete_topics", 4, timeout=int(_TIMEOUT_S * 1000), topic_names=names
+            )
+        _require_success(result.error_code for result in deleted.responses)
+        # The brokers remove the logs after the response.
+        time.sleep(created_s)
+    return Stalls(
+        creation_s=creating.longest_s,
+        created_s=created_s,
+        deletion_s=deleting.longest_s,
+        fewest_brokers=min(creating.fewest_brokers, deleting.fewest_brokers),
+    )
+
+
+def growth(cluster: Cluster, counts: tuple[int, ...], *, records: int) -> Iterator[GrowthStep]:
+    """Create partitions up to each of these counts, and measure one partition after each."""
+    measured = "growth-0"
+    existing = 0
+    for count in counts:
+        started_s = time.perf_counter()
+        name = f"growth-{existing}"
+        _create_topics(cluster, [name], count - existing)
+        _await_served(cluster, {name: count - existing})
+        created_s = time.perf_counter() - started_s
+        existing = count
+        latencies_ms = _acks_all_ms(cluster, measured, records)
+        yield GrowthStep(
+            partitions=count,
+            created_s=created_s,
+            acks_all_ms=statistics.median(latencies_ms),
+            acks_all_p99_ms=statistics.quantiles(latencies_ms, n=100)[98],
+            metadata_ms=_metadata_ms(cluster),
+            resident_bytes=sum(resident_bytes(pid) or 0 for pid in descendants()),
+        )
+
+
+@dataclass(slots=True)
+class _MetadataTimes:
+    longest_s: float = 0.0
+    fewest_brokers: int = 1 << 30
+
+
+@contextmanager
+def _metadata_requests(cluster: Cluster) -> Iterator[_MetadataTimes]:
+    """Send Metadata requests without topics to all brokers, one after another per broker."""
+    times = _MetadataTimes()
+    ended = threading.Event()
+
+    def send(address: str) -> None:
+        with RawConnection(address, timeout_s=_TIMEOUT_S) as broker:
+            while not ended.is_set():
+                started_s = time.perf_counter()
+                metadata = broker.call("metadata", 9, topics=[])
+                times.longest_s = max(times.longest_s, time.perf_counter() - started_s)
+                times.fewest_brokers = min(times.fewest_brokers, len(metadata.brokers))
+                ended.wait(_PAUSE_S)
+
+    threads = [
+        threading.Thread(target=send, args=(cluster.address(broker_id),))
+        for broker_id in cluster.broker_ids
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield times
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def _create_topics(cluster: Cluster, names: list[str], partitions: int) -> None:
+    with RawConnection(cluster.address(cluster.broker_ids[0]), timeout_s=_TIMEOUT_S) as broker:
+        for first in range(0, len(names), _TOPICS_AT_ONCE):
+            created = broker.call(
+                "create_topics",
+                5,
+                timeout=int(_TIMEOUT_S * 1000),
+                topics=[
+                    {
+                        "name": name,
+                        "num_partitions": partitions,
+                        "replication_factor": REPLICATION_FACTOR,
+                        "assignments": [],
+                        "configs": [],
+                    }
+                    for name in names[first : first + _TOPICS_AT_ONCE]
+                ],
+            )
+            _require_success(result.error_code for result in created.topics)
+
+
+def _require_success(error_codes: Iterator[ErrorCode]) -> None:
+    failures = {code.name for code in error_codes if code is not ErrorCode.none}
+    if failures:
+        raise SystemExit(f"the cluster rejected topics: {', '.join(sorted(failures))}")
+
+
+def _await_served(cluster: Cluster, partitions: dict[str, int]) -> None:
+    """Wait until each broker serves the partitions that it leads."""
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    for broker_id in cluster.broker_ids:
+        while not _serves(cluster.address(broker_id), broker_id, partitions):
+            if time.monotonic() > deadline_s:
+                raise SystemExit(f"broker {broker_id} does not serve all of its partitions")
+            time.sleep(_PAUSE_S)
+
+
+def _serves(address: str, broker_id: int, partitions: dict[str, int]) -> bool:
+    try:
+        with RawConnection(address, timeout_s=_TIMEOUT_S) as broker:
+            metadata = broker.call(
+                "metadata",
+                9,
+                topics=[{"name": name} for name in partitions],
+                allow_auto_topic_creation=False,
+            )
+            led = {
+                topic.name: [
+                    p.partition_index for p in topic.partitions if p.leader_id == broker_id
+                ]
+                for topic in metadata.topics
+            }
+            known = sum(p.leader_id >= 0 for topic in metadata.topics for p in topic.partitions)
+            if known < sum(partitions.values()):
+                return False
+            offsets = broker.call(
+                "list_offsets",
+                4,
+                replica_id=-1,
+                topics=[
+                    {
+                        "name": name,
+                        "partitions": [{"partition_index": p, "timestamp": -1} for p in indexes],
+                    }
+                    for name, indexes in led.items()
+                ],
+            )
+    except (OSError, ConnectionClosedByBrokerError):
+        return False
+    return all(p.error_code == ErrorCode.none for topic in offsets.topics for p in topic.partitions)
+
+
+def _acks_all_ms(cluster: Cluster, topic: str, records: int) -> list[float]:
+    """Return the latencies in milliseconds of single records with acks=all."""
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "log_level": 2,
+            "acks": "all",
+            "linger.ms": 0,
+        }
+    )
+    taken_ms = []
+    for _ in range(records + _WARM_UP):
+        failures: list[confluent_kafka.KafkaError] = []
+        started_s = time.perf_counter()
+        producer.produce(
+            topic,
+            _RECORD,
+            partition=0,
+            on_delivery=partial(_add_failure, failures),
+        )
+        if producer.flush(_TIMEOUT_S) or failures:
+            raise SystemExit(f"{cluster.version}: a record was not acknowledged: {failures}")
+        taken_ms.append(1000 * (time.perf_counter() - started_s))
+    return taken_ms[_WARM_UP:]
+
+
+def _add_failure(
+    failures: list[confluent_kafka.KafkaError],
+    error: confluent_kafka.KafkaError | None,
+    _: confluent_kafka.Message,
+) -> None:
+    if error is not None:
+        failures.append(error)
+
+
+def _metadata_ms(cluster: Cluster) -> float:
+    """Return the median time in milliseconds until a broker has returned all topics."""
+    taken_ms = []
+    with RawConnection(cluster.address(cluster.broker_ids[0]), timeout_s=_TIMEOUT_S) as broker:
+        entity = request("metadata", 9, topics=None)
+        for _ in range(5):
+            started_s = time.perf_counter()
+            broker.send_only(entity)
+            broker.receive_frame()
+            taken_ms.append(1000 * (time.perf_counter() - started_s))
+    return statistics.median(taken_ms)
