@@ -19,6 +19,8 @@ from kio.schema.errors import ErrorCode
 from broker_ref.log.config import TOPIC_CONFIGS, InvalidTopicConfigError, LogConfig
 from broker_ref.protocol.errors import ApiError
 
+MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
+
 VALUE_LENGTH_MAX: Final = 8000
 """Maximum length of a value, so that it can be encoded in every version of DescribeConfigs."""
 
@@ -165,11 +167,11 @@ _LOG_KEYS: Final = tuple(
 
 _OTHER_KEYS: Final = (
     _int(
-        "min.insync.replicas",
+        MIN_INSYNC_REPLICAS,
         "1",
         1,
         2**31 - 1,
-        "min.insync.replicas",
+        MIN_INSYNC_REPLICAS,
         "Minimum number of in-sync replicas for a write with acks=all.",
     ),
     _bool(
@@ -291,7 +293,7 @@ def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
 
 def min_insync_replicas(configs: Mapping[str, str]) -> int:
     """Return the value of `min.insync.replicas` for a topic."""
-    key = TOPIC_CONFIG_KEYS["min.insync.replicas"]
+    key = TOPIC_CONFIG_KEYS[MIN_INSYNC_REPLICAS]
     return int(configs.get(key.name, key.default))
 
 

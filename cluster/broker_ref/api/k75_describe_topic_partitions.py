@@ -7,8 +7,7 @@ partition of the next page. All topics get INVALID_REQUEST if the cursor's parti
 if the request contains topics but not the cursor's topic.
 
 A requested topic that does not exist gets UNKNOWN_TOPIC_OR_PARTITION, or INVALID_TOPIC_EXCEPTION if
-its name is invalid. Topics are never created. A partition without a leader is not an error. There
-are no eligible leader replicas, because clean elections select only members of the ISR. A topic
+its name is invalid. Topics are never created. A partition without a leader is not an error. A topic
 that the client may not describe gets TOPIC_AUTHORIZATION_FAILED if it was requested by name, and is
 not counted. Source: `kafka.server.handlers.DescribeTopicPartitionsRequestHandler`.
 """
@@ -176,20 +175,28 @@ def _describe(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=tuple(_partition(broker, partition) for partition in page),
+        partitions=tuple(_partition(broker, call, partition) for partition in page),
         topic_authorized_operations=call.auth.authorized_operations(ResourceType.TOPIC, topic.name),
     )
 
 
-def _partition(broker: Broker, partition: PartitionMetadata) -> DescribedPartition:
-    brokers = broker.metadata.brokers
+def _partition(broker: Broker, call: Call, partition: PartitionMetadata) -> DescribedPartition:
+    brokers = {
+        each.broker_id: each
+        for each in broker.metadata.brokers.values()
+        if each.endpoint(call.listener) is not None
+    }
     return DescribedPartition(
         partition_index=partition.partition,
         leader_id=partition.leader if partition.leader in brokers else NO_LEADER,
         leader_epoch=partition.leader_epoch,
         replica_nodes=partition.replicas,
         isr_nodes=partition.isr,
-        offline_replicas=tuple(each for each in partition.replicas if each not in brokers),
+        offline_replicas=tuple(
+            each for each in partition.replicas if each not in brokers or brokers[each].is_fenced
+        ),
+        eligible_leader_replicas=partition.eligible_leader_replicas,
+        last_known_elr=partition.last_known_elr,
     )
 
 

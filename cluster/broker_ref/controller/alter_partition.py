@@ -80,11 +80,13 @@ def proposed_change(
     proposal: IsrProposal,
     *,
     is_unclean_allowed: bool,
+    min_isr: int | None,
 ) -> PartitionChangeRecord | None:
     """Return the record of a valid proposal, or None if nothing changes."""
     return change_partition(
         partition,
         is_acceptable_leader=metadata.is_active,
+        min_isr=min_isr,
         election=Election.UNCLEAN if is_unclean_allowed else Election.ONLINE,
         target=replace(
             Target.of(partition),

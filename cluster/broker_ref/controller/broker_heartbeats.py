@@ -95,7 +95,8 @@ TRANSITIONS: Final = MappingProxyType(
 class Registration:
     """A registration request from a broker.
 
-    `host` and `port` are the address that other brokers use.
+    `host` and `port` are the address that other brokers use. `previous_broker_epoch` is the broker
+    epoch at the last shutdown, or -1 if that shutdown was not clean.
     """
 
     broker_id: int
@@ -105,6 +106,7 @@ class Registration:
     port: int
     rack: str | None
     listeners: tuple[Endpoint, ...] = ()
+    previous_broker_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,8 @@ from broker_ref.controller.metadata_batches import encode_commit, encode_snapsho
 from broker_ref.controller.reassignments import cancellation, check_replication_factor, reassignment
 from broker_ref.controller.records import (
     BrokerRegistrationChangeRecord,
+    ClearElrRecord,
+    ConfigRecord,
     ConfigResourceType,
     MetadataRecord,
     PartitionChangeRecord,
@@ -68,7 +70,11 @@ from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
 from broker_ref.schedule import Schedule
 from broker_ref.security.acls import Acl, AclFilter
-from broker_ref.topic_configs import unclean_leader_election
+from broker_ref.topic_configs import (
+    MIN_INSYNC_REPLICAS,
+    min_insync_replicas,
+    unclean_leader_election,
+)
 
 PRODUCER_ID_BLOCK_SIZE: Final = 1000
 
@@ -187,7 +193,7 @@ class Controller:
         """Register a broker and return its broker epoch.
 
         If the incarnation is new, the broker loses leadership of its partitions and is removed from
-        all ISRs.
+        all ISRs. If its last shutdown was not clean, it is also removed from all ELRs (KIP-966).
 
         Raises: ApiError (INCONSISTENT_CLUSTER_ID or DUPLICATE_BROKER_REGISTRATION).
         """
@@ -202,7 +208,10 @@ class Controller:
         )
         records: list[MetadataRecord] = [record]
         if existing is None or existing.incarnation_id != registration.incarnation_id:
-            records += self._removal_from_isrs(broker_id)
+            is_clean = (
+                existing is not None and existing.broker_epoch == registration.previous_broker_epoch
+            )
+            records += self._shutdown(broker_id, is_clean=is_clean)
         self._commit(records)
         self._heartbeats.register(broker_id, now_ms)
         return record.broker_epoch
@@ -283,6 +292,7 @@ class Controller:
                 partition,
                 proposal,
                 is_unclean_allowed=self._is_unclean_allowed(partition.topic),
+                min_isr=self._min_isr(partition.topic),
             )
             if change is not None:
                 records.append(change)
@@ -310,7 +320,10 @@ class Controller:
 
         def election(topic: str, partition: int) -> PartitionChangeRecord:
             return requested_election(
-                self.metadata, self._partition(topic, partition), unclean=unclean
+                self.metadata,
+                self._partition(topic, partition),
+                unclean=unclean,
+                min_isr=self._min_isr(topic),
             )
 
         return self._change_each(partitions, election)
@@ -330,13 +343,16 @@ class Controller:
         def change(topic: str, partition_id: int) -> PartitionChangeRecord | None:
             partition = self._partition(topic, partition_id)
             replicas = requested[topic, partition_id]
+            min_isr = self._min_isr(topic)
             if replicas is None:
                 unclean = self._is_unclean_allowed(topic)
-                return cancellation(self.metadata, partition, is_unclean_allowed=unclean)
+                return cancellation(
+                    self.metadata, partition, is_unclean_allowed=unclean, min_isr=min_isr
+                )
             self.topics.check_replicas(replicas)
             if not may_change_factor:
                 check_replication_factor(partition, replicas)
-            return reassignment(self.metadata, partition, replicas)
+            return reassignment(self.metadata, partition, replicas, min_isr=min_isr)
 
         return self._change_each(tuple(requested), change)
 
@@ -372,7 +388,7 @@ class Controller:
         """Incrementally change a resource's configs, or raise ApiError if a change is invalid."""
         records = incremental_changes(self.metadata, resource, changes, self._config)
         if not validate_only:
-            self._commit(records)
+            self._commit([*records, *self._elr_clearing(records)])
 
     def replace_configs(
         self, resource: ConfigResource, configs: Mapping[str, str | None], *, validate_only: bool
@@ -380,7 +396,7 @@ class Controller:
         """Replace all configs of a resource, or raise ApiError if a config is invalid."""
         records = legacy_changes(self.metadata, resource, configs, self._config)
         if not validate_only:
-            self._commit(records)
+            self._commit([*records, *self._elr_clearing(records)])
 
     def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> range:
         """Allocate and return a block of producer ids, which is never allocated again."""
@@ -500,11 +516,26 @@ class Controller:
         in_sync = [p for p in self.metadata.partitions() if broker_id in p.isr]
         return self._updates(in_sync, broker_to_remove=broker_id)
 
+    def _shutdown(self, broker_id: int, *, is_clean: bool) -> list[PartitionChangeRecord]:
+        """Return the changes that remove a broker that has shut down (`handleBrokerShutdown`)."""
+        if is_clean or not self.metadata.is_elr_enabled:
+            return self._removal_from_isrs(broker_id)
+        affected = [
+            p
+            for p in self.metadata.partitions()
+            if broker_id in p.isr or broker_id in p.eligible_leader_replicas
+        ]
+        return self._updates(affected, unclean_shutdown=broker_id)
+
     def _updates(
         self, partitions: Iterable[PartitionMetadata], **brokers: int
     ) -> list[PartitionChangeRecord]:
         return leader_and_isr_updates(
-            self.metadata, partitions, is_unclean_allowed=self._is_unclean_allowed, **brokers
+            self.metadata,
+            partitions,
+            is_unclean_allowed=self._is_unclean_allowed,
+            min_isr=self._min_isr,
+            **brokers,
         )
 
     def _balance_leaders(self, now_ms: int) -> None:
@@ -514,6 +545,7 @@ class Controller:
             change_partition(
                 partition,
                 is_acceptable_leader=self.metadata.is_active,
+                min_isr=self._min_isr(partition.topic),
                 election=Election.PREFERRED,
             )
             for partition in self.metadata.partitions()
@@ -524,7 +556,11 @@ class Controller:
     def _elect_unclean_leaders(self, now_ms: int) -> None:
         """Elect leaders for leaderless partitions of topics that allow unclean elections."""
         del now_ms
-        leaderless = [p for p in self.metadata.partitions() if p.leader == NO_LEADER]
+        leaderless = [
+            p
+            for p in self.metadata.partitions()
+            if p.leader == NO_LEADER and self._is_unclean_allowed(p.topic)
+        ]
         self._commit(self._updates(leaderless))
 
     def _change_each(
@@ -558,8 +594,43 @@ class Controller:
     def _leads_partitions(self, broker_id: int) -> bool:
         return any(partition.leader == broker_id for partition in self.metadata.partitions())
 
+    def _elr_clearing(self, records: Iterable[ConfigRecord]) -> list[ClearElrRecord]:
+        """Return the records that clear the ELR of topics whose `min.insync.replicas` changes."""
+        if not self.metadata.is_elr_enabled:
+            return []
+        changed = [record for record in records if record.name == MIN_INSYNC_REPLICAS]
+        found = [
+            ClearElrRecord(topic=record.resource_name)
+            for record in changed
+            if record.resource_type == ConfigResourceType.TOPIC
+        ]
+        # The config of a single broker has no effect on topics.
+        of_all_brokers = (ConfigResourceType.BROKER, "")
+        if any(
+            (record.resource_type, record.resource_name) == of_all_brokers for record in changed
+        ):
+            found.append(ClearElrRecord(topic=""))
+        return found
+
+    def _min_isr(self, topic: str) -> int | None:
+        """Return the effective `min.insync.replicas`, or None if the ELR is disabled.
+
+        It is at most the number of replicas of the first partition (`getTopicEffectiveMinIsr`).
+        """
+        if not self.metadata.is_elr_enabled:
+            return None
+        found = self.metadata.topics[topic]
+        min_isr = min_insync_replicas({**self._defaults_of_topics(), **found.configs})
+        return min(min_isr, len(found.partitions[0].replicas))
+
     def _is_unclean_allowed(self, topic: str) -> bool:
-        of_all_brokers = self.metadata.configs(ConfigResourceType.BROKER, "")
         return unclean_leader_election(
-            self.metadata.topics[topic].configs, {**self._topic_defaults, **of_all_brokers}
+            self.metadata.topics[topic].configs, self._defaults_of_topics()
         )
+
+    def _defaults_of_topics(self) -> Mapping[str, str]:
+        """Return the default configs of topics, including the dynamic configs of all brokers."""
+        return {
+            **self._topic_defaults,
+            **self.metadata.configs(ConfigResourceType.BROKER, ""),
+        }

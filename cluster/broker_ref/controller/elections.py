@@ -1,18 +1,26 @@
 """Leader elections and the resulting partition changes.
 
-| election  | eligible leaders, in this order                        | used for                   |
+| election  | candidates, in this order                              | used for                   |
 | --------- | ------------------------------------------------------ | -------------------------- |
 | ONLINE    | the current leader, then the ISR in replica order      | broker state changes       |
 | PREFERRED | the first replica if it is in the ISR, then as ONLINE  | ElectLeaders, rebalancing  |
 | UNCLEAN   | as ONLINE, then the active replicas in replica order   | unclean leader election    |
 
+The eligible leader replicas (ELR, KIP-966) are the replicas that have left an ISR with fewer than
+`min.insync.replicas` members. They have all committed records, because the high watermark does not
+increase below this size. They lose their eligibility if their broker restarts without a clean
+shutdown, because its disk may have lost records. If the ISR is empty, a clean election selects from
+the ELR. If the ELR is empty as well, the last leader is elected as soon as it is active. This
+election is unclean, but does not require `unclean.leader.election.enable`.
+
 Purpose: create the record that changes a partition to its target state, or None if nothing changes
-(Kafka's `PartitionChangeBuilder`). Invariants: a leader is active and in the ISR. An ISR is never
-empty. Its last member stays in the ISR even if it cannot lead, so that only an unclean election can
-lose records. After an unclean election, the ISR contains only the new leader, and the recovery
-state is RECOVERING. The leader epoch increases if the leader changes or a replica is removed, but
-not if only the ISR changes (metadata version 3.6 and later). Source: `PartitionChangeBuilder`,
-`PartitionReassignmentReplicas` and `ReplicationControlManager.generateLeaderAndIsrUpdates`.
+(Kafka's `PartitionChangeBuilder`). Invariants: a leader is active and in the ISR. Only an unclean
+election can lose records. After an unclean election, the ISR contains only the new leader, the ELR
+is empty, and the recovery state is RECOVERING. A replica is never in both the ISR and the ELR. If
+the ELR is disabled, an ISR is never empty: its last member stays even if it cannot lead. The leader
+epoch increases if the leader changes or a replica is removed, but not if only the ISR changes
+(metadata version 3.6 and later). Source: `PartitionChangeBuilder`, `PartitionReassignmentReplicas`
+and `ReplicationControlManager.generateLeaderAndIsrUpdates`.
 """
 
 from __future__ import annotations
@@ -69,30 +77,44 @@ def change_partition(
     partition: PartitionMetadata,
     *,
     is_acceptable_leader: Callable[[int], bool],
+    min_isr: int | None,
     election: Election = Election.ONLINE,
     target: Target | None = None,
+    unclean_shutdown: int = NO_LEADER,
 ) -> PartitionChangeRecord | None:
     """Return the record that elects a leader and changes `partition` to the target.
 
-    Return None if nothing changes.
+    `min_isr` is the effective `min.insync.replicas`, or None if eligible leader replicas are
+    disabled. `unclean_shutdown` is a broker that has restarted without a clean shutdown. Return
+    None if nothing changes.
     """
     target = _complete_reassignment(target or Target.of(partition))
-    leader, unclean = _elect(partition, target, is_acceptable_leader, election)
-    isr: Replicas | None = target.isr or partition.isr
+    elr = _eligible_replicas(partition, target, min_isr, unclean_shutdown)
+    leader, unclean = _elect(
+        partition, target, elr, is_acceptable_leader, election, is_elr_enabled=min_isr is not None
+    )
+    isr = target.isr if target.isr or min_isr is not None else partition.isr
     recovery_state: int | None = target.leader_recovery_state
     if unclean:
-        isr, recovery_state = (leader,), RECOVERING
+        isr, elr, recovery_state = (leader,), (), RECOVERING
+    elif leader in elr:
+        isr, elr = (leader,), _without(elr, (leader,))
     drops_a_replica = not set(partition.replicas) <= set(target.replicas)
+    new_leader = leader if leader != partition.leader or drops_a_replica else None
     change = PartitionChangeRecord(
         topic_id=partition.topic_id,
         partition_id=partition.partition,
         isr=_if_changed(isr, partition.isr),
-        leader=leader if leader != partition.leader or drops_a_replica else None,
+        leader=new_leader,
         replicas=_if_changed(target.replicas, partition.replicas),
         adding_replicas=_if_changed(target.adding_replicas, partition.adding_replicas),
         removing_replicas=_if_changed(target.removing_replicas, partition.removing_replicas),
         leader_recovery_state=(
             recovery_state if recovery_state != partition.leader_recovery_state else None
+        ),
+        eligible_leader_replicas=_if_changed(elr, partition.eligible_leader_replicas),
+        last_known_elr=(
+            None if min_isr is None else _last_known_leader_change(partition, new_leader)
         ),
     )
     unchanged = PartitionChangeRecord(topic_id=partition.topic_id, partition_id=partition.partition)
@@ -104,29 +126,33 @@ def leader_and_isr_updates(
     partitions: Iterable[PartitionMetadata],
     *,
     is_unclean_allowed: Callable[[str], bool],
+    min_isr: Callable[[str], int | None],
     broker_to_remove: int = NO_LEADER,
     broker_to_add: int = NO_LEADER,
+    unclean_shutdown: int = NO_LEADER,
 ) -> list[PartitionChangeRecord]:
     """Return the partition changes that result from a change to a broker's state.
 
     `broker_to_remove` is removed from leadership and ISRs even if it is active in the metadata.
-    `broker_to_add` can become a leader. `is_unclean_allowed` is called with the name of the topic.
+    `unclean_shutdown` is also removed from the ELR. `broker_to_add` can become a leader.
+    `is_unclean_allowed` and `min_isr` are called with the name of the topic.
     """
+    removed = {broker_to_remove, unclean_shutdown}
 
     def is_acceptable_leader(replica: int) -> bool:
-        return replica != broker_to_remove and (
-            replica == broker_to_add or metadata.is_active(replica)
-        )
+        return replica not in removed and (replica == broker_to_add or metadata.is_active(replica))
 
     changes = []
     for partition in partitions:
         unclean = is_unclean_allowed(partition.topic)
-        remaining = tuple(replica for replica in partition.isr if replica != broker_to_remove)
+        remaining = tuple(replica for replica in partition.isr if replica not in removed)
         change = change_partition(
             partition,
             is_acceptable_leader=is_acceptable_leader,
+            min_isr=min_isr(partition.topic),
             election=Election.UNCLEAN if unclean else Election.ONLINE,
             target=replace(Target.of(partition), isr=remaining),
+            unclean_shutdown=unclean_shutdown,
         )
         if change is not None:
             changes.append(change)
@@ -144,16 +170,47 @@ def _complete_reassignment(target: Target) -> Target:
     return replace(target, replicas=replicas, isr=isr, adding_replicas=(), removing_replicas=())
 
 
+def _eligible_replicas(
+    partition: PartitionMetadata, target: Target, min_isr: int | None, unclean_shutdown: int
+) -> Replicas:
+    """Return the ELR for the target (`maybePopulateTargetElr`).
+
+    It contains the previous members of the ISR and the ELR, unless the ISR is large enough.
+    """
+    if min_isr is None or len(target.isr) >= min_isr:
+        return ()
+    members = {*partition.isr, *partition.eligible_leader_replicas}
+    return tuple(sorted(members - {*target.isr, unclean_shutdown}))
+
+
+def _last_known_leader_change(
+    partition: PartitionMetadata, new_leader: int | None
+) -> Replicas | None:
+    """Return the new `last_known_elr`, or None if it does not change.
+
+    It contains the last leader while there is no leader (`maybeUpdateLastKnownLeader`).
+    """
+    if new_leader is None:
+        return None
+    if new_leader == NO_LEADER:
+        return None if partition.last_known_elr else (partition.leader,)
+    return () if partition.last_known_elr else None
+
+
 def _elect(
     partition: PartitionMetadata,
     target: Target,
+    elr: Replicas,
     is_acceptable_leader: Callable[[int], bool],
     election: Election,
+    *,
+    is_elr_enabled: bool,
 ) -> tuple[int, bool]:
-    """Return the leader (-1 if none is eligible) and whether the election was unclean."""
+    """Return the leader (-1 if there is no candidate) and whether the election was unclean."""
+    clean = target.isr or elr
 
     def is_valid(replica: int) -> bool:
-        return replica in target.isr and is_acceptable_leader(replica)
+        return replica in clean and is_acceptable_leader(replica)
 
     candidates = (partition.leader, *target.replicas)
     if election is Election.PREFERRED:
@@ -161,6 +218,10 @@ def _elect(
     for replica in candidates:
         if is_valid(replica):
             return replica, False
+    if is_elr_enabled and not clean and len(partition.last_known_elr) == 1:
+        (last_leader,) = partition.last_known_elr
+        if is_acceptable_leader(last_leader):
+            return last_leader, True
     if election is Election.UNCLEAN:
         for replica in target.replicas:
             if is_acceptable_leader(replica):
@@ -177,7 +238,7 @@ def _if_changed(value: Replicas | None, before: Replicas) -> Replicas | None:
 
 
 def requested_election(
-    metadata: ClusterMetadata, partition: PartitionMetadata, *, unclean: bool
+    metadata: ClusterMetadata, partition: PartitionMetadata, *, unclean: bool, min_isr: int | None
 ) -> PartitionChangeRecord:
     """Return the record of a preferred or unclean election that an administrator requested.
 
@@ -191,6 +252,7 @@ def requested_election(
     change = change_partition(
         partition,
         is_acceptable_leader=metadata.is_active,
+        min_isr=min_isr,
         election=Election.UNCLEAN if unclean else Election.PREFERRED,
     )
     if change is not None:

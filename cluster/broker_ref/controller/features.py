@@ -21,11 +21,15 @@ from broker_ref.protocol.errors import ApiError
 TRANSACTION_VERSION: Final = "transaction.version"
 """Version 0 is the original protocol, 1 adds flexible records, and 2 adds part 2 of KIP-890."""
 
+ELIGIBLE_LEADER_REPLICAS_VERSION: Final = "eligible.leader.replicas.version"
+"""Version 1 enables eligible leader replicas (KIP-966)."""
+
 GROUP_VERSION: Final = "group.version"
 """Version 1 enables the consumer protocol (KIP-848)."""
 
 SUPPORTED_FEATURES: Final[Mapping[str, range]] = MappingProxyType(
     {
+        ELIGIBLE_LEADER_REPLICAS_VERSION: range(2),
         GROUP_VERSION: range(2),
         TRANSACTION_VERSION: range(3),
     }
@@ -33,7 +37,7 @@ SUPPORTED_FEATURES: Final[Mapping[str, range]] = MappingProxyType(
 """The supported versions of each feature. SKIPPED.md lists Kafka's other features."""
 
 DEFAULT_FEATURES: Final[Mapping[str, int]] = MappingProxyType(
-    {GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
+    {ELIGIBLE_LEADER_REPLICAS_VERSION: 1, GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
 )
 """The feature versions of a new cluster. They are the same as in Apache Kafka 4.3."""
 

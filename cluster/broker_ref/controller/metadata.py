@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from broker_ref.controller.features import TRANSACTION_VERSION
+from broker_ref.controller.features import ELIGIBLE_LEADER_REPLICAS_VERSION, TRANSACTION_VERSION
 from broker_ref.controller.metadata_delta import MetadataDelta
 from broker_ref.controller.records import (
     AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
+    ClearElrRecord,
     ConfigRecord,
     ConfigResourceType,
     FeatureLevelRecord,
@@ -66,7 +67,7 @@ class Broker:
     """A registered broker and its listeners.
 
     `host` and `port` are the address that other brokers use. A fenced broker leads no partitions.
-    It is in an ISR only if it is the last member.
+    It is in an ISR only if it is the last member and eligible leader replicas are disabled.
     """
 
     broker_id: int
@@ -94,7 +95,9 @@ class PartitionMetadata:
     """The replicas, the ISR and the leader of a partition, as broker ids.
 
     The leader is -1 if the partition has no leader. During a reassignment, `replicas` also contains
-    the adding and the removing replicas.
+    the adding and the removing replicas. The `eligible_leader_replicas` have all committed records,
+    although they are not in the ISR (KIP-966). `last_known_elr` contains the last leader while the
+    partition has no leader.
     """
 
     topic_id: Uuid
@@ -108,6 +111,8 @@ class PartitionMetadata:
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
     leader_recovery_state: int = RECOVERED
+    eligible_leader_replicas: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
 
     @property
     def is_reassigning(self) -> bool:
@@ -134,6 +139,8 @@ _CHANGEABLE: Final = (
     "adding_replicas",
     "removing_replicas",
     "leader_recovery_state",
+    "eligible_leader_replicas",
+    "last_known_elr",
 )
 
 
@@ -194,6 +201,11 @@ class ClusterMetadata:
     def transaction_version(self) -> int:
         """The finalized `transaction.version`, or 0 if it is not finalized (KIP-890)."""
         return self.finalized_features.get(TRANSACTION_VERSION, 0)
+
+    @property
+    def is_elr_enabled(self) -> bool:
+        """Whether partitions have eligible leader replicas (KIP-966)."""
+        return self.finalized_features.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0) >= 1
 
     def scram_credential(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
         """Return the SCRAM credential of a user, or None if there is none."""
@@ -340,6 +352,8 @@ class ClusterMetadata:
                     partitions[record.partition_id] = partition.merge(record)
                 case ConfigRecord():
                     self._apply_config(record)
+                case ClearElrRecord():
+                    self._apply_elr_clearing(record)
                 case RemoveTopicRecord():
                     self._apply_removal(record)
                 case _:
@@ -411,7 +425,22 @@ class ClusterMetadata:
             adding_replicas=record.adding_replicas,
             removing_replicas=record.removing_replicas,
             leader_recovery_state=record.leader_recovery_state,
+            eligible_leader_replicas=record.eligible_leader_replicas,
+            last_known_elr=record.last_known_elr,
         )
+
+    def _apply_elr_clearing(self, record: ClearElrRecord) -> None:
+        topics = [self.topics[record.topic]] if record.topic else self.topics.values()
+        for topic in topics:
+            for partition in topic.partitions.values():
+                if partition.eligible_leader_replicas or partition.last_known_elr:
+                    cleared = PartitionChangeRecord(
+                        topic_id=partition.topic_id,
+                        partition_id=partition.partition,
+                        eligible_leader_replicas=(),
+                        last_known_elr=(),
+                    )
+                    topic.partitions[partition.partition] = partition.merge(cleared)
 
     def _apply_config(self, record: ConfigRecord) -> None:
         if record.resource_type == ConfigResourceType.TOPIC:
@@ -493,6 +522,8 @@ def _topic_records(topic: Topic) -> Sequence[MetadataRecord]:
                 adding_replicas=partition.adding_replicas,
                 removing_replicas=partition.removing_replicas,
                 leader_recovery_state=partition.leader_recovery_state,
+                eligible_leader_replicas=partition.eligible_leader_replicas,
+                last_known_elr=partition.last_known_elr,
             )
             for partition in topic.partitions.values()
         ),

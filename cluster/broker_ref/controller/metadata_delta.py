@@ -13,6 +13,7 @@ from typing import Protocol
 
 from broker_ref.controller.records import (
     BrokerRegistrationChangeRecord,
+    ClearElrRecord,
     ConfigRecord,
     ConfigResourceType,
     MetadataRecord,
@@ -51,6 +52,10 @@ class MetadataDelta:
         match record:
             case PartitionRecord() | PartitionChangeRecord():
                 self.partitions[topics[record.topic_id].name, record.partition_id] = None
+            case ClearElrRecord():
+                for each in topics.values():
+                    if record.topic in ("", each.name):
+                        self.partitions.update(((each.name, p), None) for p in each.partitions)
             case ConfigRecord(resource_type=ConfigResourceType.TOPIC):
                 self.configs[record.resource_name] = None
             case RemoveTopicRecord():

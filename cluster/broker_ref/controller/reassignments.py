@@ -23,7 +23,11 @@ from broker_ref.protocol.errors import ApiError
 
 
 def reassignment(
-    metadata: ClusterMetadata, partition: PartitionMetadata, replicas: tuple[int, ...]
+    metadata: ClusterMetadata,
+    partition: PartitionMetadata,
+    replicas: tuple[int, ...],
+    *,
+    min_isr: int | None,
 ) -> PartitionChangeRecord | None:
     """Return the record that starts the reassignment of a partition to valid `replicas`."""
     removing = tuple(sorted(set(partition.replicas) - set(replicas)))
@@ -31,6 +35,7 @@ def reassignment(
     return change_partition(
         partition,
         is_acceptable_leader=metadata.is_active,
+        min_isr=min_isr,
         target=replace(
             Target.of(partition),
             replicas=replicas + removing,
@@ -52,7 +57,11 @@ def check_replication_factor(partition: PartitionMetadata, replicas: tuple[int, 
 
 
 def cancellation(
-    metadata: ClusterMetadata, partition: PartitionMetadata, *, is_unclean_allowed: bool
+    metadata: ClusterMetadata,
+    partition: PartitionMetadata,
+    *,
+    is_unclean_allowed: bool,
+    min_isr: int | None,
 ) -> PartitionChangeRecord | None:
     """Return the record that cancels a reassignment.
 
@@ -82,6 +91,7 @@ def cancellation(
     return change_partition(
         partition,
         is_acceptable_leader=metadata.is_active,
+        min_isr=min_isr,
         election=Election.UNCLEAN if is_unclean_allowed else Election.ONLINE,
         target=replace(
             Target.of(partition),

@@ -83,6 +83,8 @@ class PartitionRecord:
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
     leader_recovery_state: int = 0
+    eligible_leader_replicas: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,8 @@ class PartitionChangeRecord:
     adding_replicas: tuple[int, ...] | None = None
     removing_replicas: tuple[int, ...] | None = None
     leader_recovery_state: int | None = None
+    eligible_leader_replicas: tuple[int, ...] | None = None
+    last_known_elr: tuple[int, ...] | None = None
 
 
 class ConfigResourceType(IntEnum):
@@ -124,6 +128,16 @@ class ConfigRecord:
     resource_name: str
     name: str
     value: str | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClearElrRecord:
+    """The removal of a topic's eligible leader replicas after `min.insync.replicas` has changed.
+
+    If `topic` is empty, the record applies to all topics.
+    """
+
+    topic: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +213,7 @@ MetadataRecord = (
     | PartitionRecord
     | PartitionChangeRecord
     | ConfigRecord
+    | ClearElrRecord
     | RemoveTopicRecord
     | ProducerIdsRecord
     | FeatureLevelRecord

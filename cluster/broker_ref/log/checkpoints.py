@@ -13,12 +13,14 @@
     3 1042
 
 These functions read and write the files. A file in any other format is rejected with an error that
-contains its name, and is never partially read. Source: `CheckpointFile`, `OffsetCheckpointFile`,
-`LeaderEpochCheckpointFile`, `CleanShutdownFileHandler`.
+contains its name, and is never partially read. The clean-shutdown file is JSON with the broker
+epoch, for example `{"version":0,"brokerEpoch":42}`. Source: `CheckpointFile`,
+`OffsetCheckpointFile`, `LeaderEpochCheckpointFile`, `CleanShutdownFileHandler`.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
 from broker_ref.log.errors import CorruptLogError
@@ -30,7 +32,7 @@ HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
 LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
 CLEANER_OFFSET_FILE = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
-CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
+NO_BROKER_EPOCH = -1
 _VERSION = "0"
 
 TopicPartition = tuple[str, int]
@@ -63,6 +65,25 @@ def read_epochs(storage: Storage, path: str) -> list[tuple[int, int]]:
 def write_epochs(storage: Storage, path: str, epochs: Sequence[tuple[int, int]]) -> None:
     """Replace the contents of a leader epoch checkpoint file."""
     _write(storage, path, [f"{epoch} {offset}" for epoch, offset in epochs])
+
+
+def read_clean_shutdown_epoch(storage: Storage) -> int:
+    """Return the broker epoch of the last shutdown, or -1 if that shutdown was not clean.
+
+    As in Kafka, a file with any other content is not an error.
+    """
+    if not storage.exists(CLEAN_SHUTDOWN_FILE):
+        return NO_BROKER_EPOCH
+    try:
+        return int(json.loads(storage.read(CLEAN_SHUTDOWN_FILE))["brokerEpoch"])
+    except (ValueError, TypeError, KeyError):
+        return NO_BROKER_EPOCH
+
+
+def write_clean_shutdown(storage: Storage, broker_epoch: int) -> None:
+    """Record durably that the broker with this epoch shuts down cleanly (KIP-966)."""
+    content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+    storage.write_atomically(CLEAN_SHUTDOWN_FILE, content.encode())
 
 
 def _write(storage: Storage, path: str, lines: Sequence[str]) -> None:

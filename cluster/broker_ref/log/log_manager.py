@@ -25,14 +25,15 @@ from collections.abc import Mapping
 from functools import partial
 
 from broker_ref.log.checkpoints import (
-    CLEAN_SHUTDOWN_CONTENT,
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
     LOG_START_OFFSET_FILE,
+    NO_BROKER_EPOCH,
     RECOVERY_POINT_FILE,
     TopicPartition,
     read_offsets,
+    write_clean_shutdown,
     write_offsets,
 )
 from broker_ref.log.cleaner import DEDUPE_BUFFER_BYTES, LogCleaner
@@ -252,12 +253,17 @@ class LogManager:
             RECOVERY_POINT_FILE: self._recovery_points,
         }
 
-    def close(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
+    def close(
+        self,
+        high_watermarks: Mapping[TopicPartition, int] | None = None,
+        *,
+        broker_epoch: int = NO_BROKER_EPOCH,
+    ) -> None:
         """Flush and close all logs, then write the checkpoints and the clean-shutdown marker.
 
-        If a log could not be opened or written to, the marker is not written, and the next startup
-        recovers the logs. Raises: the first LogError or StorageError, after all logs have been
-        closed.
+        The marker contains the broker epoch. If a log could not be opened or written to, the marker
+        is not written, and the next startup recovers the logs. Raises: the first LogError or
+        StorageError, after all logs have been closed.
         """
         self._cleaner.abort()
         unopened = [key for key in self.partitions_on_disk() if key not in self._logs]
@@ -272,7 +278,7 @@ class LogManager:
         try:
             self.checkpoint(high_watermarks)
             if clean and not errors:
-                self._storage.write_atomically(CLEAN_SHUTDOWN_FILE, CLEAN_SHUTDOWN_CONTENT)
+                write_clean_shutdown(self._storage, broker_epoch)
         except StorageError as error:
             errors.append(error)
         self._logs.clear()

@@ -40,6 +40,7 @@ from broker_ref.events import (
 from broker_ref.faults import Faults
 from broker_ref.group.coordinator import GroupCoordinator
 from broker_ref.identity import claim_directory, known_cluster_id
+from broker_ref.log.checkpoints import read_clean_shutdown_epoch
 from broker_ref.log.errors import LogError
 from broker_ref.log.log_dir import UNKNOWN_LOG_DIR, LogDir
 from broker_ref.log.storage import Storage, StorageError
@@ -128,6 +129,7 @@ class BrokerNode:
             now_ms=self._time,
             metadata_offset=lambda: self.metadata.end_offset - 1,
             incarnation_id=random_uuid(random_bytes),
+            previous_broker_epoch=read_clean_shutdown_epoch(storage),
         )
         self._registration.cluster_id = (
             known_cluster_id(config, storage=storage) or config.cluster_id

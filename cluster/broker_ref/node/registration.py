@@ -75,11 +75,13 @@ class BrokerLifecycleManager:
         now_ms: Callable[[], int],
         metadata_offset: Callable[[], int],
         incarnation_id: Uuid,
+        previous_broker_epoch: int,
     ) -> None:
         """Create the manager in the state STARTING.
 
         `metadata_offset` returns the offset of the last metadata record that the broker has
-        applied.
+        applied. `previous_broker_epoch` is the broker epoch at the last shutdown, or -1 if that
+        shutdown was not clean.
         """
         self.state = BrokerState.STARTING
         self.broker_epoch = NO_EPOCH
@@ -91,6 +93,7 @@ class BrokerLifecycleManager:
         self._now_ms = now_ms
         self._metadata_offset = metadata_offset
         self._incarnation_id = incarnation_id
+        self._previous_broker_epoch = previous_broker_epoch
         self._endpoints: Sequence[Endpoint] = ()
         self._reported: str | None = None
         self._beats = 0
@@ -185,6 +188,7 @@ class BrokerLifecycleManager:
                     for endpoint in self._endpoints
                 ),
                 rack=self._config.rack,
+                previous_broker_epoch=self._previous_broker_epoch,
             ),
             response=BrokerRegistrationResponse,
             on_response=self._registered,

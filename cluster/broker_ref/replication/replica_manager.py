@@ -386,7 +386,7 @@ class ReplicaManager:
     def close(self) -> None:
         """Stop fetching, flush and close all logs, and mark the shutdown as clean."""
         self._fetchers.close()
-        self._directory.close(self._high_watermarks())
+        self._directory.close(self._high_watermarks(), broker_epoch=self._context.broker_epoch())
         self._partitions.clear()
 
     def _high_watermarks(self) -> dict[tuple[str, int], int]:

@@ -48,8 +48,14 @@ class ControllerDriver:
         self.controller.close()
         self.controller = self._open()
 
-    def register(self, broker_id: int, *, incarnation: int | None = None) -> int:
-        """Register a broker and return its broker epoch; the default is a new incarnation."""
+    def register(
+        self, broker_id: int, *, incarnation: int | None = None, is_clean: bool = False
+    ) -> int:
+        """Register a broker and return its broker epoch; the default is a new incarnation.
+
+        `is_clean` means that the previous incarnation has shut down cleanly.
+        """
+        existing = self.metadata.brokers.get(broker_id)
         if incarnation is None:
             self._incarnations += 1
             incarnation = self._incarnations
@@ -61,12 +67,13 @@ class ControllerDriver:
                 host=f"h{broker_id}",
                 port=9092,
                 rack=self.racks.get(broker_id),
+                previous_broker_epoch=existing.broker_epoch if is_clean and existing else -1,
             ),
             self.now_ms,
         )
 
-    def start(self, broker_id: int) -> None:
-        self.register(broker_id)
+    def start(self, broker_id: int, *, is_clean: bool = False) -> None:
+        self.register(broker_id, is_clean=is_clean)
         reply = self.heartbeat(broker_id)
         assert not reply.is_fenced
         assert reply.is_caught_up

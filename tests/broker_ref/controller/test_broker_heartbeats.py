@@ -137,7 +137,8 @@ def test_last_in_sync_replica_may_shut_down_and_leads_after_its_restart() -> Non
     driver = ControllerDriver(1, 2)
     driver.controller.create_topic(NewTopic(name="t", assignments=((0, (1,)),)))
     driver.heartbeat(1, want_shut_down=True)
-    assert (driver.partition().leader, driver.partition().isr) == (-1, (1,))
+    partition = driver.partition()
+    assert (partition.leader, partition.eligible_leader_replicas) == (-1, (1,))
     driver.heartbeat(2)
     assert driver.heartbeat(1, want_shut_down=True).should_shut_down
     driver.start(1)

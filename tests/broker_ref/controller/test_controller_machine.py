@@ -7,8 +7,15 @@ from contextlib import suppress
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
+from broker_ref.controller.features import ELIGIBLE_LEADER_REPLICAS_VERSION
 from broker_ref.controller.metadata import ClusterMetadata, PartitionMetadata
 from broker_ref.controller.topics import NewTopic
 from broker_ref.protocol.errors import ApiError
@@ -23,31 +30,44 @@ SOME_BROKERS = st.lists(BROKERS, min_size=1, max_size=4, unique=True)
 class ControllerMachine(RuleBasedStateMachine):
     """Four brokers and two topics, one of which allows unclean leader elections."""
 
+    driver: ControllerDriver
+
     def __init__(self) -> None:
         super().__init__()
-        self.driver = ControllerDriver(1, 2, 3, 4, unclean_leader_election_interval_ms="20000")
-        for name in ("t", "unclean"):
-            configs: dict[str, str | None] = (
-                {"unclean.leader.election.enable": "true"} if name == "unclean" else {}
-            )
-            new = NewTopic(name=name, partition_count=2, replication_factor=3, configs=configs)
-            self.driver.controller.create_topic(new)
         self.follower = ClusterMetadata()
         self.before: dict[tuple[str, int], PartitionMetadata] = {}
 
-    @rule(broker=BROKERS)
-    def register(self, broker: int) -> None:
+    @initialize(elr_version=st.integers(0, 1))
+    def create(self, elr_version: int) -> None:
+        self.driver = ControllerDriver(
+            1, 2, 3, 4,
+            features={ELIGIBLE_LEADER_REPLICAS_VERSION: elr_version},
+            unclean_leader_election_interval_ms="20000",
+        )  # fmt: skip
+        for name in ("t", "unclean"):
+            configs: dict[str, str | None] = {
+                "min.insync.replicas": "2",
+                "unclean.leader.election.enable": str(name == "unclean").lower(),
+            }
+            new = NewTopic(name=name, partition_count=2, replication_factor=3, configs=configs)
+            self.driver.controller.create_topic(new)
+
+    @rule(broker=BROKERS, is_clean=st.booleans())
+    def register(self, broker: int, is_clean: bool) -> None:
         with suppress(ApiError):
-            self.driver.register(broker)
+            self.driver.register(broker, is_clean=is_clean)
+            if not is_clean:
+                for partition in self.driver.metadata.partitions():
+                    assert broker not in partition.eligible_leader_replicas
 
     @rule(broker=BROKERS, want_fence=st.booleans(), want_shut_down=st.booleans())
     def heartbeat(self, broker: int, want_fence: bool, want_shut_down: bool) -> None:
         if broker in self.driver.metadata.brokers:
             self.driver.heartbeat(broker, want_fence=want_fence, want_shut_down=want_shut_down)
 
-    @rule(broker=BROKERS)
-    def recover(self, broker: int) -> None:
-        self.register(broker)
+    @rule(broker=BROKERS, is_clean=st.booleans())
+    def recover(self, broker: int, is_clean: bool) -> None:
+        self.register(broker, is_clean=is_clean)
         self.heartbeat(broker, want_fence=False, want_shut_down=False)
 
     @rule(brokers=SOME_BROKERS)
@@ -97,7 +117,9 @@ class ControllerMachine(RuleBasedStateMachine):
     def partitions_are_consistent(self) -> None:
         metadata = self.driver.metadata
         for partition in metadata.partitions():
-            assert partition.isr, partition
+            assert partition.isr or metadata.is_elr_enabled, partition
+            assert not set(partition.isr) & set(partition.eligible_leader_replicas), partition
+            assert not (partition.last_known_elr and partition.leader >= 0), partition
             assert set(partition.isr) <= set(partition.replicas), partition
             assert len(set(partition.isr)) == len(partition.isr), partition
             assert len(set(partition.replicas)) == len(partition.replicas), partition

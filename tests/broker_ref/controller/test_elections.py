@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.configs import ConfigResource
+from broker_ref.controller.features import ELIGIBLE_LEADER_REPLICAS_VERSION
 from broker_ref.controller.metadata import RECOVERED, RECOVERING, PartitionMetadata
 from broker_ref.controller.records import ConfigResourceType
 from broker_ref.controller.topics import NewTopic
@@ -18,9 +21,13 @@ TOPIC = ConfigResource(type=ConfigResourceType.TOPIC, name="t")
 ALL_BROKERS = ConfigResource(type=ConfigResourceType.BROKER, name="")
 
 
-def cluster(*replicas: int, configs: dict[str, str | None] | None = None) -> ControllerDriver:
+def cluster(
+    *replicas: int,
+    configs: Mapping[str, str | None] | None = None,
+    features: dict[str, int] | None = None,
+) -> ControllerDriver:
     """Start three brokers and create topic t with one partition on `replicas`."""
-    driver = ControllerDriver(1, 2, 3)
+    driver = ControllerDriver(1, 2, 3, features=features)
     new = NewTopic(name="t", assignments=((0, replicas),), configs=configs or {})
     driver.controller.create_topic(new)
     return driver
@@ -51,8 +58,8 @@ def test_fenced_follower_leaves_the_isr_without_a_new_leader_epoch() -> None:
     assert driver.partition().partition_epoch == before.partition_epoch + 1
 
 
-def test_last_in_sync_replica_stays_in_the_isr_without_leading() -> None:
-    driver = cluster(1, 2)
+def test_last_in_sync_replica_stays_in_the_isr_if_there_is_no_elr() -> None:
+    driver = cluster(1, 2, features={ELIGIBLE_LEADER_REPLICAS_VERSION: 0})
     driver.expire(2)
     driver.expire(1)
     assert seen(driver) == (-1, (1,), 1)
@@ -66,7 +73,7 @@ def test_crashed_broker_leads_in_a_new_epoch() -> None:
     driver = cluster(1)
     driver.now_ms += 9_000  # the session is over, but the broker is not fenced yet
     driver.register(1)
-    assert seen(driver) == (-1, (1,), 1)
+    assert seen(driver) == (-1, (), 1)
     driver.heartbeat(1)
     assert seen(driver) == (1, (1,), 2)
 
@@ -81,8 +88,8 @@ def test_restarted_broker_has_left_the_isr() -> None:
 
 
 def test_unclean_leader_is_elected_only_where_the_topic_allows_it() -> None:
-    for configs, expected in ((None, (-1, (1,), 1)), (UNCLEAN, (2, (2,), 1))):
-        driver = cluster(1, 2, configs=configs)  # type: ignore[arg-type]
+    for configs, expected in ((None, (-1, (), 1)), (UNCLEAN, (2, (2,), 1))):
+        driver = cluster(1, 2, configs=configs)
         driver.propose(driver.partition(), (1,))
         driver.expire(1)
         assert seen(driver) == expected
@@ -105,7 +112,7 @@ def test_unclean_leader_is_elected_once_a_config_allows_it(resource: ConfigResou
 
 
 def test_leader_ends_the_recovery() -> None:
-    driver = cluster(1, 2, 3, configs=UNCLEAN)  # type: ignore[arg-type]
+    driver = cluster(1, 2, 3, configs=UNCLEAN)
     driver.propose(driver.partition(), (1,))
     driver.expire(1)
     partition = driver.partition()
@@ -278,7 +285,7 @@ def test_reassignment_is_not_cancelled_if_records_would_be_lost() -> None:
 
 
 def test_reassignment_is_cancelled_with_loss_if_the_topic_allows_unclean_elections() -> None:
-    driver = cluster(1, 2, configs=UNCLEAN)  # type: ignore[arg-type]
+    driver = cluster(1, 2, configs=UNCLEAN)
     driver.propose(driver.partition(), (1,))
     driver.controller.alter_reassignments({("t", 0): (3, 2)})
     driver.propose(driver.partition(), (1, 3))

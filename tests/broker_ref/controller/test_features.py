@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.features import (
     DEFAULT_FEATURES,
+    ELIGIBLE_LEADER_REPLICAS_VERSION,
     GROUP_VERSION,
     TRANSACTION_VERSION,
     FeatureUpdate,
@@ -19,6 +20,8 @@ from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.protocol.errors import ApiError
 from tests.broker_ref.controller.clusters import ControllerDriver
 from tests.broker_ref.controller.test_controller import followed
+
+ELR = {ELIGIBLE_LEADER_REPLICAS_VERSION: 1}
 
 
 def error(act: Callable[[], object]) -> str:
@@ -49,14 +52,18 @@ def update(
 def test_new_cluster_finalizes_the_features_of_kafka() -> None:
     driver = ControllerDriver()
     assert driver.metadata.finalized_features == DEFAULT_FEATURES
-    assert DEFAULT_FEATURES == {"group.version": 1, "transaction.version": 2}
+    assert DEFAULT_FEATURES == {
+        "eligible.leader.replicas.version": 1,
+        "group.version": 1,
+        "transaction.version": 2,
+    }
     assert driver.metadata.transaction_version == 2
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_new_cluster_finalizes_requested_features_and_followers_see_them(version: int) -> None:
     driver = ControllerDriver(1, features={GROUP_VERSION: 0, TRANSACTION_VERSION: version})
-    expected = {TRANSACTION_VERSION: version} if version else {}
+    expected = {**ELR, TRANSACTION_VERSION: version} if version else ELR
     assert driver.metadata.finalized_features == expected
     by_batches = followed(driver, ClusterMetadata())
     assert by_batches.finalized_features == expected
@@ -72,7 +79,7 @@ def test_existing_cluster_keeps_its_features() -> None:
     driver.restart()
     assert driver.metadata.transaction_version == 1
     # This also holds for an older journal without feature records.
-    driver = ControllerDriver(1, features={GROUP_VERSION: 0, TRANSACTION_VERSION: 0})
+    driver = ControllerDriver(1, features=dict.fromkeys(DEFAULT_FEATURES, 0))
     driver.features = None
     driver.restart()
     assert driver.metadata.finalized_features == {}
@@ -86,9 +93,9 @@ def test_finalized_features_survive_a_journal_rewrite() -> None:
         assert driver.metadata.transaction_version == 1
     update(driver, 0, UpgradeType.UNSAFE_DOWNGRADE)
     follower = followed(driver, ClusterMetadata())
-    assert follower.finalized_features == {}
+    assert follower.finalized_features == ELR
     driver.restart()
-    assert driver.metadata.finalized_features == {}
+    assert driver.metadata.finalized_features == ELR
 
 
 def test_snapshot_removes_features_that_are_no_longer_finalized() -> None:
@@ -97,7 +104,7 @@ def test_snapshot_removes_features_that_are_no_longer_finalized() -> None:
     update(driver, 0, UpgradeType.SAFE_DOWNGRADE)
     driver.restart()
     assert driver.controller.batches_from(follower.end_offset, 1) is None
-    assert followed(driver, follower).finalized_features == {}
+    assert followed(driver, follower).finalized_features == ELR
 
 
 def test_update_must_match_its_upgrade_type() -> None:

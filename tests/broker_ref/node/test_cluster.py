@@ -215,7 +215,7 @@ def test_controlled_shutdown_does_not_wait_for_a_sole_replica(
     clients.create_topic("t", 1)
     cluster.stop_broker(1)
     assert state(cluster).leader == -1
-    assert state(cluster).isr == (1,)
+    assert state(cluster).eligible_leader_replicas == (1,)
     cluster.start_broker(1)
     lead(cluster, 1)
 

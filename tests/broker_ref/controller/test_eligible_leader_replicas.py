@@ -1,0 +1,146 @@
+"""Tests of eligible leader replicas in the controller (KIP-966)."""
+
+from __future__ import annotations
+
+from broker_ref.controller.configs import ConfigChange, ConfigOperation, ConfigResource
+from broker_ref.controller.features import (
+    ELIGIBLE_LEADER_REPLICAS_VERSION,
+    FeatureUpdate,
+    UpgradeType,
+)
+from broker_ref.controller.metadata import RECOVERED, RECOVERING
+from broker_ref.controller.records import ConfigResourceType
+from broker_ref.controller.topics import NewTopic
+from tests.broker_ref.controller.clusters import ControllerDriver
+from tests.broker_ref.controller.test_elections import ALL_BROKERS, TOPIC, cluster
+
+TWO = {"min.insync.replicas": "2"}
+
+State = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+
+def state(driver: ControllerDriver, topic: str = "t") -> State:
+    """Return the leader, the ISR, the ELR and the last known ELR."""
+    found = driver.partition(topic)
+    return found.leader, found.isr, found.eligible_leader_replicas, found.last_known_elr
+
+
+def test_replica_that_leaves_the_isr_below_min_isr_is_eligible() -> None:
+    driver = cluster(1, 2, 3, configs=TWO)
+    driver.propose(driver.partition(), (1, 2))
+    assert state(driver) == (1, (1, 2), (), ())
+    driver.propose(driver.partition(), (1,))
+    assert state(driver) == (1, (1,), (2,), ())
+    driver.propose(driver.partition(), (1, 3))
+    assert state(driver) == (1, (1, 3), (), ())
+    driver.expire(3)
+    assert state(driver) == (1, (1,), (3,), ())
+
+
+def test_eligible_replica_leads_if_the_isr_is_empty() -> None:
+    driver = cluster(1, 2, 3, configs=TWO)
+    driver.propose(driver.partition(), (1, 2))
+    driver.expire(2, 3)
+    driver.expire(1)
+    assert state(driver) == (-1, (), (1, 2), (1,))
+    driver.start(3)
+    assert state(driver) == (-1, (), (1, 2), (1,))
+    driver.start(2, is_clean=True)
+    assert state(driver) == (2, (2,), (1,), ())
+    assert driver.partition().leader_recovery_state == RECOVERED
+    driver.start(1, is_clean=True)
+    assert state(driver) == (2, (2,), (1,), ())
+    driver.propose(driver.partition(), (1, 2))
+    assert state(driver) == (2, (1, 2), (), ())
+
+
+def test_broker_that_did_not_shut_down_cleanly_is_not_eligible() -> None:
+    driver = cluster(1, 2, configs=TWO)
+    driver.expire(2)
+    first = driver.metadata.brokers[2].broker_epoch
+    driver.register(2, is_clean=True)
+    assert state(driver) == (1, (1,), (2,), ())
+    # The broker epoch in an old clean-shutdown file is not the registered one.
+    assert driver.metadata.brokers[2].broker_epoch > first
+    driver.register(2)
+    assert state(driver) == (1, (1,), (), ())
+
+
+def test_last_leader_is_elected_uncleanly_if_no_replica_is_eligible() -> None:
+    driver = cluster(1, 2, configs=TWO)
+    driver.expire(2)
+    driver.expire(1)
+    driver.start(2)
+    assert state(driver) == (-1, (), (1,), (1,))
+    driver.start(1)
+    assert state(driver) == (1, (1,), (), ())
+    assert driver.partition().leader_recovery_state == RECOVERING
+
+
+def test_unclean_election_clears_the_eligible_replicas() -> None:
+    driver = cluster(1, 2, 3, configs=TWO)
+    driver.propose(driver.partition(), (1, 2))
+    driver.expire(1, 2)
+    assert state(driver) == (-1, (), (1, 2), (2,))
+    assert driver.controller.elect_leaders([("t", 0)], unclean=True) == [None]
+    assert state(driver) == (3, (3,), (), ())
+
+
+def test_change_of_min_isr_clears_the_eligible_replicas_of_the_topic() -> None:
+    driver = cluster(1, 2, configs=TWO)
+    driver.controller.create_topic(NewTopic(name="u", assignments=((0, (1, 2)),), configs=TWO))
+    driver.expire(2)
+    before = driver.partition()
+    three = ConfigChange(name="min.insync.replicas", operation=ConfigOperation.SET, value="3")
+    driver.controller.alter_configs(TOPIC, [three], validate_only=True)
+    assert state(driver) == (1, (1,), (2,), ())
+    driver.controller.alter_configs(TOPIC, [three], validate_only=False)
+    assert state(driver) == (1, (1,), (), ())
+    assert driver.partition().partition_epoch == before.partition_epoch + 1
+    assert state(driver, "u") == (1, (1,), (2,), ())
+    other = ConfigResource(type=ConfigResourceType.TOPIC, name="u")
+    driver.controller.replace_configs(other, {}, validate_only=False)
+    assert state(driver, "u") == (1, (1,), (), ())
+
+
+def test_change_of_the_default_min_isr_clears_all_eligible_replicas() -> None:
+    driver = cluster(1, 2, configs=TWO)
+    driver.expire(2)
+    two = ConfigChange(name="min.insync.replicas", operation=ConfigOperation.SET, value="2")
+    driver.controller.alter_configs(ALL_BROKERS, [two], validate_only=False)
+    assert state(driver) == (1, (1,), (), ())
+    driver.controller.create_topic(NewTopic(name="u", assignments=((0, (1, 3)),), configs={}))
+    driver.expire(3)
+    assert state(driver, "u") == (1, (1,), (3,), ()), "the topic does not use the new default"
+
+
+def test_min_isr_is_limited_to_the_replication_factor_and_has_a_default() -> None:
+    driver = ControllerDriver(1, 2, min_insync_replicas="2")
+    driver.controller.create_topic(NewTopic(name="t", assignments=((0, (1, 2)),)))
+    driver.controller.create_topic(NewTopic(name="sole", assignments=((0, (2,)),)))
+    driver.expire(2)
+    assert state(driver) == (1, (1,), (2,), ())
+    assert state(driver, "sole") == (-1, (), (2,), (2,))
+
+
+def test_feature_can_be_disabled_and_enabled() -> None:
+    driver = cluster(1, 2, 3, configs=TWO)
+    driver.propose(driver.partition(), (1, 2))
+    driver.expire(2)
+    assert state(driver) == (1, (1,), (2,), ())
+
+    def finalize(version: int) -> None:
+        update = FeatureUpdate(
+            feature=ELIGIBLE_LEADER_REPLICAS_VERSION,
+            version=version,
+            upgrade_type=UpgradeType.UPGRADE if version else UpgradeType.SAFE_DOWNGRADE,
+        )
+        driver.controller.update_features([update], validate_only=False)
+
+    finalize(0)
+    assert state(driver) == (1, (1,), (2,), ())  # The next change of the partition clears the ELR.
+    driver.expire(1)
+    assert state(driver) == (-1, (1,), (), ())
+    finalize(1)
+    driver.start(1, is_clean=True)
+    assert state(driver) == (1, (1,), (), ())
