@@ -1,9 +1,16 @@
 """Inject a plan's faults into a simulated cluster, and repair them.
 
 This module implements each kind of fault. It excludes one situation that Kafka cannot survive
-either: a disk loses committed records that no other in-sync replica has on its disk. Therefore,
-unless every append is flushed, a machine loses power only while all other brokers are running and
-in sync. After that, no other fault is injected until the controller has detected the power loss.
+either: a disk loses committed records, and no other replica that has them may lead. Therefore,
+unless every append is flushed, the conditions for a power loss depend on `min.insync.replicas`:
+
+- If it is 1, all other brokers must be running and in sync. Until the broker has restarted and all
+  replicas are in sync, no other fault is injected.
+- If it is 2, the other brokers may have been shut down cleanly or isolated, because eligible leader
+  replicas (KIP-966) have the records. But since all replicas were last in sync, no other broker may
+  have been killed. Until the broker has restarted and all replicas are in sync, no other broker is
+  killed or shut down.
+
 Invariant: after `repair`, no fault is active.
 """
 
@@ -20,7 +27,15 @@ from integration.simulation.administrator import Administrator
 from integration.simulation.client import TopicPartition
 from integration.simulation.cluster import SimulatedCluster, host_of
 from integration.simulation.event_queue import START_MS, EventQueue
-from integration.simulation.plan import BROKERS, FAULTS_END_MS, LEADER, Fault, FaultKind, Settings
+from integration.simulation.plan import (
+    BROKERS,
+    FAULTS_END_MS,
+    LAST_REPLICA_MS,
+    LEADER,
+    Fault,
+    FaultKind,
+    Settings,
+)
 
 STRANDED_MAX_MS = 1_000
 """The maximum duration of a stall. A leader waits longer before it shrinks the ISR."""
@@ -46,6 +61,8 @@ class Faults:
         self._quiet_until: Callable[[], bool] | None = None
         self._is_over = False
         self._paused: dict[str, None] = {}
+        self._not_eligible: set[str] = set()
+        """The hosts of brokers that may have failed since all replicas were last in sync."""
 
     def schedule(self, faults: tuple[Fault, ...]) -> None:
         """Schedule the faults of a plan."""
@@ -72,14 +89,25 @@ class Faults:
     def _inject(self, fault: Fault) -> None:
         if self._is_over:
             return
-        if self._quiet_until is not None:
-            if not self._quiet_until():
-                self._note(f"skipped until an earlier power loss is detected: {fault}")
-                return
-            self._quiet_until = None
+        if self._are_all_in_sync():
+            self._not_eligible.clear()
+        if self._is_quiet() and not (self._has_elr and fault.kind in _HARMLESS):
+            self._note(f"skipped until an earlier power loss is detected: {fault}")
+            return
         fault = self._resolved(fault)
         self._note(str(fault))
         _INJECTORS[fault.kind](self, fault)
+
+    @property
+    def _has_elr(self) -> bool:
+        """Whether eligible leader replicas protect records that are on two replicas."""
+        return self._settings.min_insync_replicas > 1
+
+    def _is_quiet(self) -> bool:
+        """Return whether a broker that has lost power is not in sync yet."""
+        if self._quiet_until is not None and self._quiet_until():
+            self._quiet_until = None
+        return self._quiet_until is not None
 
     def _resolved(self, fault: Fault) -> Fault:
         """Return the fault with a host name instead of `LEADER`."""
@@ -114,6 +142,7 @@ class Faults:
 
     def _kill(self, fault: Fault) -> None:
         if self._cluster.is_running(fault.host):
+            self._not_eligible.add(fault.host)
             self._cluster.kill(fault.host)
             self._start_later(fault)
 
@@ -127,26 +156,37 @@ class Faults:
 
     def _lose_power(self, fault: Fault) -> None:
         host = fault.host
-        if not self._settings.flushes_always and not self._may_lose_power():
+        if not self._settings.flushes_always and (
+            self._is_quiet() or not self._may_lose_power(host)
+        ):
             self._note("  skipped: committed records could be lost")
             return
         random = Random(fault.number)
+        self._not_eligible.add(host)
         self._cluster.lose_power(host, random)
         self._start_later(fault)
         if not self._settings.flushes_always:
             self._quiet_until = lambda: self._is_noticed(host)
 
-    def _may_lose_power(self) -> bool:
-        cluster = self._cluster
-        controller = cluster.controller
-        if controller is None or cluster.network.has_cuts or self._paused:
+    def _may_lose_power(self, host: str) -> bool:
+        if self._cluster.controller is None or self._have_disks_faults():
             return False
-        if not all(cluster.is_serving(broker_id) for broker_id in BROKERS):
-            return False
-        metadata = controller.side.metadata
-        return _in_sync_everywhere(metadata) and not any(
-            disk.lacks_descriptors or disk.is_full for disk in cluster.disks.values()
+        if self._has_elr:
+            return self._not_eligible <= {host}
+        return not self._cluster.network.has_cuts and not self._paused and self._are_all_in_sync()
+
+    def _are_all_in_sync(self) -> bool:
+        """Return whether all brokers are serving, and all replicas are in sync."""
+        controller = self._cluster.controller
+        return (
+            controller is not None
+            and not self._have_disks_faults()
+            and all(self._cluster.is_serving(broker_id) for broker_id in BROKERS)
+            and _in_sync_everywhere(controller.side.metadata)
         )
+
+    def _have_disks_faults(self) -> bool:
+        return any(disk.lacks_descriptors or disk.is_full for disk in self._cluster.disks.values())
 
     def _is_noticed(self, host: str) -> bool:
         """Return whether the broker is serving again and all partitions are fully in sync."""
@@ -159,6 +199,8 @@ class Faults:
 
     def _stop(self, fault: Fault) -> None:
         broker_id = next(each for each in BROKERS if host_of(each) == fault.host)
+        if not self._cluster.is_serving(broker_id):
+            self._not_eligible.add(fault.host)  # The shutdown may not be clean.
         self._cluster.stop(broker_id, lambda: self._start_later(fault))
 
     def _controller_loses_power(self, fault: Fault) -> None:
@@ -200,15 +242,45 @@ class Faults:
         until_ms = self._event_queue.now_ms + lasts_ms
         self._cluster.network.cut(fault.host, fault.other, until_ms=until_ms, breaks=False)
         if fault.number // 16 // STRANDED_MAX_MS % 2:
-            self._event_queue.at(until_ms, lambda: None if self._is_over else self._kill(fault))
+            self._event_queue.at(
+                until_ms, lambda: None if self._is_over or self._is_quiet() else self._kill(fault)
+            )
         else:
             self._move(replace(fault, lasts_ms=0))
+
+    def _lose_last_replica(self, fault: Fault) -> None:
+        """Shut down both followers of a leader, then cut the power of the leader's machine.
+
+        The last follower that was in sync must lead, and not the leader without its unflushed
+        records.
+        """
+        first, second = (broker_id for broker_id in BROKERS if host_of(broker_id) != fault.host)
+        followers_last_ms = fault.number // 16 % LAST_REPLICA_MS
+
+        def start_later(broker_id: int) -> None:
+            down = replace(fault, host=host_of(broker_id), lasts_ms=followers_last_ms)
+            self._start_later(down)
+
+        def stop_second() -> None:
+            start_later(first)
+            self._cluster.stop(second, lose_power)
+
+        def lose_power() -> None:
+            start_later(second)
+            if not self._is_over:
+                self._lose_power(fault)
+
+        for broker_id in (first, second):
+            if not self._cluster.is_serving(broker_id):
+                self._not_eligible.add(host_of(broker_id))
+        self._cluster.stop(first, stop_second)
 
     def _break(self, fault: Fault) -> None:
         self._cluster.network.break_some(fault.host, 0.5)
 
     def _take_descriptors(self, fault: Fault) -> None:
         disk = self._cluster.disks[fault.host]
+        self._not_eligible.add(fault.host)
         disk.lacks_descriptors = Random(fault.number)
 
         def give_back() -> None:
@@ -232,6 +304,7 @@ class Faults:
 
     def _fill_disk(self, fault: Fault) -> None:
         disk = self._cluster.disks[fault.host]
+        self._not_eligible.add(fault.host)
         disk.is_full = True
 
         def make_room() -> None:
@@ -249,6 +322,20 @@ def _in_sync_everywhere(metadata: ClusterMetadata) -> bool:
     )
 
 
+_HARMLESS = frozenset(
+    {
+        FaultKind.KILL_CONTROLLER,
+        FaultKind.CONTROLLER_POWER_LOSS,
+        FaultKind.PAUSE,
+        FaultKind.CUT,
+        FaultKind.STALL,
+        FaultKind.ISOLATE,
+        FaultKind.BREAK,
+        FaultKind.MOVE,
+    }
+)
+"""Faults after which a broker is still eligible to lead."""
+
 _INJECTORS: Mapping[FaultKind, Callable[[Faults, Fault], None]] = MappingProxyType(
     {
         FaultKind.KILL: Faults._kill,
@@ -265,5 +352,6 @@ _INJECTORS: Mapping[FaultKind, Callable[[Faults, Fault], None]] = MappingProxyTy
         FaultKind.DISK_FULL: Faults._fill_disk,
         FaultKind.MOVE: Faults._move,
         FaultKind.STRAND: Faults._strand,
+        FaultKind.LAST_REPLICA: Faults._lose_last_replica,
     }
 )

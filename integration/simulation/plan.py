@@ -22,6 +22,8 @@ LEADER: Final = "a leader"
 
 FAULTS_BEGIN_MS: Final = 1_500
 FAULTS_END_MS: Final = 8_500
+LAST_REPLICA_MS: Final = 3_000
+"""The maximum time until the followers are started again, in milliseconds."""
 
 
 class FaultKind(Enum):
@@ -41,6 +43,7 @@ class FaultKind(Enum):
     DISK_FULL = "a broker's disk is full"
     MOVE = "an administrator elects one replica after another as leader"
     STRAND = "a leader cannot reach a follower and is then replaced"
+    LAST_REPLICA = "a leader's machine loses power after all followers have been shut down cleanly"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +109,7 @@ def plan_of(seed: int) -> Plan:
         else:
             at_ms = min(at_ms + random.randint(0, 600), FAULTS_END_MS)
         faults.append(_fault(random, random.choice(kinds), at_ms))
+    faults += _last_replica(seed, settings)
     return Plan(
         seed=seed,
         settings=settings,
@@ -134,8 +138,24 @@ def _settings(random: Random) -> Settings:
     )
 
 
+def _last_replica(seed: int, settings: Settings) -> list[Fault]:
+    """Return a fault that only eligible leader replicas survive, in some of the runs."""
+    random = Random(f"last replica {seed}")
+    if settings.min_insync_replicas < 2 or random.random() < 0.75:
+        return []
+    return [
+        Fault(
+            at_ms=random.randint(FAULTS_BEGIN_MS, FAULTS_END_MS - LAST_REPLICA_MS),
+            kind=FaultKind.LAST_REPLICA,
+            host=LEADER,
+            lasts_ms=random.choice((50, 1_000, 2_500)),
+            number=random.getrandbits(32),
+        )
+    ]
+
+
 def _kinds(random: Random) -> Sequence[FaultKind]:
-    kinds = list(FaultKind)
+    kinds = [kind for kind in FaultKind if kind is not FaultKind.LAST_REPLICA]
     return random.sample(kinds, random.randint(1, 5))
 
 

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from kio.schema.errors import ErrorCode
 
+from broker_ref.controller.metadata import NO_LEADER
 from integration.simulation.cluster import CONTROLLER, host_of
 from tests.broker_ref.scenarios.three_brokers import BROKERS, ThreeBrokers
 
@@ -153,3 +154,36 @@ def test_disk_full_in_the_middle_of_a_batch_leaves_no_partial_batch(seed: int) -
     cluster.write_acknowledged(cluster.state.leader, "c")
     cluster.settle()
     assert cluster.agreed() == ["a", "c"]
+
+
+@pytest.mark.parametrize("returns_first", ["the last leader", "the eligible replica"])
+def test_last_in_sync_replica_that_loses_records_does_not_lead(
+    returns_first: str, seed: int
+) -> None:
+    """KIP-966: acknowledged records survive on the follower that left the ISR below the min ISR."""
+    random = Random(seed)
+    cluster = ThreeBrokers()
+    for number in range(20):
+        cluster.write_acknowledged(1, f"{number}")
+    cluster.stop_broker(2)
+    cluster.stop_broker(3)
+    assert cluster.outcome(cluster.write(1, "on the last replica", acks=1)) is ErrorCode.none
+    cluster.lose_power(host_of(1), random)
+    cluster.run_until(lambda: cluster.state.leader == NO_LEADER)
+    assert (cluster.state.isr, cluster.state.eligible_leader_replicas) == ((), (1, 3))
+    if returns_first == "the last leader":
+        cluster.start_broker(1)
+        cluster.settle()
+        assert cluster.is_serving(1)
+        assert (cluster.state.leader, cluster.state.eligible_leader_replicas) == (NO_LEADER, (3,))
+        cluster.start_broker(3)
+    else:
+        cluster.start_broker(3)
+        cluster.await_leader(3)
+        cluster.start_broker(1)
+    cluster.await_leader(3)
+    cluster.start_broker(2)
+    cluster.settle()
+    cluster.write_acknowledged(3, "more")
+    cluster.settle()
+    assert cluster.agreed() == [*(f"{number}" for number in range(20)), "more"]

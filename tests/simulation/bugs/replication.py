@@ -96,6 +96,24 @@ def _elect_uncleanly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller, "leader_and_isr_updates", unclean)
 
 
+def _disable_elr(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller.Controller, "_min_isr", lambda *_: None)
+
+
+def _trust_every_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = controller.Controller._shutdown
+
+    def trust(self: Any, broker_id: int, *, is_clean: bool) -> Any:
+        del is_clean
+        return handle(self, broker_id, is_clean=True)
+
+    monkeypatch.setattr(controller.Controller, "_shutdown", trust)
+
+
+def _commit_below_min_isr(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Leader, "is_under_min_isr", property(lambda _: False))
+
+
 BUGS = (
     Bug(
         name="truncate to own high watermark",
@@ -165,5 +183,28 @@ BUGS = (
         description="an out-of-sync replica is elected by default if no in-sync replica is alive",
         reintroduce=_elect_uncleanly,
         first_seed=52,
+    ),
+    Bug(
+        name="no eligible leader replicas",
+        source="KIP-966",
+        description=(
+            "the last in-sync replica leads after a power loss, and eligible replicas do not"
+        ),
+        reintroduce=_disable_elr,
+        first_seed=48,
+    ),
+    Bug(
+        name="ignore unclean shutdowns",
+        source="KIP-966, ClusterControlManager.registerBroker",
+        description="a broker stays an eligible leader after its machine has lost power",
+        reintroduce=_trust_every_shutdown,
+        first_seed=48,
+    ),
+    Bug(
+        name="commit below the min ISR",
+        source="KIP-966, Partition.maybeIncrementLeaderHW",
+        description="the high watermark increases although the ISR is too small",
+        reintroduce=_commit_below_min_isr,
+        first_seed=11,
     ),
 )
