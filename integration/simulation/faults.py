@@ -169,7 +169,7 @@ class Faults:
             self._quiet_until = lambda: self._is_noticed(host)
 
     def _may_lose_power(self, host: str) -> bool:
-        if self._cluster.controller is None or self._have_disks_faults():
+        if self._cluster.controller is None or self._has_disk_faults():
             return False
         if self._has_elr:
             return self._not_eligible <= {host}
@@ -180,12 +180,12 @@ class Faults:
         controller = self._cluster.controller
         return (
             controller is not None
-            and not self._have_disks_faults()
+            and not self._has_disk_faults()
             and all(self._cluster.is_serving(broker_id) for broker_id in BROKERS)
             and _in_sync_everywhere(controller.side.metadata)
         )
 
-    def _have_disks_faults(self) -> bool:
+    def _has_disk_faults(self) -> bool:
         return any(disk.lacks_descriptors or disk.is_full for disk in self._cluster.disks.values())
 
     def _is_noticed(self, host: str) -> bool:

@@ -40,9 +40,13 @@ class State(NamedTuple):
     last_known_elr: tuple[int, ...] = ()
 
 
+def described(nodes: Nodes, name: str) -> Any:
+    """Return the description of partition 0."""
+    return only(only(describe(nodes.any(), name).topics).partitions)
+
+
 def state(nodes: Nodes, name: str) -> State:
-    """Return the state of partition 0."""
-    found: Any = only(only(describe(nodes.any(), name).topics).partitions)
+    found = described(nodes, name)
     return State(
         leader=found.leader_id,
         isr=set(found.isr_nodes),
@@ -168,6 +172,7 @@ def test_change_of_min_isr_clears_the_eligible_replicas(
     nodes.stop(2)
     for each in (name, other):
         await_state(nodes, each, State(1, {1}, (2,)))
+    assert described(nodes, name).offline_replicas == (2,)
     change(nodes.to(1), name, ("min.insync.replicas", SET, "1"))
     await_state(nodes, name, State(1, {1}))
     assert state(nodes, other) == State(1, {1}, (2,))
