@@ -110,7 +110,7 @@ BUGS = (
         source="ProducerStateManager.truncateAndReload",
         description="a truncation does not change the producer state",
         reintroduce=_keep_state_of_what_was_cut,
-        first_seed=11,
+        first_seed=34,
     ),
     Bug(
         name="keep truncated snapshots",

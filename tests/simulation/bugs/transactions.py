@@ -202,7 +202,7 @@ BUGS = (
         source="KIP-360, TransactionCoordinator.abortTimedOutTransactions",
         description="the producer epoch is not bumped when a transaction times out",
         reintroduce=_abort_without_epoch_bump,
-        first_seed=281,
+        first_seed=296,
         applies_to=has_transactions_of_version_1,
     ),
     Bug(
