@@ -112,11 +112,12 @@ def test_replica_out_of_sync_does_not_lead_when_the_isr_is_gone() -> None:
     cluster.await_leader(2)
     cluster.kill(host_of(2))
     cluster.advance(3 * SESSION_MS)
-    assert (cluster.state.leader, cluster.state.isr) == (-1, (2,))
+    state = cluster.state
+    assert (state.leader, state.isr, state.eligible_leader_replicas) == (-1, (), (1, 2))
     assert not cluster.leads(3)
     assert cluster.outcome(cluster.write(3, "b", acks=1)) is ErrorCode.not_leader_or_follower
     cluster.faults.heal_all()
-    cluster.start_broker(1)  # The broker has "a", but the controller cannot know this.
+    cluster.start_broker(1)  # It was killed, so it may have lost "a".
     cluster.advance(3 * SESSION_MS)
     assert cluster.state.leader == -1
     cluster.start_broker(2)
