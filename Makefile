@@ -133,7 +133,7 @@ test-pyspark-%: java .cache/pyspark-%
 	@$(IMPLEMENTATION_WITH_$*) PYTHONPATH=$(CURDIR)/.cache/pyspark-$* $(BIN)/pytest $(AT_ONCE) \
 	  -m "not full and not slow" $(LEAKS) $(OPTIONS_WITH_$*) tests/spark
 
-bench: java $(BENCH)/.ready ## compare the speed with other connectors, on a quiet machine (45 minutes); see build/reports
+bench: java $(BENCH)/.ready ## compare the speed with other connectors, on a quiet machine (50 minutes); see build/reports
 	@$(BENCH)/bin/python -m integration.benchmarks
 
 bench-quick: java $(BENCH)/.ready ## run the main cases of `bench` with fewer records (5 minutes)
