@@ -385,7 +385,7 @@ FOUND: tuple[Found, ...] = (
     Found(mutation=mutations.forget_roll_forward, seed=28, violation=_LOST),
     Found(mutation=mutations.mark_before_rolling_forward, seed=13, violation=_LOST),
     Found(mutation=mutations.trust_a_stale_decision, seed=1, violation=_OFFSET),
-    Found(mutation=mutations.offsets_outside_the_transaction, seed=7, violation=_OFFSET),
+    Found(mutation=mutations.offsets_outside_the_transaction, seed=30, violation=_OFFSET),
     Found(mutation=mutations.sweep_nothing_when_planning, seed=11, violation=_STUCK),
     Found(mutation=never_read_the_commit_log_again, seed=1, violation=_OFFSET),
     Found(mutation=number_every_decision_alike, seed=12, violation=_OFFSET),
@@ -418,10 +418,10 @@ FOUND: tuple[Found, ...] = (
     Found(mutation=take_a_new_batch_for_the_decided_one, seed=0, violation=_LOST),
     Found(mutation=write_nothing_in_a_second_attempt, seed=0, violation=_LOST),
     Found(mutation=commit_the_offset_of_the_last_row, seed=1, violation=_OFFSET),
-    Found(mutation=mutations.swallow_a_lost_task, seed=66, violation=_LOST),
-    Found(mutation=mutations.take_an_ambiguous_answer_for_success, seed=66, violation=_LOST),
-    Found(mutation=mark_lost_rows_as_finished, seed=66, violation=_LOST),
-    Found(mutation=take_a_fenced_transaction_for_committed, seed=66, violation=_LOST),
+    Found(mutation=mutations.swallow_a_lost_task, seed=180, violation=_LOST),
+    Found(mutation=mutations.take_an_ambiguous_answer_for_success, seed=180, violation=_LOST),
+    Found(mutation=mark_lost_rows_as_finished, seed=180, violation=_LOST),
+    Found(mutation=take_a_fenced_transaction_for_committed, seed=180, violation=_LOST),
 )
 
 NOT_FOUND: tuple[Callable[[Patch], None], ...] = (
