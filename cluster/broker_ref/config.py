@@ -86,8 +86,10 @@ def _bool(
     )
 
 
-def _choice(name: str, default: str, doc: str, *choices: str) -> ConfigKey:
-    return ConfigKey(name=name, type=ConfigType.STRING, default=default, doc=doc, choices=choices)
+def _choice(
+    name: str, default: str, doc: str, *choices: str, kind: ConfigType = ConfigType.STRING
+) -> ConfigKey:
+    return ConfigKey(name=name, type=kind, default=default, doc=doc, choices=choices)
 
 
 RACK_AWARE_REPLICA_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -294,6 +296,7 @@ BROKER_CONFIGS: Final = (
         "range,uniform",
         "uniform",
         "range",
+        kind=ConfigType.LIST,
     ),
     _int(
         "group.consumer.assignment.interval.ms",
