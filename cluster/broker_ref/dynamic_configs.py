@@ -24,7 +24,8 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.config import CONFIG_KEYS, BrokerConfig
+from broker_ref.broker_configs import CONFIG_KEYS
+from broker_ref.config import BrokerConfig
 from broker_ref.config_keys import INT64_MAX, ConfigKey, InvalidBrokerConfigError, UpdateMode
 from broker_ref.protocol.errors import ApiError
 from broker_ref.security.configs import LISTENER_PREFIX

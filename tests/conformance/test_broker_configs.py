@@ -120,7 +120,7 @@ def test_all_configs_of_a_broker_are_described(raw: RawConnection, broker: Clust
 @pytest.mark.kafka_only
 def test_the_tables_of_the_reference_cluster_are_those_of_kafka(raw: RawConnection) -> None:
     """Types, defaults, sensitivity and update modes. Some defaults differ, see SKIPPED.md."""
-    from broker_ref.config import CONFIG_KEYS  # noqa: PLC0415
+    from broker_ref.broker_configs import CONFIG_KEYS  # noqa: PLC0415
     from broker_ref.config_keys import UpdateMode  # noqa: PLC0415
 
     differs = {"listeners", "node.id"}

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from broker_ref.api.topic_descriptions import DescribedConfig
-from broker_ref.config import CONFIG_KEYS
+from broker_ref.broker_configs import CONFIG_KEYS
 from broker_ref.config_keys import ConfigKey, InvalidBrokerConfigError, UpdateMode
 from broker_ref.dynamic_configs import (
     DYNAMIC_ONLY_CONFIGS,

@@ -23,7 +23,7 @@ from broker_ref.api.fetch_messages import (
     FetchRequest,
     PartitionResponse,
 )
-from broker_ref.config import RACK_AWARE_REPLICA_SELECTOR
+from broker_ref.broker_configs import RACK_AWARE_REPLICA_SELECTOR
 from broker_ref.log.batch import end_offset_of
 from broker_ref.log.errors import LogError
 from broker_ref.protocol.errors import ApiError

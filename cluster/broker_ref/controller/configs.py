@@ -25,7 +25,8 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.config import CONFIG_KEYS, BrokerConfig
+from broker_ref.broker_configs import CONFIG_KEYS
+from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.controller.records import ConfigRecord, ConfigResourceType
 from broker_ref.controller.topic_names import check_name

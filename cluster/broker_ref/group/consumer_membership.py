@@ -78,6 +78,10 @@ class ConsumerMembership:
         """Cancel all timers."""
         self._timers.cancel_all()
 
+    def update_config(self, config: BrokerConfig) -> None:
+        """Use the current dynamic configs of the broker."""
+        self._config = self._manager.config = config
+
     def topics_changed(self, names: Collection[str], *, created_at: int | None) -> None:
         """Check the topics of groups again that subscribe to one of these topics.
 

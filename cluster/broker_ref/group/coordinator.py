@@ -140,6 +140,12 @@ class GroupCoordinator:
         for index in range(self._partition_count()):
             self._update_leadership(index, now_ms)
 
+    def update_config(self, config: BrokerConfig) -> None:
+        """Use the current dynamic configs of the broker."""
+        self._config = config
+        for owned in self._owned.values():
+            owned.consumers.update_config(config)
+
     # Leadership
 
     def on_metadata_update(self, delta: MetadataDelta, now_ms: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import Broker
-from broker_ref.config import CONFIG_KEYS
+from broker_ref.broker_configs import CONFIG_KEYS
 from broker_ref.controller.configs import ConfigChange, ConfigOperation, changed_list
 from broker_ref.controller.records import ConfigResourceType
 from broker_ref.controller_api import k33_alter_configs, k44_incremental_alter_configs

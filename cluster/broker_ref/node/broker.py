@@ -430,6 +430,7 @@ class BrokerNode:
         if self.broker is not None:
             if self._update_configs():
                 self.broker.replicas.update_config(self._configs)
+                self.broker.groups.update_config(self._configs.current)
             self.broker.replicas.apply_delta(delta, self._now_ms)
             self.broker.groups.on_metadata_update(delta, self._now_ms)
             self.broker.transactions.on_metadata_update()

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker_ref.config import RACK_AWARE_REPLICA_SELECTOR, BrokerConfig, InvalidBrokerConfigError
+from broker_ref.broker_configs import RACK_AWARE_REPLICA_SELECTOR
+from broker_ref.config import BrokerConfig, InvalidBrokerConfigError
 from broker_ref.controller.metadata import PartitionMetadata
 from broker_ref.log.log_dir import DiskSpace, LogDir
 from broker_ref.replication.partition import Partition

@@ -88,7 +88,7 @@ class ConsumerGroupManager:
     def __init__(
         self, *, config: BrokerConfig, metadata: ClusterMetadata, new_id: Callable[[], str]
     ) -> None:
-        self._config = config
+        self.config = config
         self._metadata = metadata
         self._new_id = new_id
         # Topics may have been created while another broker was the coordinator.
@@ -98,7 +98,7 @@ class ConsumerGroupManager:
     @property
     def assignors(self) -> list[str]:
         """The names in `group.consumer.assignors`. The first one is the default."""
-        return [name.strip() for name in self._config.group_consumer_assignors.split(",")]
+        return [name.strip() for name in self.config.group_consumer_assignors.split(",")]
 
     # Heartbeat
 
@@ -169,13 +169,13 @@ class ConsumerGroupManager:
         return ConsumerHeartbeatResult(
             member_id=member.member_id,
             member_epoch=member.member_epoch,
-            heartbeat_interval_ms=self._config.group_consumer_heartbeat_interval_ms,
+            heartbeat_interval_ms=self.config.group_consumer_heartbeat_interval_ms,
             assignment=without_epochs(member.assigned) if is_needed else None,
         )
 
     def check_is_not_full(self, group: ConsumerGroup, member_id: str) -> None:
         """Raise ApiError (GROUP_MAX_SIZE_REACHED) if the group cannot have another member."""
-        size_max = self._config.group_consumer_max_size
+        size_max = self.config.group_consumer_max_size
         if len(group.members) >= size_max and member_id not in group.members:
             raise ApiError(
                 ErrorCode.group_max_size_reached,
@@ -363,7 +363,7 @@ class ConsumerGroupManager:
         Return the epoch of the target assignment and the target of the member. After a target
         assignment, the next one waits for `group.consumer.assignment.interval.ms`.
         """
-        interval_ms = self._config.group_consumer_assignment_interval_ms
+        interval_ms = self.config.group_consumer_assignment_interval_ms
         last_ms = group.assignment_timestamp_ms
         is_early = last_ms > 0 and interval_ms > 0 and now_ms < last_ms + interval_ms
         if group.assignment_epoch >= group_epoch or is_early:

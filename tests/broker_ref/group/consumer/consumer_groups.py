@@ -48,7 +48,7 @@ class Groups(Coordinators):
 
 
 class Consumer:
-    """A member that reports its partitions, and that revokes partitions when it is told to.
+    """A member that reports its partitions, and revokes those that it may no longer use.
 
     `owned` contains the partitions that the client uses. After a heartbeat, `wanted` contains the
     partitions that it may use.

@@ -34,6 +34,11 @@ def test_target_assignments_wait_for_the_assignment_interval() -> None:
     settle(groups, first, second)
     assert (second.epoch, len(second.partitions)) == (3, 5)
 
+    groups.groups.update_config(CONFIG)  # The interval is 0 now.
+    third = Consumer(groups, "m3", "t")
+    assert third.join() is NONE
+    assert groups.group.assignment_epoch == groups.group.group_epoch
+
 
 def test_timers_continue_after_a_failover() -> None:
     """The new coordinator waits for a full session, and for the rebalance timeout."""
