@@ -88,12 +88,17 @@ def clusters_of_processes(
         yield _each_once(request.config, stack, backend="reference-processes")
 
 
+_PATIENT = {"broker.session.timeout.ms": "60000"}
+"""A busy machine must not fence a broker, because its partitions then have other leaders."""
+
+
 def _each_once(config: pytest.Config, stack: ExitStack, **always: Any) -> Clusters:
     opened: dict[str, Cluster] = {}
 
     def start(*, transaction_version: int, **options: Any) -> Cluster:
         key = repr((transaction_version, sorted(options.items())))
         if key not in opened:
+            options["configs"] = _PATIENT | (options.get("configs") or {})
             # The newest version is not set, so that the tests also cover the default features.
             if transaction_version != LATEST_TRANSACTION_VERSION:
                 options["features"] = {"transaction.version": transaction_version}

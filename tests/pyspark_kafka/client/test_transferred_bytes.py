@@ -20,9 +20,13 @@ RECORD_BYTES = VALUE_BYTES + 10
 """A value and the fields of its record: lengths, attributes, timestamp delta and offset delta."""
 
 OVERHEAD = 1.03
-"""Allows for headers, for requests without records, and for the last response of a read.
+"""Allows for headers and for requests without records."""
 
-The last response of a read can contain records after the end of the range.
+READ_OVERHEAD = 1.1
+"""Allows for batches that are received twice, and for records after the end of the range.
+
+Apache Kafka ends a response in the middle of a batch, and the next response repeats that batch. The
+last response of a range can contain later records.
 """
 
 
@@ -72,5 +76,5 @@ def test_bytes_of_a_write_and_a_read(
             )
             fetched = reader.fetch(planned, ("value",), IsolationLevel.READ_UNCOMMITTED)
             assert sum(batch.num_rows for batch in fetched) == RECORDS // 2
-    assert expected < transferred["received"] < expected * OVERHEAD
+    assert expected < transferred["received"] < expected * READ_OVERHEAD
     assert transferred["sent"] < expected * (OVERHEAD - 1)
