@@ -114,7 +114,8 @@ test-kafka: java $(VENV)/.ready ## run the tests that depend on the cluster, usi
 	$(call fast_spark)
 	$(BIN)/pytest $(AT_ONCE) -m "kafka_only or not full and (slow or not spark)" --cluster=kafka \
 	  $(NOT_ON_KAFKA:%=--ignore=tests/%) \
-	  tests/conformance tests/failpoints/test_matrix.py tests/integration tests/pyspark_kafka tests/spark
+	  tests/conformance tests/failpoints/test_matrix.py tests/failpoints/test_zombies.py tests/integration \
+	  tests/pyspark_kafka tests/spark
 
 test-kafkas: $(OTHER_KAFKAS:%=test-kafka-%) ## test the exactly-once sink on other versions of Apache Kafka
 

@@ -23,11 +23,11 @@ from integration import clusters, spark_jvm
 from integration.clusters import Cluster
 from integration.raw import RawConnection
 from pyspark_kafka import records
+from tests.distribution import LoadGroupsOfFiles, starts_late
 from tests.kafka_python import close_dropped_sockets
 from tests.spark import engines
 
 BROKERS_OF_CONFORMANCE = 3
-LONG_TESTS = ("tests/examples/", "tests/failpoints/", "tests/parity/", "tests/spark/")
 STARTS_BROKERS = {"cluster_with", "three_brokers"}
 STARTING_BROKERS_TIMEOUT_S = 240
 _CLUSTERS = pytest.StashKey[list[Cluster]]()
@@ -137,6 +137,10 @@ def _uses_cluster(item: pytest.Item) -> bool:
 
 
 @pytest.hookimpl(trylast=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupsOfFiles | None:
+    return LoadGroupsOfFiles(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect tests that do not apply to the backend of the run.
 
@@ -148,7 +152,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not item.get_closest_marker("timeout") and STARTS_BROKERS & set(_fixtures(item)):
             item.add_marker(pytest.mark.timeout(STARTING_BROKERS_TIMEOUT_S))
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: not item.nodeid.startswith(LONG_TESTS))
+        items.sort(key=starts_late)
     on_kafka = _backend(config) in ("kafka", "testcontainers")
     why = "do not use the run's cluster" if on_kafka else "kafka_only, --cluster=kafka runs them"
     kept: list[pytest.Item] = []

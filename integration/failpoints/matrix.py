@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
@@ -275,14 +275,9 @@ def coverage_errors(recordings: Iterable[Recording]) -> list[str]:
 
 
 def run(
-    session: Session,
-    chosen: Iterable[AnyCase],
-    *,
-    until_s: float | None = None,
-    parallel: int = PARALLEL,
+    session: Session, chosen: Iterable[AnyCase], *, parallel: int = PARALLEL
 ) -> Iterator[Result]:
-    """Run cases in parallel. No case starts after `until_s` (a time of `time.monotonic()`)."""
-    left = iter(chosen)
+    """Run cases in parallel."""
 
     def one(case: AnyCase) -> Result:
         begun_s = time.monotonic()
@@ -296,15 +291,7 @@ def run(
         return Result(case=case, seconds=time.monotonic() - begun_s, error=error)
 
     with ThreadPoolExecutor(parallel) as executor:
-        running: set[Future[Result]] = set()
-        while True:
-            in_time = until_s is None or time.monotonic() < until_s
-            while in_time and len(running) < parallel and (case := next(left, None)) is not None:
-                running.add(executor.submit(one, case))
-            if not running:
-                return
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            yield from (future.result() for future in done)
+        yield from executor.map(one, chosen)
 
 
 def shuffled(chosen: Sequence[AnyCase], seed: int) -> list[AnyCase]:
