@@ -22,7 +22,7 @@ from broker_ref.protocol.reader import (
     read_message,
     skip_tagged_fields,
 )
-from broker_ref.protocol.writer import build, write_entities
+from broker_ref.protocol.writer import write_message
 
 _PREFIX: Final = struct.Struct(">hhi")
 
@@ -77,8 +77,11 @@ def request_schema(api_key: int, version: int) -> type[Any]:
 def response_frame(*, api_key: int, version: int, correlation_id: int, message: object) -> bytes:
     """Encode the header and body of a response, without the four-byte length."""
     schema = response_schema(api_key, version)
-    header = schema.__header_schema__(correlation_id=correlation_id)
-    return write_entities(header, build(schema, message))
+    out = bytearray(_INT32.pack(correlation_id))
+    if schema.__header_schema__.__flexible__:
+        out.append(0)
+    write_message(schema, message, out)
+    return bytes(out)
 
 
 def response_schema(api_key: int, version: int) -> type[Any]:
@@ -91,13 +94,14 @@ def request_frame(
 ) -> bytes:
     """Encode the header and body of a request, without the four-byte length."""
     schema = request_schema(api_key, version)
-    header = schema.__header_schema__(
-        request_api_key=api_key,
-        request_api_version=version,
-        correlation_id=correlation_id,
-        client_id=client_id,
-    )
-    return write_entities(header, build(schema, message))
+    client = client_id.encode()
+    out = bytearray(_PREFIX.pack(api_key, version, correlation_id))
+    out += _INT16.pack(len(client))
+    out += client
+    if schema.__header_schema__.__flexible__:
+        out.append(0)
+    write_message(schema, message, out)
+    return bytes(out)
 
 
 def read_response(

@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Callable
-from typing import Any, Final, TypeVar, get_type_hints
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, NoReturn, TypeVar, get_type_hints
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.protocol.generated import Source
 from broker_ref.protocol.identifiers import Uuid
-from broker_ref.protocol.schema import MILLISECOND_TYPES, FieldSchema, fields_of, struct_of
+from broker_ref.protocol.schema import FieldSchema, fields_of, struct_of
 
 ELEMENTS_MAX: Final = 2_000_000
 """Maximum number of array elements in a request, which limits the memory for its objects."""
@@ -31,18 +33,7 @@ ELEMENTS_MAX: Final = 2_000_000
 STRING_BYTES_MAX: Final = 32_767
 """Maximum size of a string, as in Kafka. Only the length of a compact string can exceed it."""
 
-_FIXED: Final = {
-    "int8": struct.Struct(">b"),
-    "int16": struct.Struct(">h"),
-    "int32": struct.Struct(">i"),
-    "int64": struct.Struct(">q"),
-    "uint8": struct.Struct(">B"),
-    "uint16": struct.Struct(">H"),
-    "uint32": struct.Struct(">I"),
-    "uint64": struct.Struct(">Q"),
-    "float64": struct.Struct(">d"),
-    "bool": struct.Struct(">?"),
-}
+_INT32: Final = struct.Struct(">i")
 
 MessageType = TypeVar("MessageType")
 
@@ -105,7 +96,7 @@ class Cursor:
 
         The length never exceeds the number of remaining bytes. Raises: MalformedRequestError.
         """
-        length = self.unsigned_varint(what) - 1 if flexible else self.fixed(_FIXED["int32"], what)
+        length = self.unsigned_varint(what) - 1 if flexible else self.fixed(_INT32, what)
         left = min(len(self.frame) - self.position, self.elements_left)
         if length < -1 or length > left:
             raise MalformedRequestError(
@@ -117,9 +108,9 @@ class Cursor:
         return int(length)
 
 
-FieldReader = Callable[[Cursor], Any]
+StructReader = Callable[[Cursor], Any]
 
-_compiled: dict[tuple[type[Any], type[Any] | None], FieldReader] = {}
+_compiled: dict[tuple[type[Any], type[Any] | None], StructReader] = {}
 
 
 def read_message(schema: type[Any], message: type[MessageType], cursor: Cursor) -> MessageType:
@@ -130,12 +121,10 @@ def read_message(schema: type[Any], message: type[MessageType], cursor: Cursor) 
 
 def skip_tagged_fields(cursor: Cursor) -> None:
     """Skip the tagged fields at the current position."""
-    for _ in range(cursor.unsigned_varint("the number of tagged fields")):
-        cursor.unsigned_varint("a tag")
-        cursor.take(cursor.unsigned_varint("the size of a tagged field"), "a tagged field")
+    _read_tagged(cursor, {})
 
 
-def _struct_reader(schema: type[Any], message: type[Any] | None) -> FieldReader:
+def _struct_reader(schema: type[Any], message: type[Any] | None) -> StructReader:
     """Return a function that decodes `schema` as `message`, or skips it if `message` is None."""
     reader = _compiled.get((schema, message))
     if reader is None:
@@ -143,38 +132,181 @@ def _struct_reader(schema: type[Any], message: type[Any] | None) -> FieldReader:
     return reader
 
 
-def _compile(schema: type[Any], message: type[Any] | None) -> FieldReader:
+def _compile(schema: type[Any], message: type[Any] | None) -> StructReader:
+    """Generate the function that decodes a struct.
+
+    In its lines, `at` is the position in the frame. It is stored in the cursor only while other
+    functions are called.
+    """
     hints = get_type_hints(message) if message is not None else {}
-    plain: list[tuple[str | None, FieldReader]] = []
-    tagged: dict[int, tuple[str | None, FieldReader]] = {}
+    source = Source("read(cursor)")
+    source.add("frame, at = cursor.frame, cursor.position", "end = len(frame)")
+    fixed: list[FieldSchema] = []
+    values: dict[str, str] = {}
+    tagged: dict[int, tuple[str | None, StructReader]] = {}
     for field in fields_of(schema):
         name = field.message_name if field.message_name in hints else None
         nested = struct_of(hints[name]) if name is not None else None
-        reader = _field_reader(schema, field, nested)
-        if field.tag is None:
-            plain.append((name, reader))
-        else:
-            tagged[field.tag] = (name, reader)
-    flexible = schema.__flexible__
+        what = f"{schema.__name__}.{field.name}"
+        if field.tag is not None:
+            tagged[field.tag] = (name, _value_reader(field, nested, what))
+            continue
+        if name is not None:
+            values[name] = f"value_{field.name}"
+        if field.fixed_format is not None:
+            fixed.append(field)
+            continue
+        _add_fixed(source, schema, fixed)
+        source.add(*_value_lines(source, field, nested, what, schema.__flexible__))
+        source.add(f"value_{field.name} = value")
+    _add_fixed(source, schema, fixed)
+    source.add("tags = {}")
+    if schema.__flexible__:
+        source.add("if at < end and frame[at] == 0: at += 1")
+        source.add_block(
+            "else:",
+            [
+                "cursor.position = at",
+                f"tags = {source.name(_read_tagged)}(cursor, {source.name(tagged)})",
+                "at = cursor.position",
+            ],
+        )
+    source.add("cursor.position = at")
+    if message is None:
+        return source.function(f"reader of {schema.__module__}")
+    arguments = [f"{name}={value}" for name, value in values.items()]
+    source.add(f"return {source.name(message)}({', '.join([*arguments, '**tags'])})")
+    return source.function(f"reader of {schema.__module__} as {message.__name__}")
 
-    def read(cursor: Cursor) -> Any:
-        values: dict[str, Any] = {}
-        for name, read_field in plain:
-            value = read_field(cursor)
-            if name is not None:
-                values[name] = value
-        if flexible:
-            _read_tagged(cursor, tagged, values)
-        return message(**values) if message is not None else None
 
-    return read
+def _add_fixed(source: Source, schema: type[Any], fields: list[FieldSchema]) -> None:
+    """Decode consecutive fields of fixed size together."""
+    if not fields:
+        return
+    layout = struct.Struct(">" + "".join(field.fixed_format or "" for field in fields))
+    whats = [(f"{schema.__name__}.{field.name}", field.fixed_format) for field in fields]
+    names = [f"value_{field.name}" for field in fields]
+    source.add(f"if at + {layout.size} > end: {source.name(_raise_short)}(frame, at, {whats!r})")
+    source.add(f"{', '.join(names)}, = {source.name(layout.unpack_from)}(frame, at)")
+    source.add(f"at += {layout.size}")
+    for field, name in zip(fields, names, strict=True):
+        source.add(*_conversion_lines(source, field, name, f"{schema.__name__}.{field.name}"))
+    fields.clear()
+
+
+def _conversion_lines(source: Source, field: FieldSchema, value: str, what: str) -> list[str]:
+    """Return the lines that convert a decoded value of fixed size."""
+    convert = {"error_code": _error_code, "uuid": _uuid}.get(field.kafka_type or "")
+    return [] if convert is None else [f"{value} = {source.name(convert)}({value}, {what!r})"]
+
+
+def _value_reader(field: FieldSchema, message: type[Any] | None, what: str) -> StructReader:
+    """Return a function that decodes the value of a tagged field."""
+    source = Source("read(cursor)")
+    source.add("frame, at = cursor.frame, cursor.position", "end = len(frame)")
+    if field.fixed_format is not None:
+        source.add(*_element_lines(source, field, message, what, flexible=True))
+    else:
+        source.add(*_value_lines(source, field, message, what, flexible=True))
+    source.add("cursor.position = at", "return value")
+    return source.function(f"reader of {what}")
+
+
+def _value_lines(
+    source: Source, field: FieldSchema, message: type[Any] | None, what: str, flexible: bool
+) -> list[str]:
+    """Return the lines that decode `value`, whose encoding has no fixed size."""
+    if not field.is_array:
+        return _element_lines(source, field, message, what, flexible=flexible)
+    null = f"if size < 0: {source.name(_raise_null)}(at, {what!r})"
+    return [
+        "cursor.position = at",
+        f"size = cursor.array_length(flexible={flexible}, what={what!r})",
+        "at = cursor.position",
+        "if size < 0: value = None" if field.nullable else null,
+        "else:",
+        *(f"    {line}" for line in _elements_lines(source, field, message, what, flexible)),
+    ]
+
+
+def _elements_lines(
+    source: Source, field: FieldSchema, message: type[Any] | None, what: str, flexible: bool
+) -> list[str]:
+    """Return the lines that decode the `size` elements of an array as `value`."""
+    if field.struct is not None:
+        read = source.name(_struct_reader(field.struct, message))
+        return [f"value = tuple([{read}(cursor) for _ in range(size)])", "at = cursor.position"]
+    return [
+        "elements = []",
+        "for _ in range(size):",
+        *(f"    {line}" for line in _element_lines(source, field, None, what, flexible)),
+        "    elements.append(value)",
+        "value = tuple(elements)",
+    ]
+
+
+def _element_lines(
+    source: Source, field: FieldSchema, message: type[Any] | None, what: str, flexible: bool
+) -> list[str]:
+    """Return the lines that decode one `value`."""
+    if field.struct is not None:
+        read = source.name(_struct_reader(field.struct, message))
+        lines = ["cursor.position = at", f"value = {read}(cursor)", "at = cursor.position"]
+        if not field.nullable or field.is_array or field.tag is not None:
+            return lines
+        present = [*_fixed_lines(source, "b", what), "if value <= 0: value = None", "else:"]
+        return [*present, *(f"    {line}" for line in lines)]
+    layout = field.element_format
+    if layout is not None:
+        conversion = _conversion_lines(source, field, "value", what)
+        return [*_fixed_lines(source, layout, what), *conversion]
+    return _bytes_lines(source, field, what, flexible)
+
+
+def _fixed_lines(source: Source, layout: str, what: str, value: str = "value") -> list[str]:
+    codec = struct.Struct(f">{layout}")
+    short = source.name(_raise_short)
+    return [
+        f"if at + {codec.size} > end: {short}(frame, at, {[(what, layout)]!r})",
+        f"{value}, = {source.name(codec.unpack_from)}(frame, at)",
+        f"at += {codec.size}",
+    ]
+
+
+def _bytes_lines(source: Source, field: FieldSchema, what: str, flexible: bool) -> list[str]:
+    is_string = field.kafka_type == "string"
+    if flexible:
+        size_lines = [
+            "if at < end and (size := frame[at] - 1) < 127: at += 1",
+            "else:",
+            "    cursor.position = at",
+            f"    size = cursor.unsigned_varint({what!r}) - 1",
+            "    at = cursor.position",
+        ]
+    else:
+        size_lines = _fixed_lines(source, "h" if is_string else "i", what, "size")
+    null = ["elif size == -1: value = None"] if field.nullable and not field.is_array else []
+    decode = [
+        "    try: value = value.decode()",
+        f"    except UnicodeDecodeError as error: {source.name(_raise_not_utf8)}(error, {what!r})",
+    ]
+    return [
+        *size_lines,
+        "stop = at + size",
+        f"if 0 <= size{f' <= {STRING_BYTES_MAX}' if is_string else ''} and stop <= end:",
+        "    value = frame[at:stop]",
+        "    at = stop",
+        *(decode if is_string else ()),
+        *null,
+        f"else: {source.name(_raise_length)}(frame, at, size, {what!r}, {is_string})",
+    ]
 
 
 def _read_tagged(
-    cursor: Cursor,
-    tagged: dict[int, tuple[str | None, FieldReader]],
-    values: dict[str, Any],
-) -> None:
+    cursor: Cursor, tagged: Mapping[int, tuple[str | None, StructReader]]
+) -> dict[str, Any]:
+    """Return the values of known tagged fields by name, and skip the other fields."""
+    values: dict[str, Any] = {}
     for _ in range(cursor.unsigned_varint("the number of tagged fields")):
         tag = cursor.unsigned_varint("a tag")
         size = cursor.unsigned_varint("the size of a tagged field")
@@ -190,94 +322,57 @@ def _read_tagged(
             )
         if name is not None:
             values[name] = value
+    return values
 
 
-def _field_reader(schema: type[Any], field: FieldSchema, message: type[Any] | None) -> FieldReader:
-    what = f"{schema.__name__}.{field.name}"
-    flexible = schema.__flexible__
-    if field.struct is not None:
-        struct_reader = _struct_reader(field.struct, message)
-        if field.is_array:
-            return _array_reader(struct_reader, flexible, field.nullable, what)
-        return _nullable_struct_reader(struct_reader, what) if field.nullable else struct_reader
-    assert field.kafka_type is not None, what
-    if field.is_array:
-        element = _primitive_reader(field.kafka_type, flexible, False, what)
-        return _array_reader(element, flexible, field.nullable, what)
-    return _primitive_reader(field.kafka_type, flexible, field.nullable, what)
+_ERROR_CODES: Final[Mapping[int, ErrorCode]] = {code.value: code for code in ErrorCode}
 
 
-def _nullable_struct_reader(inner: FieldReader, what: str) -> FieldReader:
-    present = _FIXED["int8"]
-    return lambda cursor: inner(cursor) if cursor.fixed(present, what) > 0 else None
+def _error_code(number: int, what: str) -> ErrorCode:
+    code = _ERROR_CODES.get(number)
+    if code is None:
+        raise MalformedRequestError(f"{what} contains the unknown error code {number}")
+    return code
 
 
-def _array_reader(element: FieldReader, flexible: bool, nullable: bool, what: str) -> FieldReader:
-    def read(cursor: Cursor) -> tuple[Any, ...] | None:
-        length = cursor.array_length(flexible=flexible, what=what)
-        if length < 0:
-            if nullable:
-                return None
+@lru_cache(maxsize=4096)
+def _uuid(data: bytes, what: str) -> Uuid:  # noqa: ARG001
+    return Uuid(bytes=data)
+
+
+def _raise_short(frame: bytes, position: int, fields: Sequence[tuple[str, str]]) -> NoReturn:
+    """Raise the error for the first field that is not complete."""
+    for what, layout in fields:
+        end = position + struct.calcsize(f">{layout}")
+        if end > len(frame):
             raise MalformedRequestError(
-                f"{what} at position {cursor.position} is null, but the field is not nullable"
+                f"the frame ends at byte {len(frame)}, in the middle of {what}, which starts at "
+                f"byte {position}"
             )
-        return tuple([element(cursor) for _ in range(length)])
+        position = end
+    raise AssertionError("All fields are complete.")
 
-    return read
+
+def _raise_null(position: int, what: str) -> NoReturn:
+    raise MalformedRequestError(
+        f"{what} at position {position} is null, but the field is not nullable"
+    )
 
 
-def _primitive_reader(kafka_type: str, flexible: bool, nullable: bool, what: str) -> FieldReader:
-    kafka_type = MILLISECOND_TYPES.get(kafka_type, kafka_type)
-    if kafka_type == "error_code":
-        return lambda cursor: _error_code(cursor, what)
-    if kafka_type in _FIXED:
-        layout = _FIXED[kafka_type]
-        return lambda cursor: cursor.fixed(layout, what)
-    if kafka_type == "uuid":
-        return lambda cursor: Uuid(bytes=cursor.take(16, what))
-    length_of = _length_reader(kafka_type, flexible, what)
-    is_string = kafka_type == "string"
-    decode = _utf8 if is_string else _as_is
-
-    def read(cursor: Cursor) -> Any:
-        length = length_of(cursor)
-        if is_string and length > STRING_BYTES_MAX:
-            raise MalformedRequestError(
-                f"{what} at position {cursor.position} has a length of {length} bytes, but a "
-                f"string can have at most {STRING_BYTES_MAX} bytes"
-            )
-        if length >= 0:
-            return decode(cursor.take(length, what), what)
-        if nullable and length == -1:
-            return None
+def _raise_length(frame: bytes, position: int, size: int, what: str, is_string: bool) -> NoReturn:
+    name = f"{what} at position {position}"
+    if is_string and size > STRING_BYTES_MAX:
         raise MalformedRequestError(
-            f"{what} at position {cursor.position} has an invalid length of {length}"
+            f"{name} has a length of {size} bytes, but a string can have at most "
+            f"{STRING_BYTES_MAX} bytes"
         )
-
-    return read
-
-
-def _length_reader(kafka_type: str, flexible: bool, what: str) -> Callable[[Cursor], int]:
-    if flexible:
-        return lambda cursor: cursor.unsigned_varint(what) - 1
-    layout = _FIXED["int16" if kafka_type == "string" else "int32"]
-    return lambda cursor: int(cursor.fixed(layout, what))
+    if size < 0:
+        raise MalformedRequestError(f"{name} has an invalid length of {size}")
+    raise MalformedRequestError(
+        f"{name} has a length of {size} bytes, but only {len(frame) - position} bytes remain in "
+        "the frame"
+    )
 
 
-def _error_code(cursor: Cursor, what: str) -> ErrorCode:
-    number = cursor.fixed(_FIXED["int16"], what)
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        raise MalformedRequestError(f"{what} contains the unknown error code {number}") from None
-
-
-def _utf8(data: bytes, what: str) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise MalformedRequestError(f"{what} is not valid UTF-8: {error.reason}") from None
-
-
-def _as_is(data: bytes, what: str) -> bytes:  # noqa: ARG001
-    return data
+def _raise_not_utf8(error: UnicodeDecodeError, what: str) -> NoReturn:
+    raise MalformedRequestError(f"{what} is not valid UTF-8: {error.reason}") from None

@@ -17,6 +17,22 @@ MILLISECOND_TYPES: Final = {
 }
 """The wire types of times in milliseconds, which kio converts to timedeltas and datetimes."""
 
+_FIXED_FORMATS: Final = {
+    "int8": "b",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "uint8": "B",
+    "uint16": "H",
+    "uint32": "I",
+    "uint64": "Q",
+    "float64": "d",
+    "bool": "?",
+    "error_code": "h",
+    "uuid": "16s",
+}
+"""The formats of wire types of fixed size, as in the `struct` module."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FieldSchema:
@@ -33,7 +49,24 @@ class FieldSchema:
     is_array: bool
     nullable: bool
     tag: int | None
-    required: bool
+    default: object
+    """The default in kio's class, or `dataclasses.MISSING`."""
+
+    @property
+    def required(self) -> bool:
+        """Whether kio's class has no default."""
+        return self.default is dataclasses.MISSING
+
+    @property
+    def element_format(self) -> str | None:
+        """The format of a value or array element in `struct`, or None if its size varies."""
+        kafka_type = self.kafka_type or ""
+        return _FIXED_FORMATS.get(MILLISECOND_TYPES.get(kafka_type, kafka_type))
+
+    @property
+    def fixed_format(self) -> str | None:
+        """The format of the field in `struct`, or None if its size varies."""
+        return None if self.is_array else self.element_format
 
 
 def fields_of(entity: type[Any]) -> tuple[FieldSchema, ...]:
@@ -61,7 +94,7 @@ def _describe(field: dataclasses.Field[Any]) -> FieldSchema:
         is_array=get_origin(inner) is tuple,
         nullable=nullable,
         tag=None if tag is None else int(tag),
-        required=field.default is dataclasses.MISSING,
+        default=field.default,
     )
 
 

@@ -1,45 +1,54 @@
-"""Convert messages to kio entities of any version, and to bytes.
+"""Encode messages into any version of a request or response.
 
-Handlers return one dataclass for all versions. `build` converts it by field name to the entity of
-the client's version, and ignores fields that this version does not contain. If the message does not
-contain a field, kio's default is used; if there is no default, `build` raises TypeError. kio
-converts times in milliseconds to timedeltas; in messages, they are integers, and their names end in
-`_ms`.
+Handlers return one dataclass for all versions ("the message"). `write_message` encodes the fields
+of the client's version, and ignores fields that this version does not contain. If the message does
+not contain a field, kio's default is encoded; if there is no default, `write_message` raises
+TypeError. kio's entities define the order, types, nullability and tags of the fields. In messages,
+times are integers in milliseconds, and their names end in `_ms`.
+
+`write_message` generates a function for each pair of a struct and a message class. kio's own writer
+would require that each message is converted to an entity first.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import io
+import struct
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from datetime import timedelta
+from typing import Any
 
-from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
+from broker_ref.protocol.generated import Source
+from broker_ref.protocol.identifiers import ZERO_UUID
 from broker_ref.protocol.schema import FieldSchema, fields_of
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-_LATEST_MS: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999, which is the latest time that kio supports."""
-
-Converter = Callable[[Any], Any]
-
-_compiled: dict[tuple[type[Any], type[Any]], Converter] = {}
+StructWriter = Callable[[bytearray, Any], None]
 
 
-def build(schema: type[Any], message: object) -> Any:
-    """Convert a message to the kio entity class `schema`.
+class _StructWriters(dict[type[Any], StructWriter]):
+    """The functions that append a message as one struct, by the class of the message."""
+
+    def __init__(self, schema: type[Any]) -> None:
+        super().__init__()
+        self._schema = schema
+
+    def __missing__(self, message: type[Any]) -> StructWriter:
+        write = self[message] = _compile(self._schema, message)
+        return write
+
+
+_writers: dict[type[Any], _StructWriters] = {}
+
+
+def write_message(schema: type[Any], message: object, out: bytearray) -> None:
+    """Append a message as the kio entity class `schema`.
 
     Raises: TypeError with the name of a missing field.
     """
-    key = (schema, type(message))
-    builder = _compiled.get(key)
-    if builder is None:
-        builder = _compiled[key] = _compile(*key)
-    return builder(message)
+    _writers_of(schema)[type(message)](out, message)
 
 
 def write_entities(*entities: Any) -> bytes:
@@ -50,56 +59,173 @@ def write_entities(*entities: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _compile(schema: type[Any], message: type[Any]) -> Converter:
+def write_unsigned_varint(out: bytearray, value: int) -> None:
+    """Append an unsigned varint."""
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _writers_of(schema: type[Any]) -> _StructWriters:
+    writers = _writers.get(schema)
+    if writers is None:
+        writers = _writers[schema] = _StructWriters(schema)
+    return writers
+
+
+def _compile(schema: type[Any], message: type[Any]) -> StructWriter:
+    """Generate the function that appends a message of this class."""
     offered = {field.name for field in dataclasses.fields(message)}
-    taken: list[tuple[str, str, Converter | None]] = []
     for field in fields_of(schema):
-        if field.message_name in offered:
-            taken.append((field.name, field.message_name, _converter(field)))
-        elif field.required:
+        if field.required and field.message_name not in offered:
             raise TypeError(
                 f"{message.__name__} has no field {field.message_name!r}, which version "
                 f"{schema.__version__} of {schema.__name__} requires"
             )
-
-    def build_struct(source: Any) -> Any:
-        values = {}
-        for target, name, convert in taken:
-            value = getattr(source, name)
-            values[target] = convert(value) if convert is not None else value
-        return schema(**values)
-
-    return build_struct
+    source = Source("write(out, message)")
+    _add_untagged(source, schema, offered)
+    if schema.__flexible__:
+        _add_tagged(source, schema, offered)
+    return source.function(f"writer of {message.__name__} as {schema.__module__}")
 
 
-def _converter(field: FieldSchema) -> Converter | None:
-    if field.kafka_type == "datetime_i64" and not field.nullable:
-        return _required_timestamp
-    if field.struct is None:
-        return None if field.is_array else _PRIMITIVES.get(field.kafka_type or "")
-    struct = field.struct
-    if field.is_array:
-        return lambda value: (
-            None if value is None else tuple([build(struct, item) for item in value])
+def _add_untagged(source: Source, schema: type[Any], offered: set[str]) -> None:
+    """Encode the untagged fields. Consecutive fields of fixed size are encoded together."""
+    layout, values = "", list[str]()
+
+    def add_fixed() -> None:
+        nonlocal layout
+        if layout:
+            source.add(f"out += {source.pack(layout)}({', '.join(values)})")
+        layout = ""
+        values.clear()
+
+    for field in fields_of(schema):
+        if field.tag is not None:
+            continue
+        value, layout_of_field = f"message.{field.message_name}", field.fixed_format
+        if layout_of_field is not None and field.message_name in offered:
+            layout += layout_of_field
+            values.append(_fixed_value(source, field, value))
+            continue
+        add_fixed()
+        if field.message_name in offered:
+            source.add(f"value = {value}")
+            source.add(*_value_lines(source, field, schema.__flexible__, field.nullable))
+        else:
+            default = _encoded_default(field, flexible=schema.__flexible__)
+            source.add(f"out += {default!r}")
+    add_fixed()
+
+
+def _add_tagged(source: Source, schema: type[Any], offered: set[str]) -> None:
+    """Encode the tagged fields whose values differ from their defaults."""
+    fields = {
+        field.tag: field
+        for field in fields_of(schema)
+        if field.tag is not None and field.message_name in offered
+    }
+    if not fields:
+        source.add("out.append(0)")
+        return
+    varint = source.name(write_unsigned_varint)
+    source.add("whole, tags = out, []")
+    for tag, field in sorted(fields.items()):
+        default = _encoded_default(field, flexible=True)
+        source.add(f"value = message.{field.message_name}")
+        source.add_block(
+            "if value is not None:" if default is None else "if True:",
+            [
+                "out = bytearray()",
+                *_value_lines(source, field, flexible=True, nullable=False),
+                f"if out != {default!r}: tags.append(({tag}, out))",
+            ],
         )
-    return lambda value: None if value is None else build(struct, value)
+    source.add("out = whole", f"{varint}(out, len(tags))")
+    source.add_block(
+        "for tag, value in tags:",
+        [f"{varint}(out, tag)", f"{varint}(out, len(value))", "out += value"],
+    )
 
 
-def _milliseconds(value: int) -> timedelta:
-    return timedelta(milliseconds=value)
+def _value_lines(source: Source, field: FieldSchema, flexible: bool, nullable: bool) -> list[str]:
+    """Return the lines that append `value`."""
+    if field.fixed_format is not None:
+        return [f"out += {source.pack(field.fixed_format)}({_fixed_value(source, field, 'value')})"]
+    if field.is_array:
+        lines = [*_length_lines(source, flexible, "i"), *_elements_lines(source, field, flexible)]
+        return _unless_null("out.append(0)" if flexible else "out += bytes((255,)) * 4", lines)
+    if field.struct is not None:
+        lines = [f"{source.name(_writers_of(field.struct))}[type(value)](out, value)"]
+        return _unless_null("out.append(255)", ["out.append(1)", *lines]) if nullable else lines
+    lines = _bytes_lines(source, field, flexible)
+    size = 4 if field.kafka_type != "string" else 2
+    null = "out.append(0)" if flexible else f"out += bytes((255,)) * {size}"
+    return _unless_null(null, lines) if nullable else lines
 
 
-def _timestamp(value: int) -> datetime | None:
-    return None if value < 0 else _required_timestamp(value)
+def _unless_null(null: str, lines: list[str]) -> list[str]:
+    return [f"if value is None: {null}", "else:", *(f"    {line}" for line in lines)]
 
 
-def _required_timestamp(value: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=min(value, _LATEST_MS))
+def _length_lines(source: Source, flexible: bool, layout: str) -> list[str]:
+    """Return the lines that append the number of elements or bytes of `value`."""
+    if not flexible:
+        return [f"out += {source.pack(layout)}(len(value))"]
+    return [
+        "size = len(value) + 1",
+        "if size <= 0x7F: out.append(size)",
+        f"else: {source.name(write_unsigned_varint)}(out, size)",
+    ]
 
 
-_PRIMITIVES: Final[dict[str, Converter]] = {
-    "error_code": ErrorCode,
-    "timedelta_i32": _milliseconds,
-    "timedelta_i64": _milliseconds,
-    "datetime_i64": _timestamp,
-}
+def _bytes_lines(source: Source, field: FieldSchema, flexible: bool) -> list[str]:
+    is_string = field.kafka_type == "string"
+    lines = [*_length_lines(source, flexible, "h" if is_string else "i"), "out += value"]
+    return ["value = value.encode()", *lines] if is_string else lines
+
+
+def _elements_lines(source: Source, field: FieldSchema, flexible: bool) -> list[str]:
+    if field.struct is not None:
+        writers = source.name(_writers_of(field.struct))
+        return [f"for item in value: {writers}[type(item)](out, item)"]
+    layout = field.element_format
+    if layout is None:
+        lines = _bytes_lines(source, field, flexible)
+    else:
+        lines = [f"out += {source.pack(layout)}({_fixed_value(source, field, 'value')})"]
+    return ["for value in value:", *(f"    {line}" for line in lines)]
+
+
+def _fixed_value(source: Source, field: FieldSchema, value: str) -> str:
+    if field.kafka_type == "uuid":
+        return f"({value} or {source.name(ZERO_UUID)}).bytes"
+    if field.kafka_type == "datetime_i64" and field.nullable:
+        return f"-1 if {value} is None else {value}"
+    return value
+
+
+def _encoded_default(field: FieldSchema, *, flexible: bool) -> bytes | None:
+    """Return the encoding of the default, or None if the default of a tagged field is null."""
+    if field.required:
+        return _encoded_zero(field)
+    value = field.default
+    if value is None and field.tag is not None:
+        return None
+    if isinstance(value, timedelta):
+        value = value // timedelta(milliseconds=1)
+    source = Source("write(out, value)")
+    source.add(*_value_lines(source, field, flexible, nullable=field.tag is None))
+    out = bytearray()
+    source.function("default")(out, value)
+    return bytes(out)
+
+
+def _encoded_zero(field: FieldSchema) -> bytes:
+    """Return the encoding of a tagged field without a default: zero, empty or false."""
+    if field.fixed_format is not None:
+        return bytes(struct.calcsize(f">{field.fixed_format}"))
+    if field.struct is None or field.is_array:
+        return b"\x01"
+    return b"".join(_encoded_zero(each) for each in fields_of(field.struct)) + b"\x00"

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, make_dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kio.index import load_request_schema
+from kio.index import load_request_schema, load_response_schema
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest
+from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v4.request import FetchRequest as FetchRequestV4
 from kio.schema.fetch.v17.request import FetchRequest as FetchRequestV17
 from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
@@ -24,8 +25,9 @@ from broker_ref.api.k10_find_coordinator import FindCoordinatorRequest as FindCo
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
 from broker_ref.protocol.reader import Cursor, MalformedRequestError, read_message
 from broker_ref.protocol.schema import FieldSchema, fields_of
-from broker_ref.protocol.writer import write_entities
+from broker_ref.protocol.writer import write_entities, write_message
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SERVED = [(api.key, version) for api in APIS.values() for version in api.versions]
 
 
@@ -44,6 +46,9 @@ _PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
     "bytes": st.binary(max_size=40),
     "records": st.binary(max_size=40),
     "uuid": st.uuids(),
+    "error_code": st.sampled_from(ErrorCode),
+    "float64": st.floats(allow_nan=False),
+    "datetime_i64": st.integers(0, 2**41).map(lambda ms: EPOCH + timedelta(milliseconds=ms)),
     "timedelta_i32": st.integers(-1000, 10**6).map(lambda ms: timedelta(milliseconds=ms)),
     "timedelta_i64": st.integers(-1000, 10**6).map(lambda ms: timedelta(milliseconds=ms)),
 }
@@ -61,6 +66,21 @@ def _values(field: FieldSchema) -> st.SearchStrategy[Any]:
         one = _PRIMITIVES[field.kafka_type]
     values = st.lists(one, max_size=3).map(tuple) if field.is_array else one
     return st.none() | values if field.nullable and field.tag is None else values
+
+
+def message_of(entity: Any) -> Any:
+    """Return an entity as a message: with times as integers in milliseconds."""
+    if isinstance(entity, tuple):
+        return tuple(message_of(item) for item in entity)
+    if isinstance(entity, timedelta):
+        return entity // timedelta(milliseconds=1)
+    if isinstance(entity, datetime):
+        return message_of(entity - EPOCH)
+    if not hasattr(type(entity), "__version__"):
+        return entity
+    names = {field.message_name: field.name for field in fields_of(type(entity))}
+    values = [message_of(getattr(entity, name)) for name in names.values()]
+    return make_dataclass(type(entity).__name__, [(name, object) for name in names])(*values)
 
 
 def assert_same(message: Any, entity: Any) -> None:
@@ -99,6 +119,18 @@ def test_requests_round_trip_with_kio(api_key: int, version: int, data: st.DataO
     cursor = Cursor(frame)
     assert_same(read_message(schema, APIS[api_key].request, cursor), entity)
     assert cursor.position == len(frame)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("api_key", "version"), SERVED)
+@settings(max_examples=3, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(data=st.data())
+def test_responses_are_encoded_as_by_kio(api_key: int, version: int, data: st.DataObject) -> None:
+    schema: type[Any] = load_response_schema(api_key, version)
+    entity = data.draw(entities(schema))
+    out = bytearray()
+    write_message(schema, message_of(entity), out)
+    assert bytes(out) == write_entities(entity)
 
 
 @pytest.mark.slow
