@@ -20,7 +20,7 @@ from functools import cache
 from types import TracebackType
 from typing import Any, Self
 
-from kio.index import load_request_schema, load_response_from_request, load_response_schema
+from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map
 from kio.serial import entity_reader, entity_writer
@@ -147,7 +147,12 @@ def encode_request(entity: RequestPayload, correlation_id: int, client_id: str |
 
 def decode_response(entity: RequestPayload, frame: bytes, correlation_id: int) -> Any:
     """Decode the frame of the response to the request `entity`."""
-    response_type = load_response_from_request(entity)
+    return decode_response_of(entity.__api_key__, entity.__version__, frame, correlation_id)
+
+
+def decode_response_of(api_key: int, version: int, frame: bytes, correlation_id: int) -> Any:
+    """Decode the frame of a response of this API and version."""
+    response_type = _response_type(api_key, version)
     header, size = entity_reader(response_type.__header_schema__)(frame, 0)
     if header.correlation_id != correlation_id:
         raise ValueError(
@@ -160,6 +165,12 @@ def decode_response(entity: RequestPayload, frame: bytes, correlation_id: int) -
             f"{response!r}"
         )
     return response
+
+
+@cache
+def _response_type(api_key: int, version: int) -> type[Any]:
+    loaded: type[Any] = load_response_schema(api_key, version)
+    return loaded
 
 
 def api_key(api: str) -> int:

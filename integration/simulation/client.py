@@ -14,12 +14,10 @@ from random import Random
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
-from kio.static.protocol import RequestPayload
 
-from integration.raw import decode_response, encode_request
 from integration.simulation.cluster import host_of
 from integration.simulation.event_queue import EventQueue
-from integration.simulation.messages import request
+from integration.simulation.messages import Request, request
 from integration.simulation.network import Connection, Network
 
 RETRY_MS: Final = 60
@@ -31,7 +29,7 @@ class Call:
     """A step of a script that sends a request to a broker and waits for the response."""
 
     broker_id: int
-    request: RequestPayload
+    request: Request
     timeout_ms: int = REQUEST_TIMEOUT_MS
 
 
@@ -68,7 +66,7 @@ class Leader:
 
 @dataclass(slots=True)
 class _InFlightCall:
-    request: RequestPayload
+    request: Request
     script: Script
     connection: Connection
 
@@ -185,7 +183,7 @@ class Client:
             self._connections[call.broker_id] = connection
         self._last_id += 1
         request_id = self._last_id
-        frame = encode_request(call.request, request_id, self.name)
+        frame = call.request.frame(request_id, self.name)
         self._in_flight[request_id] = _InFlightCall(call.request, script, connection)
         self._event_queue.after(call.timeout_ms, lambda: self._time_out(request_id))
         self._network.send(connection, request_id, frame)
@@ -198,7 +196,7 @@ class Client:
     def responded(self, request_id: int, frame: bytes) -> None:
         """Continue the script with the response to its request."""
         awaited = self._in_flight.pop(request_id)
-        self._go_on(awaited.script, decode_response(awaited.request, frame, request_id))
+        self._go_on(awaited.script, awaited.request.response(frame, request_id))
 
     def failed(self, request_id: int, reason: str) -> None:
         """Continue the script without a response."""

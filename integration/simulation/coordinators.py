@@ -10,10 +10,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
-from kio.static.protocol import RequestPayload
 
 from integration.simulation.client import Call, Client, Pause, Step
-from integration.simulation.messages import request
+from integration.simulation.messages import Request, request
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -39,7 +38,7 @@ class Coordinator:
 
     def call(
         self,
-        payload: RequestPayload,
+        payload: Request,
         code_of: Callable[[Any], ErrorCode] = lambda response: response.error_code,
         *,
         again_on: frozenset[ErrorCode] = frozenset(),

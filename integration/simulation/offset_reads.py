@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from kio.schema.errors import ErrorCode
-from kio.static.protocol import RequestPayload
 
 from broker_ref.controller.metadata import OFFSETS_TOPIC
 from broker_ref.replication.partition import Partition
@@ -23,7 +22,7 @@ from integration.simulation.client import Step, TopicPartition
 from integration.simulation.cluster import host_of
 from integration.simulation.coordinators import Coordinator
 from integration.simulation.invariants import InvariantChecker, InvariantViolationError
-from integration.simulation.messages import request
+from integration.simulation.messages import Request, request
 
 OFFSETS_PARTITION = TopicPartition(OFFSETS_TOPIC, 0)
 """The only partition of the topic in simulated clusters."""
@@ -119,7 +118,7 @@ def fetch_offset(
     return last[0].answered(_partition(response).committed_offset)
 
 
-def _offset_fetch(group_id: str, partition: TopicPartition) -> RequestPayload:
+def _offset_fetch(group_id: str, partition: TopicPartition) -> Request:
     """Return an OffsetFetch request with `require_stable` (KIP-447).
 
     While a transaction with an offset commit is pending, the coordinator returns a retriable error.

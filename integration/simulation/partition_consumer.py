@@ -11,13 +11,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
-from kio.static.protocol import RequestPayload
 
 from broker_ref.log.batch import BatchHeader, decode_records, parse_checked_batches
 from broker_ref.log.control import Marker, decode_marker
 from integration.simulation.client import Call, Client, Pause, Script, Step, TopicPartition
 from integration.simulation.invariants import InvariantChecker, InvariantViolationError
-from integration.simulation.messages import request
+from integration.simulation.messages import Request, request
 
 LATEST: Final = -1
 
@@ -41,7 +40,7 @@ MOVED: Final = frozenset(
 
 def fetch_request(
     partition: TopicPartition, offset: int, *, leader_epoch: int, isolation: int
-) -> RequestPayload:
+) -> Request:
     """Return a Fetch request for one partition, without a fetch session."""
     wanted = {
         "partition": partition.partition,

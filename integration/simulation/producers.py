@@ -19,13 +19,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
-from kio.static.protocol import RequestPayload
 
 from broker_ref.log.batch import encode_batch
 from broker_ref.log.records import Record
 from integration.simulation.client import Call, Client, Leader, Pause, Script, Step, TopicPartition
 from integration.simulation.invariants import InvariantChecker, InvariantViolationError
-from integration.simulation.messages import request
+from integration.simulation.messages import Request, request
 
 IN_FLIGHT_MAX: Final = 5
 PRODUCE_TIMEOUT_MS: Final = 1_500
@@ -54,7 +53,7 @@ def produce_request(
     acks: int = ACKS_ALL,
     transactional_id: str | None = None,
     is_v2: bool = False,
-) -> RequestPayload:
+) -> Request:
     """Return a Produce request with one batch."""
     data = {"index": partition.partition, "records": batch}
     return request(
