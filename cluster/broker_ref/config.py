@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from broker_ref.config_keys import (
     ConfigKey,
     InvalidBrokerConfigError,
 )
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.security.acls import AclCache
 from broker_ref.security.authorizer import (

@@ -5,10 +5,10 @@ Invariant: `parse` returns only valid values. Source: `org.apache.kafka.common.c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
+from broker_ref.frozen import dataclass
 from broker_ref.topic_configs import ConfigType
 
 INT32_MAX: Final = 2**31 - 1

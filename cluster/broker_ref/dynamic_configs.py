@@ -17,7 +17,6 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
@@ -27,6 +26,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.broker_configs import CONFIG_KEYS
 from broker_ref.config import BrokerConfig
 from broker_ref.config_keys import INT64_MAX, ConfigKey, InvalidBrokerConfigError, UpdateMode
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.security.configs import LISTENER_PREFIX
 from broker_ref.topic_configs import ConfigType

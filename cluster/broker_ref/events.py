@@ -12,7 +12,9 @@ by muting the channel. Each `SendRequest` leads to at most one `ResponseReceived
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from broker_ref.frozen import dataclass
 
 ConnectionId = int
 

@@ -16,12 +16,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
 from typing import Final, Self
 
 from kio.schema.errors import ErrorCode
+
+from broker_ref.frozen import dataclass
 
 SEEN_MAX: Final = 10_000
 """Maximum number of recorded requests; older requests are discarded."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from broker_ref.events import (
@@ -24,6 +23,7 @@ from broker_ref.events import (
     ResponseReceived,
     SendRequest,
 )
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.frames import read_response, request_frame
 from broker_ref.protocol.reader import MalformedRequestError
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from broker_ref.frozen import dataclass
 
 TIMERS_KEPT_MIN: Final = 64
 """Cancelled timers are removed only if at least this many timers are stored."""

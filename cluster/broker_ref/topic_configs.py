@@ -9,13 +9,13 @@ the configs that have no effect. Source: `org.apache.kafka.common.config.TopicCo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.frozen import dataclass
 from broker_ref.log.config import TOPIC_CONFIGS, InvalidTopicConfigError, LogConfig
 from broker_ref.protocol.errors import ApiError
 

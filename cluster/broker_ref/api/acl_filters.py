@@ -6,9 +6,9 @@ connection. Codes that Kafka does not define are valid in a request, but match n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.reader import MalformedRequestError
 from broker_ref.security.acls import (
     AclFilter,

@@ -9,7 +9,6 @@ request message, and returns the response message, a `Wait`, `NO_OP_RESPONSE` or
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
@@ -17,6 +16,7 @@ from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.controller.topics import NewTopic
 from broker_ref.dynamic_configs import DynamicBrokerConfig
+from broker_ref.frozen import dataclass
 from broker_ref.group.coordinator import GroupCoordinator
 from broker_ref.log.log_dir import UNKNOWN_LOG_DIR, LogDir
 from broker_ref.replication.fetch_session_cache import FetchSessionCache

@@ -6,11 +6,11 @@ The coordinator sets all deadlines, so a handler's `Wait` has no deadline of its
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from broker_ref.api.contract import Wait
 from broker_ref.coordination.replies import Reply
+from broker_ref.frozen import dataclass
 
 Result = TypeVar("Result")
 

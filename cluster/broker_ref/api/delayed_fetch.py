@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import groupby
 
 from kio.schema.errors import ErrorCode
@@ -32,6 +32,7 @@ from broker_ref.api.endpoints import endpoints_of
 from broker_ref.api.fetch_contexts import PartitionResponses, SessionlessFetchContext
 from broker_ref.api.fetch_messages import FetchResponse, PartitionResponse, TopicResponse
 from broker_ref.api.partition_reader import PartitionReader
+from broker_ref.frozen import dataclass
 from broker_ref.log.errors import LogError
 from broker_ref.log.partition_log import LogPosition
 from broker_ref.protocol.errors import ApiError

@@ -7,10 +7,10 @@ return the current leader together with leadership errors (KIP-951).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from broker_ref.api.contract import Broker
 from broker_ref.controller.metadata import Broker as RegisteredBroker
+from broker_ref.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

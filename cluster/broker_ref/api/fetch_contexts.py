@@ -8,13 +8,13 @@ Source: `org.apache.kafka.server.FetchContext` and `FetchSession`.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import Broker, Call
 from broker_ref.api.fetch_messages import NOT_DIVERGING, FetchRequest, PartitionResponse
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
 from broker_ref.replication.broker_states import BrokerStates

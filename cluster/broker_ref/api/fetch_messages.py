@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS
 from broker_ref.api.endpoints import NO_LEADER, LeaderIdAndEpoch, NodeEndpoint
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
 from broker_ref.replication.fetch_session_cache import (
     FINAL_EPOCH,

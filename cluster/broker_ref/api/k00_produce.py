@@ -27,7 +27,7 @@ supported codecs from the version range. Source: `kafka.server.KafkaApis.handleP
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -49,6 +49,7 @@ from broker_ref.api.endpoints import (
     endpoints_of,
 )
 from broker_ref.api.verified_batches import VerifiedBatch, verify_then
+from broker_ref.frozen import dataclass
 from broker_ref.log.batch import (
     ATTRIBUTES_POSITION,
     HEADER_BYTES,

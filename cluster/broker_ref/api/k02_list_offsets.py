@@ -26,12 +26,12 @@ LEADER_NOT_AVAILABLE before version 5 (KIP-207). Source:
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
+from broker_ref.frozen import dataclass
 from broker_ref.log.errors import LogError
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import FetchIsolation, Partition

@@ -12,7 +12,6 @@ TOPIC_AUTHORIZATION_FAILED, whether they exist or not. Authorized operations are
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -28,6 +27,7 @@ from broker_ref.controller.metadata import (
 )
 from broker_ref.controller.topic_names import check_name
 from broker_ref.controller.topics import NewTopic
+from broker_ref.frozen import dataclass
 from broker_ref.group.offsets import offsets_topic
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid

@@ -10,7 +10,6 @@ Source: `kafka.server.KafkaApis.handleFindCoordinatorRequest`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -18,6 +17,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
 from broker_ref.api.endpoints import live_brokers
 from broker_ref.controller.topics import NewTopic
+from broker_ref.frozen import dataclass
 from broker_ref.group.offsets import offsets_topic
 from broker_ref.protocol.errors import ApiError
 from broker_ref.security.acls import AclOperation, ResourceType

@@ -16,13 +16,13 @@ GROUP_MAX_SIZE_REACHED (KIP-389), UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID. Sour
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, on_group
 from broker_ref.api.coordinator_replies import respond_to
+from broker_ref.frozen import dataclass
 from broker_ref.group.members import JoinedMember, JoinRequest, JoinResult, MemberProtocol
 from broker_ref.security.acls import AclOperation
 

@@ -8,12 +8,12 @@ being loaded. Source: `kafka.server.KafkaApis.handleHeartbeatRequest`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, on_group
+from broker_ref.frozen import dataclass
 from broker_ref.security.acls import AclOperation
 
 

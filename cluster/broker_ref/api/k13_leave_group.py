@@ -8,13 +8,13 @@ Each member has its own error code (UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID). So
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, on_group
 from broker_ref.api.coordinator_replies import respond_to
+from broker_ref.frozen import dataclass
 from broker_ref.group.members import LeaveResult, MemberIdentity
 from broker_ref.security.acls import AclOperation
 

@@ -9,13 +9,13 @@ Source: `kafka.server.KafkaApis.handleSyncGroupRequest`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
 from broker_ref.api.coordinator_replies import respond_to
+from broker_ref.frozen import dataclass
 from broker_ref.group.members import SyncRequest, SyncResult
 from broker_ref.security.acls import AclOperation, ResourceType
 

@@ -7,7 +7,6 @@ reported in state Dead. From version 6 on, its error is GROUP_ID_NOT_FOUND, with
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -19,6 +18,7 @@ from broker_ref.api.contract import (
     Broker,
     Call,
 )
+from broker_ref.frozen import dataclass
 from broker_ref.group.coordinator import DescribedGroup, DescribedMember
 from broker_ref.group.states import GroupState
 from broker_ref.protocol.errors import ApiError

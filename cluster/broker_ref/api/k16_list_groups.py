@@ -8,12 +8,12 @@ COORDINATOR_LOAD_IN_PROGRESS while groups are being loaded. Source:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
+from broker_ref.frozen import dataclass
 from broker_ref.group.consumer.group import ConsumerGroup
 from broker_ref.group.shard import Group
 from broker_ref.protocol.errors import ApiError

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -24,6 +23,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
 from broker_ref.controller.features import SUPPORTED_FEATURES
 from broker_ref.controller.metadata import ClusterMetadata
+from broker_ref.frozen import dataclass
 
 FIRST_WITH_ALL_FEATURES: Final = 4
 UNKNOWN_EPOCH: Final = -1

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import dataclasses
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, Wait
+from broker_ref.frozen import dataclass
 from broker_ref.log.errors import LogError
 from broker_ref.log.storage import StorageError
 from broker_ref.protocol.errors import ApiError

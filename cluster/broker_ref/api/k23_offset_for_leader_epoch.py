@@ -11,12 +11,12 @@ checking the leader epoch in the request. Source:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.security.acls import AclOperation, ResourceType
 

@@ -16,7 +16,6 @@ PRODUCER_FENCED is replaced with INVALID_PRODUCER_EPOCH. Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -26,6 +25,7 @@ from broker_ref.api.coordinator_replies import NEVER_MS
 from broker_ref.api.fencing import producer_fenced_code
 from broker_ref.controller.metadata import INTERNAL_TOPICS
 from broker_ref.coordination.replies import Reply
+from broker_ref.frozen import dataclass
 from broker_ref.replication.partition import PartitionKey
 from broker_ref.security.acls import AclOperation, ResourceType
 from broker_ref.transaction.add_partitions_to_txn_manager import (

@@ -8,7 +8,6 @@ INVALID_PRODUCER_EPOCH. Source: `kafka.server.KafkaApis.handleAddOffsetsToTxnReq
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -17,6 +16,7 @@ from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, on_group,
 from broker_ref.api.coordinator_replies import respond_to
 from broker_ref.api.fencing import producer_fenced_code
 from broker_ref.controller.metadata import OFFSETS_TOPIC
+from broker_ref.frozen import dataclass
 from broker_ref.replication.partition import PartitionKey
 from broker_ref.security.acls import AclOperation
 from broker_ref.transaction.request_validation import ProducerIdAndEpoch

@@ -13,7 +13,6 @@ PRODUCER_FENCED is replaced with INVALID_PRODUCER_EPOCH. Source:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -21,6 +20,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, on_transactional_id
 from broker_ref.api.coordinator_replies import respond_to
 from broker_ref.api.fencing import producer_fenced_code
+from broker_ref.frozen import dataclass
 from broker_ref.security.acls import AclOperation
 from broker_ref.transaction.coordinator import InitProducerIdResult
 from broker_ref.transaction.request_validation import ProducerIdAndEpoch

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -27,6 +26,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.api.contract import Api, Broker, Call, Wait, on_cluster
 from broker_ref.controller.metadata import OFFSETS_TOPIC
 from broker_ref.coordination.replies import Reply
+from broker_ref.frozen import dataclass
 from broker_ref.log.batch import NO_PRODUCER_ID
 from broker_ref.log.control import EndTransactionMarker, Marker
 from broker_ref.log.errors import LogError

@@ -24,7 +24,6 @@ affects the other offsets in the request. A fenced producer gets INVALID_PRODUCE
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -42,6 +41,7 @@ from broker_ref.api.contract import (
 from broker_ref.api.coordinator_replies import NEVER_MS, respond_to
 from broker_ref.coordination.partition_writer import APPEND_ERRORS
 from broker_ref.coordination.replies import Reply
+from broker_ref.frozen import dataclass
 from broker_ref.group.offset_metadata_manager import Committer
 from broker_ref.group.offsets import TopicPartition
 from broker_ref.group.records import OffsetCommitValue

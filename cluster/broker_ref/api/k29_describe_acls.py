@@ -6,13 +6,13 @@ Source: `kafka.server.AclApis.handleDescribeAcls`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.acl_filters import NO_AUTHORIZER, RequestedFilter
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, on_cluster
+from broker_ref.frozen import dataclass
 from broker_ref.security.acls import Acl, AclOperation, PatternType, ResourceType
 
 

@@ -12,7 +12,6 @@ The values of sensitive configs (keys and passwords) are null. Source:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -23,6 +22,7 @@ from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
 from broker_ref.api.topic_descriptions import DescribedConfig, describe_topic_configs
 from broker_ref.controller.records import ConfigResourceType
 from broker_ref.controller.topic_names import check_name
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.security.acls import AclOperation
 

@@ -10,13 +10,13 @@ directories. From version 4 on, the response contains the total and usable size 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, on_cluster
+from broker_ref.frozen import dataclass
 from broker_ref.replication.partition import Partition, PartitionKey
 from broker_ref.security.acls import AclOperation
 

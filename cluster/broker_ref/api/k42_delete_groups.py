@@ -9,7 +9,6 @@ deletions. Source: `kafka.server.KafkaApis.handleDeleteGroupsRequest`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -17,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, Wait
 from broker_ref.api.coordinator_replies import NEVER_MS
 from broker_ref.coordination.replies import Reply
+from broker_ref.frozen import dataclass
 from broker_ref.security.acls import AclOperation, ResourceType
 
 

@@ -11,13 +11,13 @@ NON_EMPTY_GROUP if the group has members that are not consumers. Source:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, on_group
 from broker_ref.api.coordinator_replies import respond_to
+from broker_ref.frozen import dataclass
 from broker_ref.group.offsets import TopicPartition
 from broker_ref.protocol.errors import ApiError
 from broker_ref.security.acls import AclOperation, ResourceType

@@ -8,12 +8,12 @@ user more than once. Source: `org.apache.kafka.image.ScramImage.describe`.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, on_cluster
+from broker_ref.frozen import dataclass
 from broker_ref.security.acls import AclOperation
 
 

@@ -8,13 +8,13 @@ cluster. Source: `kafka.server.KafkaApis.handleDescribeCluster`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, OPERATIONS_NOT_REQUESTED, Api, Broker, Call
 from broker_ref.api.endpoints import advertised_controller_id
+from broker_ref.frozen import dataclass
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2

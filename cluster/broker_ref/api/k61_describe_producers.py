@@ -10,13 +10,13 @@ be described. Source: `kafka.server.KafkaApis.handleDescribeProducersRequest`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
 from broker_ref.controller.topic_names import check_name
+from broker_ref.frozen import dataclass
 from broker_ref.log.producer_state import ProducerStateEntry
 from broker_ref.protocol.errors import ApiError, unknown_partition
 from broker_ref.security.acls import AclOperation

@@ -11,12 +11,12 @@ ids are being loaded. Source: `kafka.server.KafkaApis.handleListTransactionsRequ
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.security.acls import AclOperation, ResourceType
 from broker_ref.transaction.states import STATE_TITLES

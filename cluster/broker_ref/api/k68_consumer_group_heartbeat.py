@@ -14,7 +14,6 @@ replicas. Source: KIP-848; `kafka.server.KafkaApis.handleConsumerGroupHeartbeat`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -22,6 +21,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.api.consumer_groups import check_is_enabled
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, on_group
 from broker_ref.api.coordinator_replies import respond_to
+from broker_ref.frozen import dataclass
 from broker_ref.group.consumer.heartbeats import (
     NOT_SENT,
     ConsumerHeartbeat,

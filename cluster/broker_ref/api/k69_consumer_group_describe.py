@@ -9,7 +9,6 @@ topic that is assigned to a member, the group gets TOPIC_AUTHORIZATION_FAILED. S
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -17,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.api.consumer_groups import check_is_enabled
 from broker_ref.api.contract import NO_THROTTLE_MS, OPERATIONS_NOT_REQUESTED, Api, Broker, Call
 from broker_ref.controller.metadata import ClusterMetadata
+from broker_ref.frozen import dataclass
 from broker_ref.group.consumer import assignment as partitions
 from broker_ref.group.consumer.group import ConsumerGroup
 from broker_ref.group.consumer.member import ConsumerGroupMember

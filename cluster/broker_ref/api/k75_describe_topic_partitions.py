@@ -14,7 +14,6 @@ not counted. Source: `kafka.server.handlers.DescribeTopicPartitionsRequestHandle
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -22,6 +21,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.api.contract import NO_THROTTLE_MS, OPERATIONS_NOT_REQUESTED, Api, Broker, Call
 from broker_ref.controller.metadata import INTERNAL_TOPICS, PartitionMetadata, Topic
 from broker_ref.controller.topic_names import check_name
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
 from broker_ref.security.acls import AclOperation, ResourceType

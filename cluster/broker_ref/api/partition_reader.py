@@ -8,7 +8,6 @@ at most once, before it waits. Source: `kafka.server.ReplicaManager.readFromLog`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -24,6 +23,7 @@ from broker_ref.api.fetch_messages import (
     PartitionResponse,
 )
 from broker_ref.broker_configs import RACK_AWARE_REPLICA_SELECTOR
+from broker_ref.frozen import dataclass
 from broker_ref.log.batch import end_offset_of
 from broker_ref.log.errors import LogError
 from broker_ref.protocol.errors import ApiError

@@ -7,9 +7,9 @@ The value of the first synonym is the effective value. Source: `kafka.server.Con
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from broker_ref.dynamic_configs import ConfigSource, DynamicBrokerConfig, Synonym
+from broker_ref.frozen import dataclass
 from broker_ref.server_defaults import TOPIC_CONFIG_SYNONYMS
 from broker_ref.topic_configs import TOPIC_CONFIG_KEYS, TopicConfigKey
 

@@ -10,13 +10,13 @@ reply. Source: `kafka.server.ReplicaManager.handleProduceAppend` and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import Broker, Call, Wait
 from broker_ref.coordination.replies import Reply
+from broker_ref.frozen import dataclass
 from broker_ref.log.batch import BatchHeader
 from broker_ref.log.errors import LogError
 from broker_ref.log.verification_guards import VerificationGuard

@@ -22,13 +22,14 @@ rejected proposal changes nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.elections import Election, Target, change_partition
 from broker_ref.controller.metadata import RECOVERED, RECOVERING, ClusterMetadata, PartitionMetadata
 from broker_ref.controller.records import PartitionChangeRecord
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
 

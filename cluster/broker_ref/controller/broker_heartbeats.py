@@ -14,7 +14,6 @@ one. A callback reports whether a broker leads partitions. Source: `ClusterContr
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
 from types import MappingProxyType
 from typing import Final
@@ -23,6 +22,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.metadata import Broker, ClusterMetadata
 from broker_ref.controller.records import RegisterBrokerRecord
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
 from broker_ref.security.listeners import Endpoint

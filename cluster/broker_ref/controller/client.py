@@ -7,10 +7,10 @@ so that a long poll does not delay other requests. The invariants are those of `
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from broker_ref.events import Channel
+from broker_ref.frozen import dataclass
 from broker_ref.outbox import Outbox
 
 Response = TypeVar("Response")

@@ -18,7 +18,6 @@ broker, before it forwards the request. Sources: `ConfigurationControlManager`,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
@@ -30,6 +29,7 @@ from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.controller.records import ConfigRecord, ConfigResourceType
 from broker_ref.controller.topic_names import check_name
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.topic_configs import TOPIC_CONFIG_KEYS, ConfigType, check_topic_configs
 

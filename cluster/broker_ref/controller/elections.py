@@ -26,7 +26,7 @@ and `ReplicationControlManager.generateLeaderAndIsrUpdates`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
 
 from kio.schema.errors import ErrorCode
@@ -38,6 +38,7 @@ from broker_ref.controller.metadata import (
     PartitionMetadata,
 )
 from broker_ref.controller.records import PartitionChangeRecord
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 
 Replicas = tuple[int, ...]

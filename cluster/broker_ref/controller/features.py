@@ -8,7 +8,6 @@ finalized. Source: KIP-584, KIP-1022; Kafka's `FeatureControlManager`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
@@ -16,6 +15,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.records import FeatureLevelRecord
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 
 TRANSACTION_VERSION: Final = "transaction.version"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Final
 
@@ -36,6 +36,7 @@ from broker_ref.controller.records import (
     UserScramCredentialRecord,
 )
 from broker_ref.controller.topic_names import metric_name
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.identifiers import Uuid
 from broker_ref.security.acls import Acl, AclCache
 from broker_ref.security.listeners import Endpoint

@@ -8,7 +8,7 @@ values, so that deltas can be combined, and a change can be applied late. Source
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from broker_ref.controller.records import (
@@ -23,6 +23,7 @@ from broker_ref.controller.records import (
     RemoveTopicRecord,
     UnregisterBrokerRecord,
 )
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.identifiers import Uuid
 
 

@@ -11,10 +11,11 @@ import contextlib
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Any, Final, get_args
 
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.identifiers import Uuid, uuid_from_text, uuid_text
 from broker_ref.security.listeners import Endpoint, SecurityProtocol
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -20,6 +20,7 @@ from broker_ref.controller.records import (
     RemoveUserScramCredentialRecord,
     UserScramCredentialRecord,
 )
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.security.scram import (
     ITERATIONS_MAX,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -27,6 +27,7 @@ from broker_ref.controller.records import (
 )
 from broker_ref.controller.replica_placement import place, random_below
 from broker_ref.controller.topic_names import check_name
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid, random_uuid
 from broker_ref.topic_configs import check_topic_configs

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -18,6 +17,7 @@ from broker_ref.api.config_operations import check_config_operation
 from broker_ref.controller.configs import ALTERABLE_RESOURCES, ConfigResource
 from broker_ref.controller.records import ConfigResourceType
 from broker_ref.controller_api.contract import NO_THROTTLE_MS
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.security.acls import AclOperation
 from broker_ref.security.authorizer import AuthHelper

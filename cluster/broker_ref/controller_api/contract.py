@@ -8,12 +8,12 @@ the response message or a `Wait`. Handlers have no state.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Call, Wait, on_cluster
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.controller import Controller
 from broker_ref.controller.metadata import ClusterMetadata
+from broker_ref.frozen import dataclass
 from broker_ref.security.authorizer import StandardAuthorizer
 
 __all__ = ["NO_THROTTLE_MS", "Api", "Call", "ControllerContext", "Wait", "on_cluster"]

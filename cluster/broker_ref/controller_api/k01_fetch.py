@@ -10,7 +10,6 @@ sessions. Source: `kafka.server.ControllerApis.handleFetch`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -29,6 +28,7 @@ from broker_ref.controller_api.contract import (
     Wait,
     on_cluster,
 )
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.identifiers import Uuid
 from broker_ref.security.acls import AclOperation
 

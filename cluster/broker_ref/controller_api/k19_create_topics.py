@@ -15,7 +15,6 @@ its configs gets only the topic id. Source: `kafka.server.ControllerApis.handleC
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -25,6 +24,7 @@ from broker_ref.controller.records import ConfigResourceType
 from broker_ref.controller.topics import CreatedTopic, NewTopic
 from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
 from broker_ref.dynamic_configs import DynamicBrokerConfig
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
 from broker_ref.security.acls import AclOperation, ResourceType

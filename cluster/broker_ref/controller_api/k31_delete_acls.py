@@ -8,7 +8,6 @@ Source: `kafka.server.AclApis` and `org.apache.kafka.controller.AclControlManage
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -21,6 +20,7 @@ from broker_ref.controller_api.contract import (
     ControllerContext,
     on_cluster,
 )
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.security.acls import Acl, AclOperation
 

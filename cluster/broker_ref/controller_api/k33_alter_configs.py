@@ -9,7 +9,6 @@ INVALID_REQUEST for a repeated config or a missing value. Other resource types a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from broker_ref.controller.configs import ConfigResource
@@ -19,6 +18,7 @@ from broker_ref.controller_api.config_resources import (
     check_configs,
 )
 from broker_ref.controller_api.contract import Api, Call, ControllerContext
+from broker_ref.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,6 @@ Other resource types are rejected (see `config_resources`). Source:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -23,6 +22,7 @@ from broker_ref.controller_api.config_resources import (
     check_configs,
 )
 from broker_ref.controller_api.contract import Api, Call, ControllerContext
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 
 

@@ -6,7 +6,6 @@ omitted. Source: `kafka.server.ControllerApis.handleListPartitionReassignments`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -18,6 +17,7 @@ from broker_ref.controller_api.contract import (
     ControllerContext,
     on_cluster,
 )
+from broker_ref.frozen import dataclass
 from broker_ref.security.acls import AclOperation
 
 

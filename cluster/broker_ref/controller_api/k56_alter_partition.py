@@ -9,7 +9,6 @@ which must match its registration. Source:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -23,6 +22,7 @@ from broker_ref.controller_api.contract import (
     ControllerContext,
     on_cluster,
 )
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
 from broker_ref.security.acls import AclOperation

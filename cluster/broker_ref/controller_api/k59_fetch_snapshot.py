@@ -9,7 +9,6 @@ another cluster. Source: `kafka.server.ControllerApis.handleFetchSnapshot`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -28,6 +27,7 @@ from broker_ref.controller_api.contract import (
     on_cluster,
 )
 from broker_ref.controller_api.k01_fetch import SnapshotId
+from broker_ref.frozen import dataclass
 from broker_ref.security.acls import AclOperation
 
 

@@ -13,7 +13,6 @@ directory. Source: `kafka.server.ControllerApis.handleBrokerRegistration`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -27,6 +26,7 @@ from broker_ref.controller_api.contract import (
     ControllerContext,
     on_cluster,
 )
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
 from broker_ref.security.acls import AclOperation

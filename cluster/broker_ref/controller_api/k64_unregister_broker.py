@@ -7,7 +7,6 @@ registered. Source: `kafka.server.ControllerApis.handleUnregisterBroker`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -19,6 +18,7 @@ from broker_ref.controller_api.contract import (
     ControllerContext,
     on_cluster,
 )
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.security.acls import AclOperation
 

@@ -10,7 +10,6 @@ Source: Kafka's `GroupCoordinatorService` and `GroupCoordinatorShard`.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, TypeVar
 
@@ -22,6 +21,7 @@ from broker_ref.controller.metadata_delta import MetadataDelta
 from broker_ref.coordination.partition_writer import PendingWrite
 from broker_ref.coordination.partitioning import partition_of
 from broker_ref.coordination.replies import Reply, Wake
+from broker_ref.frozen import dataclass
 from broker_ref.group.consumer.group import ConsumerGroup
 from broker_ref.group.consumer.heartbeats import ConsumerHeartbeat, ConsumerHeartbeatResult
 from broker_ref.group.consumer.regular_expressions import IsVisible

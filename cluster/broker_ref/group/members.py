@@ -8,11 +8,12 @@ of a member never changes. A static member that rejoins becomes a new `Member`. 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.coordination.replies import Reply
+from broker_ref.frozen import dataclass
 from broker_ref.schedule import Timer
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.coordination.partition_writer import PendingWrite
+from broker_ref.frozen import dataclass
 from broker_ref.group.classic_group import ClassicGroup
 from broker_ref.group.consumer.group import ConsumerGroup
 from broker_ref.group.consumer.offset_validation import check_offset_commit, check_offset_fetch

@@ -10,11 +10,11 @@ watermark at which it is replicated. `remove_obsolete` removes obsolete values. 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import OFFSETS_TOPIC
 from broker_ref.controller.topics import NewTopic
+from broker_ref.frozen import dataclass
 from broker_ref.group.records import OffsetCommitValue
 
 

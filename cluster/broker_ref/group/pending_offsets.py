@@ -10,8 +10,8 @@ producer, group and partition is kept. Source: Kafka's
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from broker_ref.frozen import dataclass
 from broker_ref.group.offsets import TopicPartition
 from broker_ref.group.records import OffsetCommitValue
 

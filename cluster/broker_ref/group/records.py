@@ -27,11 +27,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.frozen import dataclass
 from broker_ref.log.errors import LogError
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
 from broker_ref.protocol.reader import Cursor, MalformedRequestError, skip_tagged_fields

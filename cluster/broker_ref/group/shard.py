@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import Final
@@ -22,6 +21,7 @@ from broker_ref.coordination.partition_writer import (
     CoordinatorPartitionWriter,
     PendingWrite,
 )
+from broker_ref.frozen import dataclass
 from broker_ref.group.classic_group import ClassicGroup
 from broker_ref.group.consumer.group import ConsumerGroup, ConsumerGroupState
 from broker_ref.group.consumer.records import (

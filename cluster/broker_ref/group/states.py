@@ -13,12 +13,13 @@ Dead is final. Source: Kafka's `ClassicGroupState`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
 from kio.schema.errors import ErrorCode
+
+from broker_ref.frozen import dataclass
 
 
 class GroupState(Enum):

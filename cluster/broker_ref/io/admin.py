@@ -13,7 +13,6 @@ import ssl
 import struct
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -30,6 +29,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i16, i32, i32Timedelta
 from kio.static.protocol import RequestPayload
 
+from broker_ref.frozen import dataclass
 from broker_ref.security.sasl_client_authenticator import LoginError, SaslClientAuthenticator
 
 _CLIENT_ID = "broker_ref.Cluster"

@@ -15,7 +15,6 @@ import shutil
 import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +22,7 @@ from broker_ref.config import BrokerConfig, InvalidBrokerConfigError
 from broker_ref.controller.client import CONTROLLER_ID
 from broker_ref.events import Channel
 from broker_ref.faults import Faults
+from broker_ref.frozen import dataclass
 from broker_ref.io.admin import Credentials
 from broker_ref.io.clock import SystemClock
 from broker_ref.io.disk import DiskStorage

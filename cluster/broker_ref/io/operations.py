@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from kio.static.primitive import i8, i32, i32Timedelta
 from kio.static.protocol import RequestPayload
 
 from broker_ref.faults import Faults, Match
+from broker_ref.frozen import dataclass
 from broker_ref.io.admin import send_request
 
 BROKER_HEARTBEAT: Final = 63

@@ -13,11 +13,11 @@ import contextlib
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from broker_ref.controller.records import UserScramCredentialRecord
+from broker_ref.frozen import dataclass
 from broker_ref.io.cluster import (
     broker_directory,
     controller_directory,

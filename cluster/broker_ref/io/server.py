@@ -15,7 +15,6 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -38,6 +37,7 @@ from broker_ref.events import (
     SendRequest,
     TimePassed,
 )
+from broker_ref.frozen import dataclass
 from broker_ref.io.connection import FRAME_LENGTH_BYTES, Connection, RequestRefusedError
 from broker_ref.io.memory import RequestMemory
 from broker_ref.io.peers import Peers

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
 from broker_ref.config import BrokerConfig, InvalidBrokerConfigError
 from broker_ref.controller.records import UserScramCredentialRecord
+from broker_ref.frozen import dataclass
 from broker_ref.io.server import ServerLimits
 from broker_ref.security.listeners import LISTENERS, Endpoint, Listeners, parse_listeners
 

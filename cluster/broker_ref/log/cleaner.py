@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.frozen import dataclass
 from broker_ref.log.checkpoints import TopicPartition
 from broker_ref.log.cleaning import clean_log
 from broker_ref.log.errors import LogError

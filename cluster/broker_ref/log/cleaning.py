@@ -23,9 +23,10 @@ header if the state of its producer contains no other batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 
+from broker_ref.frozen import dataclass
 from broker_ref.log.batch import BatchHeader, parse_checked_batches
 from broker_ref.log.cleaned_transactions import CleanedTransactionMetadata
 from broker_ref.log.config import LONG_MAX

@@ -8,10 +8,10 @@ admin APIs. Names, types, defaults and limits are those of Apache Kafka 4.3 (`Lo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
+from broker_ref.frozen import dataclass
 from broker_ref.log.batch import Compression, TimestampType
 
 LONG_MAX = 2**63 - 1

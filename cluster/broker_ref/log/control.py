@@ -10,11 +10,11 @@ but do not return them to applications. Source: `ControlRecordType`, `EndTransac
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import Enum
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.frozen import dataclass
 from broker_ref.log.batch import Buffer, decode_records, encode_batch
 from broker_ref.log.errors import LogError
 from broker_ref.log.records import Record

@@ -11,9 +11,9 @@ Invariant: a rejected append does not change the log.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kio.schema.errors import ErrorCode
+
+from broker_ref.frozen import dataclass
 
 
 class LogError(Exception):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from broker_ref.frozen import dataclass
 
 UNKNOWN_BYTES: Final = -1
 

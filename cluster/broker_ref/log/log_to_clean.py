@@ -10,8 +10,8 @@ that are younger than `min.compaction.lag.ms` are not compacted.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 
+from broker_ref.frozen import dataclass
 from broker_ref.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)

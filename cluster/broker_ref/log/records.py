@@ -12,10 +12,10 @@ at most one record and one decompressed piece are in memory. Source: `DefaultRec
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.frozen import dataclass
 from broker_ref.log.errors import LogError
 
 NO_TIMESTAMP = -1

@@ -28,8 +28,8 @@ Kafka truncates the log, which silently loses flushed records. Here, the log is 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 
+from broker_ref.frozen import dataclass
 from broker_ref.log.config import LogConfig
 from broker_ref.log.errors import CorruptLogError
 from broker_ref.log.leader_epochs import LeaderEpochFileCache

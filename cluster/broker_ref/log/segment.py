@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from broker_ref.frozen import dataclass
 from broker_ref.log.batch import (
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,

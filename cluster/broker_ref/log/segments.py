@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from broker_ref.frozen import dataclass
 from broker_ref.log.segment import LogSegment, TimestampAndOffset
 from broker_ref.log.transaction_index import AbortedTransaction
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from broker_ref.frozen import dataclass
 from broker_ref.log.storage import File, Storage
 
 _ENTRY = struct.Struct("!hqqqq")

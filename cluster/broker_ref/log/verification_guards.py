@@ -14,10 +14,11 @@ batch whose verification is being retried.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.frozen import dataclass
 from broker_ref.log.batch import BatchHeader
 from broker_ref.log.errors import LogError
 

@@ -9,7 +9,6 @@ discard the response to another request. Source: `kafka.server.KafkaApis.handle`
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -23,6 +22,7 @@ from broker_ref.events import (
     NoResponse,
     SendFrame,
 )
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.error_responses import error_frame
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.frames import (

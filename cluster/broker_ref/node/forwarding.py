@@ -11,12 +11,12 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.client import ControllerClient
+from broker_ref.frozen import dataclass
 from broker_ref.node.dispatch import Dispatcher, Request
 from broker_ref.schedule import Schedule
 from broker_ref.security.principals import encode_principal

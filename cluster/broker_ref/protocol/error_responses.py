@@ -10,12 +10,13 @@ the request. Invariant: every served API can be rejected in every version. Sourc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.frames import response_schema
 from broker_ref.protocol.identifiers import ZERO_UUID
 from broker_ref.protocol.schema import FieldSchema, fields_of

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from kio.index import load_request_schema, load_response_schema
 
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.reader import (
     Cursor,
     MalformedRequestError,

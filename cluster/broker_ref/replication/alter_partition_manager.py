@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.client import ControllerClient
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.identifiers import Uuid
 from broker_ref.schedule import Schedule
 

@@ -6,10 +6,10 @@ ISR. Source: Kafka's `Partition.isReplicaIsrEligible`, `KRaftMetadataCache`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from broker_ref.controller.metadata import ClusterMetadata
+from broker_ref.frozen import dataclass
 
 ANY_EPOCH: Final = -1
 """The broker epoch of a follower that does not send one. This value is not checked."""

@@ -13,11 +13,12 @@ divides the cache into eight shards, and visits all partitions of a session in e
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
 from broker_ref.replication.remote_replica import LastFetch, RemoteReplica

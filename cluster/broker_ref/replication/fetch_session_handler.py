@@ -13,11 +13,11 @@ changes requires no per-partition work. Source: Kafka's `FetchSessionHandler`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.identifiers import Uuid
 from broker_ref.replication.follower_messages import (
     FetchPartition,

@@ -5,11 +5,11 @@ The messages contain the fields that followers need, with the names used in Kafk
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.identifiers import Uuid
 
 FETCH: Final = 1

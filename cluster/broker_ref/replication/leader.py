@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.metadata import PartitionMetadata
+from broker_ref.frozen import dataclass
 from broker_ref.log.partition_log import PartitionLog
 from broker_ref.replication.alter_partition_manager import (
     AlterPartitionManager,

@@ -12,13 +12,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.metadata import PartitionMetadata
+from broker_ref.frozen import dataclass
 from broker_ref.log.append import AppendOrigin, AppendResult
 from broker_ref.log.batch import HEADER_BYTES, unpack_header
 from broker_ref.log.control import EndTransactionMarker

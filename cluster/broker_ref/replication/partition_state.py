@@ -19,12 +19,13 @@ request per partition is in flight. Source: Kafka's `PartitionState`,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
 from kio.schema.errors import ErrorCode
+
+from broker_ref.frozen import dataclass
 
 
 class Reaction(Enum):

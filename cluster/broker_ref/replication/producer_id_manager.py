@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.client import ControllerClient
+from broker_ref.frozen import dataclass
 
 PRODUCER_IDS: Final = "producer ids"
 """The purgatory key of requests that wait for a producer id."""

@@ -12,8 +12,9 @@ from __future__ import annotations
 import heapq
 import logging
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, runtime_checkable
+
+from broker_ref.frozen import dataclass
 
 
 class DelayedOperation(Protocol):

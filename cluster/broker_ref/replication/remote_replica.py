@@ -8,8 +8,9 @@ time at which the follower is known to have replicated the leader's entire log. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from broker_ref.frozen import dataclass
 
 UNKNOWN_OFFSET: Final = -1
 """The offset of a follower that has not yet fetched from this leader."""

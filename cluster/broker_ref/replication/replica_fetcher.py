@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
 from broker_ref.events import Channel
+from broker_ref.frozen import dataclass
 from broker_ref.log.errors import LogError
 from broker_ref.outbox import Outbox
 from broker_ref.protocol.identifiers import Uuid

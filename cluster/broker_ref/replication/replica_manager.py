@@ -21,7 +21,6 @@ import dataclasses
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
@@ -36,6 +35,7 @@ from broker_ref.dynamic_configs import (
     DynamicBrokerConfig,
 )
 from broker_ref.events import Channel
+from broker_ref.frozen import dataclass
 from broker_ref.log.config import LogConfig
 from broker_ref.log.errors import CorruptLogError, LogError
 from broker_ref.log.log_manager import LogManager

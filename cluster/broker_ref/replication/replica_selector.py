@@ -8,7 +8,8 @@ requested offset. Source: Kafka's `ReplicaManager.findPreferredReadReplica` and
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from broker_ref.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

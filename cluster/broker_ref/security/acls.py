@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Final, Self
 
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.identifiers import Uuid
 
 WILDCARD: Final = "*"

@@ -9,12 +9,12 @@ to the resource, `allow.everyone.if.no.acl.found` determines the result. Sources
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.security.acls import (
     CLUSTER_NAME,

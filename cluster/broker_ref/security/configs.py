@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Final
 
 from broker_ref.config_keys import INT64_MAX, ConfigKey, UpdateMode
+from broker_ref.frozen import dataclass
 from broker_ref.topic_configs import ConfigType
 
 LISTENER_PREFIX: Final = "listener.name."

@@ -9,9 +9,10 @@ the user. Passwords appear in the values, but not in their `repr`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Literal
 
+from broker_ref.frozen import dataclass
 from broker_ref.security.configs import listener_config
 from broker_ref.security.listeners import (
     ADVERTISED,

@@ -12,13 +12,15 @@ import binascii
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+
+from broker_ref.frozen import dataclass
 
 RSA_BITS_MIN: Final = 2048
 KEYS_MAX: Final = 1000

@@ -11,11 +11,11 @@ import dataclasses
 import ipaddress
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
 from broker_ref.config_keys import InvalidBrokerConfigError
+from broker_ref.frozen import dataclass
 from broker_ref.security.configs import SecurityConfigs, split_list
 
 LISTENERS: Final = "listeners"

@@ -13,9 +13,9 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+from broker_ref.frozen import dataclass
 from broker_ref.security.jaas import JaasEntry
 from broker_ref.security.sasl_server import SaslAuthenticationError, SaslError
 from broker_ref.security.settings import CLOCK_SKEW_OPTION

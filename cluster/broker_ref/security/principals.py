@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 import string
-from dataclasses import dataclass
 from typing import Any, Final
 
 from asn1crypto import core, x509
+
+from broker_ref.frozen import dataclass
 
 USER: Final = "User"
 

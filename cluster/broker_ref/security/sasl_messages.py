@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from kio.schema.errors import ErrorCode
+
+from broker_ref.frozen import dataclass
 
 API_VERSIONS_KEY: Final = 18
 SASL_HANDSHAKE_KEY: Final = 17

@@ -10,13 +10,13 @@ Invariant: `receive` never raises, whatever the input.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol, TypeVar
 
 from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map
 
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.frames import (
     RequestHeader,
     finish_header,

@@ -10,12 +10,13 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Any, Final
 
 import scramp
 
+from broker_ref.frozen import dataclass
 from broker_ref.security.sasl_server import SaslError, check_authorization_id
 
 ITERATIONS_MIN: Final = 4096

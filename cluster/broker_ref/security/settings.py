@@ -7,10 +7,11 @@ Sources: `DefaultSslEngineFactory`, `SaslChannelBuilder` and `JaasContext` in Ap
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from broker_ref.config_keys import InvalidBrokerConfigError
+from broker_ref.frozen import dataclass
 from broker_ref.security.configs import SecurityConfigs, listener_config, split_list
 from broker_ref.security.jaas import InvalidJaasError, JaasEntry, parse_jaas
 from broker_ref.security.listeners import Endpoint

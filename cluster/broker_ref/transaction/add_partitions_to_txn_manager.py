@@ -11,7 +11,6 @@ verification waits.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -19,6 +18,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.coordination.replies import Reply, Wake
 from broker_ref.events import Channel
+from broker_ref.frozen import dataclass
 from broker_ref.outbox import Outbox
 from broker_ref.replication.partition import PartitionKey
 

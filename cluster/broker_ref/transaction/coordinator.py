@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -26,6 +25,7 @@ from broker_ref.controller.metadata import TRANSACTION_STATE_TOPIC, ClusterMetad
 from broker_ref.coordination.partition_writer import PendingWrite
 from broker_ref.coordination.partitioning import partition_of
 from broker_ref.coordination.replies import Reply, Wake
+from broker_ref.frozen import dataclass
 from broker_ref.outbox import Outbox
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import NO_EPOCH, Partition, PartitionKey

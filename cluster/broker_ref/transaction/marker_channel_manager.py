@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.events import Channel
+from broker_ref.frozen import dataclass
 from broker_ref.outbox import Outbox
 from broker_ref.replication.partition import PartitionKey
 from broker_ref.schedule import Schedule, Timer

@@ -6,10 +6,11 @@ Transaction coordinators send the request to partition leaders. Fields that do n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
+
+from broker_ref.frozen import dataclass
 
 API_KEY: Final = 27
 VERSION: Final = 2

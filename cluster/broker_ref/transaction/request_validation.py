@@ -9,11 +9,11 @@ KIP-360, KIP-890, KIP-939.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import PartitionKey
 from broker_ref.transaction.states import COMPLETED, IDLE, OUTCOMES, PREPARED, TransactionState

@@ -15,10 +15,11 @@ a producer and aborting its transaction are one transition. Source: Kafka's `Tra
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import Final
+
+from broker_ref.frozen import dataclass
 
 
 class TransactionState(Enum):

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import PartitionKey
 from broker_ref.transaction.states import IDLE, OUTCOMES, TARGETS, TransactionState

@@ -7,10 +7,11 @@ compare equal. Source: Kafka's `Assignment` and `MemberSubscriptionAndAssignment
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Final
 
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.identifiers import Uuid
 
 Assignment = Mapping[Uuid, frozenset[int]]

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.identifiers import Uuid
 from broker_ref.protocol.reader import Cursor
 

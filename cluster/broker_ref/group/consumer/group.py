@@ -17,12 +17,13 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.frozen import dataclass
 from broker_ref.group.consumer.assignment import NOTHING, Assignment, AssignmentWithEpochs
 from broker_ref.group.consumer.member import LEAVE_EPOCH, ConsumerGroupMember, MemberState
 from broker_ref.group.consumer.records import (

@@ -6,11 +6,11 @@ Source: Kafka's `GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsI
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.frozen import dataclass
 from broker_ref.group.consumer.assignment import Assignment
 from broker_ref.group.consumer.member import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH
 from broker_ref.protocol.errors import ApiError

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -24,6 +24,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.config import BrokerConfig
 from broker_ref.config_keys import INT32_MAX
 from broker_ref.controller.metadata import ClusterMetadata
+from broker_ref.frozen import dataclass
 from broker_ref.group.consumer.assignment import (
     NOTHING,
     Assignment,

@@ -13,10 +13,11 @@ common. Source: Kafka's `ConsumerGroupMember` and `MemberState`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import IntEnum
 from typing import Final
 
+from broker_ref.frozen import dataclass
 from broker_ref.group.consumer.assignment import NOTHING_WITH_EPOCHS, AssignmentWithEpochs
 from broker_ref.group.members import MemberProtocol
 from broker_ref.protocol.identifiers import Uuid

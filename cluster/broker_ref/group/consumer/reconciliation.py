@@ -17,10 +17,11 @@ Kafka's `CurrentAssignmentBuilder`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.frozen import dataclass
 from broker_ref.group.consumer.assignment import Assignment, AssignmentWithEpochs
 from broker_ref.group.consumer.member import ConsumerGroupMember, MemberState
 from broker_ref.protocol.errors import ApiError

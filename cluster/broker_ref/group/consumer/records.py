@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, fields
 from types import MappingProxyType
 from typing import Any, Final
 
+from broker_ref.frozen import dataclass
 from broker_ref.group.consumer.codec import (
     BYTES,
     INT8,

@@ -1,0 +1,25 @@
+"""Dataclasses that type checkers treat as frozen, and whose creation is fast.
+
+The `__init__` of a frozen dataclass calls `object.__setattr__` for each field, which takes most of
+the time of creating an instance. Brokers create dozens of instances for each request. Type checkers
+reject assignments to the fields of these classes as they do for frozen dataclasses, because for
+them, this `dataclass` is the standard one. Invariant: instances are not changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+
+    def dataclass(**options: Any) -> Any:
+        """Return the decorator `dataclasses.dataclass`, without the checks of frozen classes."""
+        if options.pop("frozen", False):
+            options.setdefault("unsafe_hash", options.get("eq", True))
+        return dataclasses.dataclass(**options)
+
+
+__all__ = ["dataclass"]
