@@ -35,11 +35,11 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
-from broker_ref.frozen import dataclass
 from broker_ref.log.compression import (
     DECOMPRESSED_BYTES_MAX,
     Compression,
@@ -94,12 +94,11 @@ class TimestampType(StrEnum):
     LOG_APPEND_TIME = "LogAppendTime"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchHeader:
-    """The header of a batch; `size_bytes` is the size of the batch including the header."""
+class BatchHeader(NamedTuple):
+    """The header of a batch, with the fields of `HEADER`."""
 
     base_offset: int
-    size_bytes: int
+    length: int
     partition_leader_epoch: int
     magic: int
     crc: int
@@ -111,6 +110,11 @@ class BatchHeader:
     producer_epoch: int
     base_sequence: int
     record_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of the batch including the header."""
+        return self.length + LOG_OVERHEAD_BYTES
 
     @property
     def last_offset(self) -> int:
@@ -171,22 +175,7 @@ def increment_sequence(sequence: int, increment: int) -> int:
 
 def unpack_header(data: Buffer, position: int = 0) -> BatchHeader:
     """Decode the header at `position`. At least 61 bytes must be available from there."""
-    fields = HEADER.unpack_from(data, position)
-    return BatchHeader(
-        base_offset=fields[0],
-        size_bytes=fields[1] + LOG_OVERHEAD_BYTES,
-        partition_leader_epoch=fields[2],
-        magic=fields[3],
-        crc=fields[4],
-        attributes=fields[5],
-        last_offset_delta=fields[6],
-        base_timestamp=fields[7],
-        max_timestamp=fields[8],
-        producer_id=fields[9],
-        producer_epoch=fields[10],
-        base_sequence=fields[11],
-        record_count=fields[12],
-    )
+    return BatchHeader._make(HEADER.unpack_from(data, position))
 
 
 def crc_matches(batch: Buffer) -> bool:

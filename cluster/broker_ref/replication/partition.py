@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -59,8 +59,7 @@ class DivergingEpoch:
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionKey:
+class PartitionKey(NamedTuple):
     """The purgatory key for the delayed operations of a partition."""
 
     topic: str
