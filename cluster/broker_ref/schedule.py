@@ -48,6 +48,7 @@ class Schedule:
         self._start_ms = now_ms
         self._tasks: list[_Task] = []
         self._timers: list[tuple[int, int, Timer]] = []
+        self._next_task_ms: int | None = None
         self._timers_made = 0
         self._timers_kept_max = TIMERS_KEPT_MIN
 
@@ -56,6 +57,7 @@ class Schedule:
         self._tasks.append(
             _Task(interval_ms=interval_ms, run=run, next_ms=self._start_ms + interval_ms)
         )
+        self._update_next_task()
 
     def at(self, deadline_ms: int, run: Callable[[int], None]) -> Timer:
         """Run a callback once at the deadline, with the current time as its argument."""
@@ -68,10 +70,8 @@ class Schedule:
 
     def run(self, now_ms: int) -> None:
         """Run all tasks and timers that are due; timers that they add run in the next call."""
-        for task in self._tasks:
-            if task.next_ms <= now_ms:
-                task.next_ms = now_ms + task.interval_ms
-                task.run(now_ms)
+        if self._next_task_ms is not None and self._next_task_ms <= now_ms:
+            self._run_tasks(now_ms)
         newest = self._timers_made
         later = []
         try:
@@ -88,6 +88,18 @@ class Schedule:
             for entry in later:
                 heapq.heappush(self._timers, entry)
 
+    def _run_tasks(self, now_ms: int) -> None:
+        try:
+            for task in self._tasks:
+                if task.next_ms <= now_ms:
+                    task.next_ms = now_ms + task.interval_ms
+                    task.run(now_ms)
+        finally:
+            self._update_next_task()
+
+    def _update_next_task(self) -> None:
+        self._next_task_ms = min((task.next_ms for task in self._tasks), default=None)
+
     def _drop_cancelled(self) -> None:
         """Remove cancelled timers.
 
@@ -101,7 +113,8 @@ class Schedule:
         """Return the deadline of the next task or timer, or None if there are none."""
         while self._timers and self._timers[0][2].run is None:
             heapq.heappop(self._timers)
-        deadlines = [task.next_ms for task in self._tasks]
-        if self._timers:
-            deadlines.append(self._timers[0][0])
-        return min(deadlines, default=None)
+        task_ms = self._next_task_ms
+        if not self._timers:
+            return task_ms
+        timer_ms = self._timers[0][0]
+        return timer_ms if task_ms is None or timer_ms < task_ms else task_ms

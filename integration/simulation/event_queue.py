@@ -43,7 +43,8 @@ class EventQueue:
     def at(self, when_ms: int, act: Callable[[], None]) -> None:
         """Run an action at a virtual time, or at the current time if that time has passed."""
         self._entered += 1
-        heapq.heappush(self._entries, (max(when_ms, self.now_ms), self._entered, act))
+        now_ms = self.now_ms
+        heapq.heappush(self._entries, (max(now_ms, when_ms), self._entered, act))
 
     def after(self, delay_ms: int, act: Callable[[], None]) -> None:
         """Run an action after a delay in virtual time."""
@@ -52,8 +53,9 @@ class EventQueue:
     def run_until(self, end_ms: int) -> None:
         """Run all events up to a virtual time and advance the clock to it."""
         moment_ms, first = -1, 0
-        while self._entries and self._entries[0][0] <= end_ms:
-            when_ms, _, act = heapq.heappop(self._entries)
+        entries = self._entries
+        while entries and entries[0][0] <= end_ms:
+            when_ms, _, act = heapq.heappop(entries)
             self.steps += 1
             if when_ms != moment_ms:
                 moment_ms, first = when_ms, self.steps

@@ -30,6 +30,14 @@ SLOW_MS: Final = 400
 """The maximum extra delay of a slow frame."""
 
 
+def _up_to(random: Random, largest: int) -> int:
+    """Return `random.randint(0, largest)`, but faster."""
+    bits = (largest + 1).bit_length()
+    while (drawn := random.getrandbits(bits)) > largest:
+        pass
+    return drawn
+
+
 class Caller(Protocol):
     """The interface of a client or node that sends requests."""
 
@@ -221,14 +229,17 @@ class Network:
         return any(cut.until_ms > self._event_queue.now_ms for cut in self._cuts.values())
 
     def _cut(self, one: str, other: str) -> _Cut | None:
+        if not self._cuts:
+            return None
         cut = self._cuts.get(frozenset((one, other)))
         return cut if cut is not None and cut.until_ms > self._event_queue.now_ms else None
 
     # Frames
 
     def _delay_ms(self, connection: Connection) -> int:
-        delay_ms = self._random.randint(0, self.network_conditions.delay_max_ms)
-        if self._random.random() < self.network_conditions.slow_chance:
+        conditions = self.network_conditions
+        delay_ms = _up_to(self._random, conditions.delay_max_ms)
+        if self._random.random() < conditions.slow_chance:
             delay_ms += self._random.randint(0, SLOW_MS)
         cut = self._cut(connection.source, connection.target)
         if cut is not None:

@@ -8,8 +8,9 @@ After a failed write, Kafka takes the entire log directory offline.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import TracebackType
 
 from kio.schema.errors import ErrorCode
 
@@ -28,6 +29,25 @@ def not_retriable() -> Iterator[None]:
         raise StorageError(str(error)) from error
 
 
+class ErrorConversion:
+    """A reusable context manager that passes StorageErrors to a function, which raises an error."""
+
+    def __init__(self, convert: Callable[[StorageError], None]) -> None:
+        self._convert = convert
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(exc, StorageError):
+            self._convert(exc)
+
+
 class StorageHealth:
     """The state of the storage of one log."""
 
@@ -35,40 +55,39 @@ class StorageHealth:
         self.error: str | None = None
         """The reason why writes are rejected, or None."""
         self._directory = directory
+        self._reading = ErrorConversion(self._read_failed)
+        self._writing = ErrorConversion(self._write_failed)
 
     def require(self) -> None:
         """Raise LogError(KAFKA_STORAGE_ERROR) if a previous write has failed."""
         if self.error is not None:
             raise LogError(ErrorCode.kafka_storage_error, self.error)
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self) -> ErrorConversion:
         """Convert StorageError to LogError(KAFKA_STORAGE_ERROR). The log can still be used."""
-        try:
-            yield
-        except StorageError as error:
-            raise LogError(
-                ErrorCode.kafka_storage_error,
-                f"The storage of {self._directory} failed: {error}",
-            ) from error
+        return self._reading
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self) -> ErrorConversion:
         """Reject all further writes to the log if a write in the block fails.
 
         Kafka does the same for an entire log directory.
         """
-        try:
-            yield
-        except RetriableStorageError as error:
+        return self._writing
+
+    def _read_failed(self, error: StorageError) -> None:
+        raise LogError(
+            ErrorCode.kafka_storage_error, f"The storage of {self._directory} failed: {error}"
+        ) from error
+
+    def _write_failed(self, error: StorageError) -> None:
+        if isinstance(error, RetriableStorageError):
             raise LogError(
                 ErrorCode.kafka_storage_error,
                 f"A write to {self._directory} was not started and can be retried: {error}",
             ) from error
-        except StorageError as error:
-            self.error = (
-                f"{self._directory} rejects writes because of a storage failure: {error} Repair "
-                "the storage, then restart the broker."
-            )
-            logger.error("%s", self.error)
-            raise LogError(ErrorCode.kafka_storage_error, self.error) from error
+        self.error = (
+            f"{self._directory} rejects writes because of a storage failure: {error} Repair the "
+            "storage, then restart the broker."
+        )
+        logger.error("%s", self.error)
+        raise LogError(ErrorCode.kafka_storage_error, self.error) from error

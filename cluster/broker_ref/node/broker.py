@@ -233,7 +233,7 @@ class BrokerNode:
         deadlines = [self._schedule.next_deadline_ms(), self._outbox.next_deadline_ms()]
         if self._dispatcher is not None:
             deadlines.append(self._dispatcher.next_deadline_ms())
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        return min([deadline for deadline in deadlines if deadline is not None], default=None)
 
     def close(self, now_ms: int) -> None:
         """Shut down cleanly: flush the logs and write the checkpoints and clean-shutdown marker.

@@ -128,12 +128,13 @@ class Dispatcher:
         """
         connection_id = event.connection_id
         try:
-            header = read_prefix(Cursor(event.frame))
+            cursor = Cursor(event.frame)
+            header = read_prefix(cursor)
             api = self._apis.get(header.api_key)
             if api is None or header.api_version not in api.versions:
                 self._refuse_version(connection_id, api, header)
                 return
-            header, message = _decode(api, event.frame)
+            header, message = _decode(api, header, cursor)
         except MalformedRequestError as error:
             self.close_connection(connection_id, str(error))
             return
@@ -219,11 +220,12 @@ class Dispatcher:
 
         The second value is False if the request was not valid. Raises: MalformedRequestError.
         """
-        header = read_prefix(Cursor(frame))
+        cursor = Cursor(frame)
+        header = read_prefix(cursor)
         api = self._apis[API_VERSIONS_KEY]
         if header.api_version not in api.versions:
             return self._unsupported_api_versions(api, header), False
-        header, message = _decode(api, frame)
+        header, message = _decode(api, header, cursor)
         call = Call(version=header.api_version, client_id=header.client_id, now_ms=0)
         response = api.handle(self._context, call, message)
         is_valid = getattr(response, "error_code", None) is ErrorCode.none
@@ -235,11 +237,12 @@ class Dispatcher:
         Returns None if the API or version is not supported, or if the request expects no response.
         Raises: MalformedRequestError.
         """
-        header = read_prefix(Cursor(frame))
+        cursor = Cursor(frame)
+        header = read_prefix(cursor)
         api = self._apis.get(header.api_key)
         if api is None or header.api_version not in api.versions:
             return None
-        header, message = _decode(api, frame)
+        header, message = _decode(api, header, cursor)
         return error_frame(
             message,
             api_key=header.api_key,
@@ -330,10 +333,8 @@ class Dispatcher:
         )
 
 
-def _decode(api: Api[Any], frame: bytes) -> tuple[RequestHeader, Any]:
-    """Decode a request whose version is supported. Raises: MalformedRequestError."""
-    cursor = Cursor(frame)
-    header = read_prefix(cursor)
+def _decode(api: Api[Any], header: RequestHeader, cursor: Cursor) -> tuple[RequestHeader, Any]:
+    """Decode the rest of a request whose version is supported. Raises: MalformedRequestError."""
     schema = request_schema(api.key, header.api_version)
     header = finish_header(cursor, header, flexible=schema.__flexible__)
     message = read_message(schema, api.request, cursor)

@@ -39,6 +39,12 @@ class RequestHeader:
 
 def read_prefix(cursor: Cursor) -> RequestHeader:
     """Read the API key, version and correlation id; `finish_header` reads the client id."""
+    if cursor.position == 0 and len(cursor.frame) >= _PREFIX.size:
+        api_key, api_version, correlation_id = _PREFIX.unpack_from(cursor.frame)
+        cursor.position = _PREFIX.size
+        return RequestHeader(
+            api_key=api_key, api_version=api_version, correlation_id=correlation_id, client_id=None
+        )
     api_key = cursor.fixed(_INT16, "the API key")
     api_version = cursor.fixed(_INT16, "the API version")
     correlation_id = cursor.fixed(_INT32, "the correlation id")

@@ -219,10 +219,23 @@ def _value_lines(
     if not field.is_array:
         return _element_lines(source, field, message, what, flexible=flexible)
     null = f"if size < 0: {source.name(_raise_null)}(at, {what!r})"
-    return [
+    length_lines = [
         "cursor.position = at",
         f"size = cursor.array_length(flexible={flexible}, what={what!r})",
         "at = cursor.position",
+    ]
+    if flexible:
+        length_lines = [
+            "if at < end and 0 < frame[at] <= min(0x7F, end - at, cursor.elements_left):",
+            "    size = frame[at] - 1",
+            "    at += 1",
+            "    cursor.position = at",
+            "    cursor.elements_left -= size",
+            "else:",
+            *(f"    {line}" for line in length_lines),
+        ]
+    return [
+        *length_lines,
         "if size < 0: value = None" if field.nullable else null,
         "else:",
         *(f"    {line}" for line in _elements_lines(source, field, message, what, flexible)),

@@ -20,7 +20,11 @@ class HighWatermark:
     @property
     def offset(self) -> int:
         """Return the high watermark; all records below it are committed."""
-        return max(self._log.log_start_offset, min(self._offset, self._log.log_end_offset))
+        log, offset = self._log, self._offset
+        end_offset = log.log_end_offset
+        offset = min(offset, end_offset)
+        start_offset = log.log_start_offset
+        return max(offset, start_offset)
 
     def maybe_increment(self, offset: int) -> bool:
         """Increase the high watermark to at least `offset`; return whether it has changed."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import logging
 from collections.abc import Callable, Hashable, Iterable
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Generic, Protocol, TypeVar
 
 from broker_ref.frozen import dataclass
 
@@ -27,7 +27,6 @@ class DelayedOperation(Protocol):
         """Return the response after the timeout."""
 
 
-@runtime_checkable
 class KeyedOperation(Protocol):
     """An operation with many keys, which checks only the keys that have changed."""
 
@@ -92,7 +91,7 @@ class Purgatory(Generic[Owner]):
             operation=operation,
             keys=tuple(dict.fromkeys(keys)),
             deadline_ms=deadline_ms,
-            key_changed=operation.key_changed if isinstance(operation, KeyedOperation) else None,
+            key_changed=getattr(operation, "key_changed", None),
         )
         identity = self._next_id
         self._next_id += 1
