@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from broker_ref.log.batch import BatchHeader, decode_records, parse_checked_batches
+from broker_ref.log.batch import BatchHeader, parse_checked_batches
 from broker_ref.log.control import Marker, decode_marker
 from broker_ref.node.broker import BrokerNode
 from broker_ref.node.controller import ControllerNode
@@ -32,6 +32,7 @@ from broker_ref.replication.partition import Partition
 from integration.simulation.client import TopicPartition
 from integration.simulation.cluster import Node
 from integration.simulation.elections import Elections
+from integration.simulation.messages import records_of
 
 READ_BYTES_MAX = 1 << 20
 
@@ -151,7 +152,7 @@ class CommittedLog:
         self.end_offset = header.next_offset
 
     def _add_values(self, header: BatchHeader, batch: memoryview) -> None:
-        for record in decode_records(batch):
+        for record in records_of(batch):
             value = record.value or b""
             self.values[record.offset] = value
             before = self._offsets.setdefault(value, record.offset)

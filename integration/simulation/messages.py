@@ -14,9 +14,11 @@ import struct
 import zlib
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 
+from broker_ref.log.batch import Record, decode_records
 from broker_ref.protocol.frames import request_schema
 from broker_ref.protocol.schema import FieldSchema, fields_of
 from broker_ref.protocol.writer import write_message
@@ -50,6 +52,16 @@ _VERSIONS_V2: Final[Mapping[str, int]] = MappingProxyType(
     {**_VERSIONS, "end_txn": 5, "produce": 12, "txn_offset_commit": 5}
 )
 """The versions with transaction.version 2 (KIP-890): implicit AddPartitions and epoch bumps."""
+
+
+@lru_cache(maxsize=512)
+def _records_of(batch: bytes) -> tuple[Record, ...]:
+    return tuple(decode_records(batch))
+
+
+def records_of(batch: memoryview) -> tuple[Record, ...]:
+    """Return the records of a batch. Several clients and the checks decode the same batches."""
+    return _records_of(bytes(batch))
 
 
 _COMPARED: Final = 20

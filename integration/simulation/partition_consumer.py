@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.log.batch import BatchHeader, decode_records, parse_checked_batches
+from broker_ref.log.batch import BatchHeader, parse_checked_batches
 from broker_ref.log.control import Marker, decode_marker
 from integration.simulation.client import Call, Client, Pause, Script, Step, TopicPartition
 from integration.simulation.invariants import InvariantChecker, InvariantViolationError
-from integration.simulation.messages import Request, request
+from integration.simulation.messages import Request, records_of, request
 
 LATEST: Final = -1
 
@@ -140,7 +140,7 @@ class PartitionConsumer:
             )
         committed, name = self._checker.of(self._partition), self._client.name
         is_seen = not (header.is_transactional and header.producer_id in self._aborted)
-        for record in () if header.is_control else decode_records(batch):
+        for record in () if header.is_control else records_of(batch):
             committed.read(record.value or b"", record.offset, name)
             if self._isolation == READ_COMMITTED:
                 committed.check_visible(record.offset, is_seen=is_seen, who=name)

@@ -69,8 +69,11 @@ class PartitionLog:
         self._storage = storage
         self._on_truncate = on_truncate
         self._segments = LogSegments(loaded.segments)
-        self._log_start_offset = loaded.log_start_offset
-        self._log_end_offset = loaded.log_end_offset
+        # Attributes instead of properties, because they are read several times in each request.
+        self.log_start_offset = loaded.log_start_offset
+        """The first offset that can be read. Only this class changes it."""
+        self.log_end_offset = loaded.log_end_offset
+        """The offset of the next record to be appended. Only this class changes it."""
         self._recovery_point = loaded.recovery_point
         self._last_flush_ms = now_ms
         self._health = StorageHealth(directory)
@@ -123,16 +126,6 @@ class PartitionLog:
     def update_config(self, config: LogConfig) -> None:
         """Apply a new config. Changes to index settings apply to the next segment."""
         self.config = config
-
-    @property
-    def log_start_offset(self) -> int:
-        """The first offset that can be read."""
-        return self._log_start_offset
-
-    @property
-    def log_end_offset(self) -> int:
-        """The offset of the next record to be appended."""
-        return self._log_end_offset
 
     @property
     def recovery_point(self) -> int:
@@ -195,7 +188,7 @@ class PartitionLog:
                 base_offset=duplicate.first_offset,
                 last_offset=duplicate.last_offset,
                 log_append_time_ms=duplicate.timestamp,
-                log_start_offset=self._log_start_offset,
+                log_start_offset=self.log_start_offset,
                 is_duplicate=True,
             )
         batch = recompressed(header, memoryview(records)[: header.size_bytes], self.config)
@@ -234,7 +227,7 @@ class PartitionLog:
         stamped = self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
         placed = rewrite(
             batch,
-            base_offset=self._log_end_offset,
+            base_offset=self.log_end_offset,
             leader_epoch=leader_epoch,
             log_append_time_ms=now_ms if stamped else None,
         )
@@ -245,7 +238,7 @@ class PartitionLog:
             base_offset=header.base_offset,
             last_offset=header.last_offset,
             log_append_time_ms=now_ms if stamped else NO_TIMESTAMP,
-            log_start_offset=self._log_start_offset,
+            log_start_offset=self.log_start_offset,
             is_duplicate=False,
         )
 
@@ -259,7 +252,7 @@ class PartitionLog:
         """
         self._health.require()
         headers = check_replicated(
-            records, log_end_offset=self._log_end_offset, directory=self.directory
+            records, log_end_offset=self.log_end_offset, directory=self.directory
         )
         with self._health.writing():
             self._write(headers, memoryview(records), now_ms)
@@ -292,7 +285,7 @@ class PartitionLog:
             end += header.size_bytes
         if end > start:
             self._write_run(headers[first:], view[start:end], markers)
-        if self._log_end_offset - self._recovery_point >= self.config.flush_messages:
+        if self.log_end_offset - self._recovery_point >= self.config.flush_messages:
             self._flush(now_ms)
 
     def _should_roll(self, header: BatchHeader, now_ms: int, pending_bytes: int) -> bool:
@@ -311,7 +304,7 @@ class PartitionLog:
         markers: Mapping[int, EndTransactionMarker],
     ) -> None:
         self._segments.active.append(batches, headers)
-        self._log_end_offset = headers[-1].next_offset
+        self.log_end_offset = headers[-1].next_offset
         for header in headers:
             self.producers.update(header, markers.get(header.base_offset), self._segments.active)
 
@@ -320,7 +313,7 @@ class PartitionLog:
         self._seal(now_ms)
         with not_retriable():  # Some of the segment's files may already exist.
             self._segments.add(self._new_segment(base_offset, now_ms))
-        self._log_end_offset = base_offset
+        self.log_end_offset = base_offset
 
     def _new_segment(self, base_offset: int, now_ms: int, *, name_end: str = "") -> LogSegment:
         return LogSegment(
@@ -343,7 +336,7 @@ class PartitionLog:
         """
         self._health.require()
         with self._health.writing():
-            if offset >= self._log_end_offset:
+            if offset >= self.log_end_offset:
                 # A leader epoch can start at the log end offset before its first record.
                 self.leader_epochs.truncate_from_end(offset)
             elif offset < self._segments[0].base_offset:
@@ -357,16 +350,16 @@ class PartitionLog:
         index = self._segments.index_of(offset)
         kept_offset = self._segments[index].end_offset_after_truncation(offset)
         self._lower_checkpoints(
-            kept_offset, log_start_offset=min(self._log_start_offset, kept_offset)
+            kept_offset, log_start_offset=min(self.log_start_offset, kept_offset)
         )
         self._segments.delete_newest_to(index + 1)
         self._segments.active.truncate_to(offset)
-        self._log_end_offset = kept_offset
+        self.log_end_offset = kept_offset
         self.leader_epochs.truncate_from_end(kept_offset)
         self.producers.load(
             self._segments,
-            log_start_offset=self._log_start_offset,
-            log_end_offset=self._log_end_offset,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
             now_ms=now_ms,
         )
 
@@ -383,7 +376,7 @@ class PartitionLog:
         self._segments.delete_newest_to(0)
         self._segments.add(self._new_segment(offset, now_ms))
         self._segments.active.flush()
-        self._log_end_offset = offset
+        self.log_end_offset = offset
         self.leader_epochs.clear()
         self.producers.clear()
 
@@ -391,7 +384,7 @@ class PartitionLog:
         """Durably lower the checkpoints, before data is removed."""
         self.removals += 1
         self._recovery_point = min(self._recovery_point, recovery_point)
-        self._log_start_offset = log_start_offset
+        self.log_start_offset = log_start_offset
         self._on_truncate(recovery_point)
 
     # Reading
@@ -408,7 +401,7 @@ class PartitionLog:
         above the log end offset, CorruptLogError if a batch on disk is corrupt.
         """
         self._require_in_range(start_offset)
-        end_offset = min(end_offset, self._log_end_offset)
+        end_offset = min(end_offset, self.log_end_offset)
         if start_offset >= end_offset or (max_bytes <= 0 and not at_least_one_batch):
             return b""
         with self._health.reading():
@@ -425,17 +418,17 @@ class PartitionLog:
         Only batch headers are read, not records. Raises: the same errors as `read`.
         """
         self._require_in_range(offset)
-        if offset == self._log_end_offset:
+        if offset == self.log_end_offset:
             return self._segments.end_position()
         with self._health.reading():
             return self._segments.position_of(offset)
 
     def _require_in_range(self, offset: int) -> None:
-        if not self._log_start_offset <= offset <= self._log_end_offset:
+        if not self.log_start_offset <= offset <= self.log_end_offset:
             raise LogError(
                 ErrorCode.offset_out_of_range,
                 f"Offset {offset} of {self.directory} is out of range. The log start offset is "
-                f"{self._log_start_offset}, and the log end offset is {self._log_end_offset}.",
+                f"{self.log_start_offset}, and the log end offset is {self.log_end_offset}.",
             )
 
     def last_stable_offset(self, high_watermark: int) -> int:
@@ -443,7 +436,7 @@ class PartitionLog:
         first = self.producers.first_unstable_offset(high_watermark)
         if first is None:
             return high_watermark
-        return min(max(first, self._log_start_offset), high_watermark)
+        return min(max(first, self.log_start_offset), high_watermark)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Return the aborted transactions that overlap a range of offsets. Raises: LogError."""
@@ -456,7 +449,7 @@ class PartitionLog:
         """Return the first record below `end_offset` whose timestamp is at least `timestamp_ms`."""
         with self._health.reading():
             return self._segments.find_timestamp(
-                timestamp_ms, start_offset=self._log_start_offset, end_offset=end_offset
+                timestamp_ms, start_offset=self.log_start_offset, end_offset=end_offset
             )
 
     def offset_of_max_timestamp(self, *, end_offset: int) -> TimestampAndOffset | None:
@@ -477,18 +470,18 @@ class PartitionLog:
         The next `apply_retention` removes the segments below the log start offset. Raises:
         LogError(OFFSET_OUT_OF_RANGE) if `offset` is negative or above the log end offset.
         """
-        if not 0 <= offset <= self._log_end_offset:
+        if not 0 <= offset <= self.log_end_offset:
             raise LogError(
                 ErrorCode.offset_out_of_range,
                 f"Cannot delete records of {self.directory} up to offset {offset}. The log start "
-                f"offset is {self._log_start_offset}, and the log end offset is "
-                f"{self._log_end_offset}.",
+                f"offset is {self.log_start_offset}, and the log end offset is "
+                f"{self.log_end_offset}.",
             )
-        if offset > self._log_start_offset:
-            self._log_start_offset = offset
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
             with self._health.writing():
                 self.leader_epochs.truncate_from_start(offset)
-        return self._log_start_offset
+        return self.log_start_offset
 
     def apply_retention(self, now_ms: int, *, high_watermark: int | None = None) -> int:
         """Delete old segments according to `cleanup.policy`, and return their number.
@@ -501,9 +494,9 @@ class PartitionLog:
             count = count_expired(
                 self._segments,
                 config=self.config,
-                log_start_offset=self._log_start_offset,
-                log_end_offset=self._log_end_offset,
-                high_watermark=self._log_end_offset if high_watermark is None else high_watermark,
+                log_start_offset=self.log_start_offset,
+                log_end_offset=self.log_end_offset,
+                high_watermark=self.log_end_offset if high_watermark is None else high_watermark,
                 now_ms=now_ms,
             )
             if count:
@@ -512,13 +505,13 @@ class PartitionLog:
 
     def _delete_oldest(self, count: int, now_ms: int) -> None:
         if count == len(self._segments):
-            self._roll(now_ms, self._log_end_offset)
+            self._roll(now_ms, self.log_end_offset)
         # The directory must always contain a segment, whose name determines the next offset.
         self._segments[count].flush()
         self.removals += 1
         deleted = self._segments.take_oldest(count)
         first_offset = self._segments[0].base_offset
-        self.delete_records_before(max(self._log_start_offset, first_offset))
+        self.delete_records_before(max(self.log_start_offset, first_offset))
         for segment in deleted:
             segment.delete()
         snapshots = self.producers.snapshots
@@ -583,9 +576,9 @@ class PartitionLog:
 
     def _flush(self, now_ms: int) -> None:
         # Inactive segments are already flushed.
-        if self._recovery_point < self._log_end_offset:
+        if self._recovery_point < self.log_end_offset:
             self._segments.active.flush()
-            self._recovery_point = self._log_end_offset
+            self._recovery_point = self.log_end_offset
         self._last_flush_ms = now_ms
 
     def _seal(self, now_ms: int) -> None:
@@ -593,9 +586,9 @@ class PartitionLog:
         self._segments.active.seal()
         # The time index may have changed since the last flush, even without new records.
         self._segments.active.flush()
-        self._recovery_point = self._log_end_offset
+        self._recovery_point = self.log_end_offset
         self._last_flush_ms = now_ms
-        self.producers.take_snapshot(self._log_end_offset)
+        self.producers.take_snapshot(self.log_end_offset)
 
     def close(self) -> None:
         """Flush the log, store a producer snapshot, and close the files.

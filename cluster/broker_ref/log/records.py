@@ -191,6 +191,10 @@ class _Reader:
         self.position += count
 
     def varint(self) -> int:
+        position = self.position
+        if position < len(self._data) and (byte := self._data[position]) < 0x80:
+            self.position = position + 1
+            return (byte >> 1) ^ -(byte & 1)
         value, shift = 0, 0
         for _ in range(_VARLONG_BYTES_MAX):
             if self.position >= len(self._data):

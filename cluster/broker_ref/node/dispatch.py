@@ -149,7 +149,9 @@ class Dispatcher:
 
     def permits(self, request: Request) -> bool:
         """Return whether the client may send a request; if not, respond with an error code."""
-        auth = self._auth(request.pending.client)
+        return self._permits(request, self._auth(request.pending.client))
+
+    def _permits(self, request: Request, auth: AuthHelper) -> bool:
         try:
             for requirement in request.api.requires:
                 requirement.check(auth, request.message)
@@ -167,10 +169,11 @@ class Dispatcher:
 
     def handle(self, request: Request, now_ms: int) -> None:
         """Call the handler of a request if the client may send the request."""
-        if not self.permits(request):
-            return
         header = request.pending.header
         client = request.pending.client
+        auth = self._auth(client)
+        if not self._permits(request, auth):
+            return
         call = Call(
             version=header.api_version,
             client_id=header.client_id,
@@ -178,7 +181,7 @@ class Dispatcher:
             client_host=client.host,
             listener=client.listener,
             principal=client.principal,
-            auth=self._auth(client),
+            auth=auth,
         )
         outcome = request.api.handle(self._context, call, request.message)
         self._handle_outcome(request.pending, outcome)

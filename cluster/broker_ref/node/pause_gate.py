@@ -32,7 +32,7 @@ class PauseGate:
 
         The result is empty while the node is paused.
         """
-        if self.is_on:
+        if self._faults.is_paused(self._node_id):
             if not isinstance(event, TimePassed):
                 self._kept.append(event)
             return ()

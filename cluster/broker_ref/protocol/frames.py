@@ -9,7 +9,7 @@ versions the broker supports (KIP-511).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from functools import cache
 from typing import Any, Final
 
 from kio.index import load_request_schema, load_response_schema
@@ -58,8 +58,8 @@ def finish_header(cursor: Cursor, header: RequestHeader, *, flexible: bool) -> R
 
     The client id is never a compact string.
     """
-    length = cursor.fixed(_INT16, "the client id")
     client_id = None
+    length = cursor.fixed(_INT16, "the client id")
     if length >= 0:
         try:
             client_id = cursor.take(length, "the client id").decode()
@@ -75,9 +75,10 @@ def finish_header(cursor: Cursor, header: RequestHeader, *, flexible: bool) -> R
     )
 
 
+@cache
 def request_schema(api_key: int, version: int) -> type[Any]:
     """Return the kio class of a request."""
-    return _schema(_request_schemas, load_request_schema, api_key, version)
+    return load_request_schema(api_key, version)
 
 
 def response_frame(*, api_key: int, version: int, correlation_id: int, message: object) -> bytes:
@@ -90,9 +91,10 @@ def response_frame(*, api_key: int, version: int, correlation_id: int, message: 
     return bytes(out)
 
 
+@cache
 def response_schema(api_key: int, version: int) -> type[Any]:
     """Return the kio class of a response."""
-    return _schema(_response_schemas, load_response_schema, api_key, version)
+    return load_response_schema(api_key, version)
 
 
 def request_frame(
@@ -122,19 +124,5 @@ def read_response(
     return read_message(schema, message, cursor)
 
 
-def _schema(
-    known: dict[tuple[int, int], type[Any]],
-    load: Callable[[int, int], type[Any]],
-    api_key: int,
-    version: int,
-) -> type[Any]:
-    schema = known.get((api_key, version))
-    if schema is None:
-        schema = known[api_key, version] = load(api_key, version)
-    return schema
-
-
-_request_schemas: dict[tuple[int, int], type[Any]] = {}
-_response_schemas: dict[tuple[int, int], type[Any]] = {}
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")

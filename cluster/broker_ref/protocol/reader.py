@@ -121,7 +121,10 @@ def read_message(schema: type[Any], message: type[MessageType], cursor: Cursor) 
 
 def skip_tagged_fields(cursor: Cursor) -> None:
     """Skip the tagged fields at the current position."""
-    _read_tagged(cursor, {})
+    if cursor.position < len(cursor.frame) and cursor.frame[cursor.position] == 0:
+        cursor.position += 1
+    else:
+        _read_tagged(cursor, {})
 
 
 def _struct_reader(schema: type[Any], message: type[Any] | None) -> StructReader:

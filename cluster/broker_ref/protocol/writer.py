@@ -40,7 +40,15 @@ class _StructWriters(dict[type[Any], StructWriter]):
         return write
 
 
-_writers: dict[type[Any], _StructWriters] = {}
+class _Writers(dict[type[Any], _StructWriters]):
+    """The functions for each struct."""
+
+    def __missing__(self, schema: type[Any]) -> _StructWriters:
+        writers = self[schema] = _StructWriters(schema)
+        return writers
+
+
+_writers = _Writers()
 
 
 def write_message(schema: type[Any], message: object, out: bytearray) -> None:
@@ -48,7 +56,7 @@ def write_message(schema: type[Any], message: object, out: bytearray) -> None:
 
     Raises: TypeError with the name of a missing field.
     """
-    _writers_of(schema)[type(message)](out, message)
+    _writers[schema][type(message)](out, message)
 
 
 def write_entities(*entities: Any) -> bytes:
@@ -65,13 +73,6 @@ def write_unsigned_varint(out: bytearray, value: int) -> None:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
-
-
-def _writers_of(schema: type[Any]) -> _StructWriters:
-    writers = _writers.get(schema)
-    if writers is None:
-        writers = _writers[schema] = _StructWriters(schema)
-    return writers
 
 
 def _compile(schema: type[Any], message: type[Any]) -> StructWriter:
@@ -157,7 +158,7 @@ def _value_lines(source: Source, field: FieldSchema, flexible: bool, nullable: b
         lines = [*_length_lines(source, flexible, "i"), *_elements_lines(source, field, flexible)]
         return _unless_null("out.append(0)" if flexible else "out += bytes((255,)) * 4", lines)
     if field.struct is not None:
-        lines = [f"{source.name(_writers_of(field.struct))}[type(value)](out, value)"]
+        lines = [f"{source.name(_writers[field.struct])}[type(value)](out, value)"]
         return _unless_null("out.append(255)", ["out.append(1)", *lines]) if nullable else lines
     lines = _bytes_lines(source, field, flexible)
     size = 4 if field.kafka_type != "string" else 2
@@ -188,7 +189,7 @@ def _bytes_lines(source: Source, field: FieldSchema, flexible: bool) -> list[str
 
 def _elements_lines(source: Source, field: FieldSchema, flexible: bool) -> list[str]:
     if field.struct is not None:
-        writers = source.name(_writers_of(field.struct))
+        writers = source.name(_writers[field.struct])
         return [f"for item in value: {writers}[type(item)](out, item)"]
     layout = field.element_format
     if layout is None:

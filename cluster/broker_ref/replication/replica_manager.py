@@ -185,6 +185,8 @@ class ReplicaManager:
 
     def take_changed(self) -> tuple[Hashable, ...]:
         """Return the keys that were marked since the last call, in order."""
+        if not self._changed:
+            return ()
         changed = tuple(self._changed)
         self._changed.clear()
         return changed
