@@ -64,7 +64,7 @@ def records_of(batch: memoryview) -> tuple[Record, ...]:
     return _records_of(bytes(batch))
 
 
-_COMPARED: Final = 20
+_COMPARED: Final = 100
 """One in so many requests is also encoded with kio."""
 
 _HEADER: Final = struct.Struct(">hhih")

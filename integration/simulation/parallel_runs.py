@@ -1,11 +1,11 @@
 """Run many seeds in parallel processes.
 
-This module is separate because spawned processes import the function that they run, and they cannot
-import it from `__main__`.
+The processes are forked, so that the modules are imported only once.
 """
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import signal
 from collections.abc import Iterator
@@ -26,9 +26,10 @@ def violations(
 
     Raises `BrokenProcessPool` if a process is killed.
     """
+    gc.freeze()  # The garbage collector does not look at the modules again.
     with ProcessPoolExecutor(
         jobs,
-        mp_context=multiprocessing.get_context("spawn"),
+        mp_context=multiprocessing.get_context("fork"),
         initializer=_leave_interrupts_to_the_parent,
     ) as pool:
         run_seed = _violation_of_sink if is_sink else _violation_of

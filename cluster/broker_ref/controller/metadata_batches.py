@@ -9,6 +9,7 @@ JSON. Source: KIP-595, KIP-630.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from broker_ref.controller.metadata import Commit
@@ -18,7 +19,7 @@ from broker_ref.controller.records import (
     decode_record,
     encode_record,
 )
-from broker_ref.log.batch import Record, decode_records, encode_batch, parse_batches
+from broker_ref.log.batch import Record, decode_records, encode_batch, parse_batches, unpack_header
 from broker_ref.log.errors import LogError
 from broker_ref.protocol.identifiers import Uuid
 
@@ -28,6 +29,12 @@ METADATA_PARTITION: Final = 0
 
 CONTROLLER_EPOCH: Final = 0
 """The epoch of the controller. It never changes, because there are no controller elections."""
+
+CACHED_BYTES_MAX: Final = 1 << 14
+"""The maximum size of a batch that is decoded once for all brokers of a process.
+
+Commits are immutable, so the brokers can share them.
+"""
 
 
 def encode_commit(commit: Commit) -> bytes:
@@ -47,13 +54,21 @@ def decode_commits(data: bytes) -> list[Commit]:
     commits, position = [], 0
     try:
         for header in parse_batches(data) if data else ():
-            batch = memoryview(data)[position : position + header.size_bytes]
-            records = tuple(decode_record(record.value or b"") for record in decode_records(batch))
-            commits.append(Commit(base_offset=header.base_offset, records=records))
+            batch = data[position : position + header.size_bytes]
+            decode = _decode_commit if header.size_bytes <= CACHED_BYTES_MAX else _decode_new_commit
+            commits.append(decode(batch))
             position += header.size_bytes
     except LogError as error:
         raise UnreadableRecordError(str(error)) from error
     return commits
+
+
+def _decode_new_commit(batch: bytes) -> Commit:
+    records = tuple(decode_record(record.value or b"") for record in decode_records(batch))
+    return Commit(base_offset=unpack_header(batch).base_offset, records=records)
+
+
+_decode_commit = lru_cache(maxsize=64)(_decode_new_commit)
 
 
 def encode_snapshot(records: Sequence[MetadataRecord]) -> bytes:
