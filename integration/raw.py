@@ -31,6 +31,9 @@ TIMEOUT_S = 30.0
 Plain = Any
 """An int, str, bytes, bool, None, uuid.UUID, a sequence, or a mapping of field names to Plain."""
 
+Reader = Callable[[bytes, int], tuple[Any, int]]
+"""A function that decodes an entity at a position, and returns it with its size."""
+
 Convert = Callable[[Plain], Any]
 
 _API_KEYS = {name: key for key, name in api_key_map.items()}
@@ -152,13 +155,13 @@ def decode_response(entity: RequestPayload, frame: bytes, correlation_id: int) -
 
 def decode_response_of(api_key: int, version: int, frame: bytes, correlation_id: int) -> Any:
     """Decode the frame of a response of this API and version."""
-    response_type = _response_type(api_key, version)
-    header, size = entity_reader(response_type.__header_schema__)(frame, 0)
+    read_header, read = _response_readers(api_key, version)
+    header, size = read_header(frame, 0)
     if header.correlation_id != correlation_id:
         raise ValueError(
             f"the response has correlation id {header.correlation_id} instead of {correlation_id}"
         )
-    response, body_size = entity_reader(response_type)(frame, size)
+    response, body_size = read(frame, size)
     if size + body_size != len(frame):
         raise ValueError(
             f"{len(frame) - size - body_size} unexpected bytes at the end of the frame, after "
@@ -168,9 +171,10 @@ def decode_response_of(api_key: int, version: int, frame: bytes, correlation_id:
 
 
 @cache
-def _response_type(api_key: int, version: int) -> type[Any]:
-    loaded: type[Any] = load_response_schema(api_key, version)
-    return loaded
+def _response_readers(api_key: int, version: int) -> tuple[Reader, Reader]:
+    """Return the functions that decode the header and the body of a response."""
+    response_type: Any = load_response_schema(api_key, version)
+    return entity_reader(response_type.__header_schema__), entity_reader(response_type)
 
 
 def api_key(api: str) -> int:

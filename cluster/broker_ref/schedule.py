@@ -113,8 +113,11 @@ class Schedule:
         """Return the deadline of the next task or timer, or None if there are none."""
         while self._timers and self._timers[0][2].run is None:
             heapq.heappop(self._timers)
-        task_ms = self._next_task_ms
-        if not self._timers:
-            return task_ms
-        timer_ms = self._timers[0][0]
-        return timer_ms if task_ms is None or timer_ms < task_ms else task_ms
+        return earliest(self._next_task_ms, self._timers[0][0] if self._timers else None)
+
+
+def earliest(one_ms: int | None, other_ms: int | None) -> int | None:
+    """Return the earlier of two deadlines, either of which may be None."""
+    if one_ms is None or (other_ms is not None and other_ms < one_ms):
+        return other_ms
+    return one_ms

@@ -68,7 +68,9 @@ def endpoints_of(
     broker: Broker, leaders: Iterable[LeaderIdAndEpoch], *, listener: str
 ) -> tuple[NodeEndpoint, ...]:
     """Return the addresses of these leaders without duplicates."""
-    ids = dict.fromkeys(leader.leader_id for leader in leaders)
+    ids = {leader.leader_id: None for leader in leaders if leader is not NO_LEADER}
+    if not ids:
+        return ()
     nodes = [
         broker.metadata.brokers[node_id] for node_id in ids if node_id in broker.metadata.brokers
     ]

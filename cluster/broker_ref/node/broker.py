@@ -60,7 +60,7 @@ from broker_ref.replication.alter_partition_manager import DefaultAlterPartition
 from broker_ref.replication.fetch_session_cache import FetchSessionCache
 from broker_ref.replication.producer_id_manager import ProducerIdManager
 from broker_ref.replication.replica_manager import ReplicaManager
-from broker_ref.schedule import Schedule
+from broker_ref.schedule import Schedule, earliest
 from broker_ref.security.listeners import Endpoint
 from broker_ref.security.oauthbearer import ValidateToken
 from broker_ref.security.settings import ListenerSettings
@@ -230,10 +230,13 @@ class BrokerNode:
         """Return the time at which the next `TimePassed` event is required."""
         if self._pause_gate.is_on or self._faults.time_is_held(self._config.node_id):
             return None
-        deadlines = [self._schedule.next_deadline_ms(), self._outbox.next_deadline_ms()]
-        if self._dispatcher is not None:
-            deadlines.append(self._dispatcher.next_deadline_ms())
-        return min([deadline for deadline in deadlines if deadline is not None], default=None)
+        return earliest(
+            self._schedule.next_deadline_ms(),
+            earliest(
+                self._outbox.next_deadline_ms(),
+                None if self._dispatcher is None else self._dispatcher.next_deadline_ms(),
+            ),
+        )
 
     def close(self, now_ms: int) -> None:
         """Shut down cleanly: flush the logs and write the checkpoints and clean-shutdown marker.

@@ -51,7 +51,7 @@ from broker_ref.node.pause_gate import PauseGate
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.frames import read_prefix, response_frame
 from broker_ref.protocol.reader import Cursor, MalformedRequestError
-from broker_ref.schedule import Schedule
+from broker_ref.schedule import Schedule, earliest
 from broker_ref.security.acls import AclOperation
 from broker_ref.security.hosts import host_address
 from broker_ref.security.listeners import SecurityProtocol
@@ -225,12 +225,10 @@ class ControllerNode:
         """Return the time at which the next `TimePassed` event is required."""
         if self._pause_gate.is_on or self._faults.time_is_held(CONTROLLER_ID):
             return None
-        deadlines = (
+        return earliest(
             self.controller.next_deadline_ms(),
-            self._dispatcher.next_deadline_ms(),
-            self._schedule.next_deadline_ms(),
+            earliest(self._dispatcher.next_deadline_ms(), self._schedule.next_deadline_ms()),
         )
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def close(self, now_ms: int) -> None:
         """Close the journal. All commits are already durable."""

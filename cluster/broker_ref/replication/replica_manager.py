@@ -160,7 +160,7 @@ class ReplicaManager:
         Raises: ApiError with UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER if this broker has
         no replica of the partition, or KAFKA_STORAGE_ERROR if its log is offline.
         """
-        key = PartitionKey(topic=topic, partition=partition)
+        key = PartitionKey(topic, partition)
         found = self._partitions.get(key)
         current = self._metadata.partition(topic, partition)
         if found and current and found.metadata.topic_id == current.topic_id:
