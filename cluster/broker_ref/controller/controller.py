@@ -62,6 +62,7 @@ from broker_ref.controller.records import (
     RemoveTopicRecord,
     UnregisterBrokerRecord,
     UserScramCredentialRecord,
+    encode_record,
 )
 from broker_ref.controller.scram import ScramDeletion, ScramUpsertion, scram_changes
 from broker_ref.controller.topics import CreatedTopic, NewTopic, TopicPlanner
@@ -358,16 +359,28 @@ class Controller:
 
     # Topics -------------------------------------------------------------------------------------
 
-    def create_topic(self, new: NewTopic, *, validate_only: bool = False) -> CreatedTopic:
-        """Create a topic, or raise ApiError if the request is invalid."""
-        created, records = self.topics.create(new)
+    def create_topics(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False
+    ) -> list[CreatedTopic | ApiError]:
+        """Create the valid topics in one commit. Return each created topic or its error."""
+        outcomes: list[CreatedTopic | ApiError] = []
+        records: list[MetadataRecord] = []
+        planned: dict[str, str] = {}
+        for new in topics:
+            try:
+                created, of_topic = self.topics.create(new, planned)
+            except ApiError as error:
+                outcomes.append(error)
+            else:
+                outcomes.append(created)
+                records += of_topic
         if not validate_only:
             self._commit(records)
-        return created
+        return outcomes
 
-    def delete_topic(self, topic: Topic) -> None:
-        """Delete a topic and its partitions."""
-        self._commit([RemoveTopicRecord(topic_id=topic.topic_id)])
+    def delete_topics(self, topics: Iterable[Topic]) -> None:
+        """Delete topics and their partitions in one commit."""
+        self._commit([RemoveTopicRecord(topic_id=topic.topic_id) for topic in topics])
 
     def create_partitions(
         self,
@@ -459,12 +472,13 @@ class Controller:
         if not records:
             return
         commit = Commit(base_offset=self.metadata.end_offset, records=tuple(records))
+        encoded = [encode_record(record) for record in records]
         try:
-            self._journal.append(commit)
+            self._journal.append(commit.base_offset, encoded)
         except StorageError as error:
             raise ApiError(ErrorCode.kafka_storage_error, str(error)) from error
         self.metadata.apply_commit(commit)
-        batch = encode_commit(commit)
+        batch = encode_commit(commit.base_offset, encoded)
         self._batches.append((commit.base_offset, batch))
         self._batches_bytes += len(batch)
         while self._batches_bytes > BYTES_BETWEEN_SNAPSHOTS:
@@ -479,7 +493,9 @@ class Controller:
     def _rewrite_journal(self) -> None:
         """Replace the contents of the journal with a snapshot of the metadata."""
         try:
-            self._journal.rewrite(self.metadata.records(), end_offset=self.metadata.end_offset)
+            self._journal.rewrite(
+                map(encode_record, self.metadata.records()), end_offset=self.metadata.end_offset
+            )
         except StorageError as error:
             raise ApiError(ErrorCode.kafka_storage_error, str(error)) from error
         self._snapshot_bytes = self._journal.size_bytes

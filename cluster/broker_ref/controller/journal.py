@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from crc32c import crc32c
@@ -26,10 +26,9 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.metadata import Commit
 from broker_ref.controller.records import (
-    MetadataRecord,
     UnreadableRecordError,
     decode_records,
-    encode_records,
+    join_records,
 )
 from broker_ref.log.errors import LogError
 from broker_ref.log.storage import Storage, StorageError
@@ -76,8 +75,8 @@ class Journal:
         """Release the memory of `snapshot` and `commits`."""
         self.snapshot, self.commits = Commit(base_offset=0, records=()), []
 
-    def append(self, commit: Commit) -> None:
-        """Append one batch durably.
+    def append(self, base_offset: int, encoded: Iterable[bytes]) -> None:
+        """Append one batch durably. `encoded` contains the encoded records.
 
         After the first StorageError, all further appends fail as well, because the state on disk is
         unknown.
@@ -85,17 +84,20 @@ class Journal:
         if self.failure is not None:
             raise StorageError(f"{self.failure} Repair the storage, then restart the controller.")
         try:
-            self._file.append(_framed(commit.base_offset, commit.records))
+            self._file.append(_framed(base_offset, encoded))
             self._file.flush()
         except StorageError as error:
             self.failure = str(error)
             raise
 
-    def rewrite(self, records: Sequence[MetadataRecord], *, end_offset: int) -> None:
-        """Replace the contents atomically with a snapshot. Raises: StorageError."""
+    def rewrite(self, encoded: Iterable[bytes], *, end_offset: int) -> None:
+        """Replace the contents atomically with a snapshot, which contains the encoded records.
+
+        Raises: StorageError.
+        """
         self._file.close()
         try:
-            self._storage.write_atomically(self._path, MAGIC + _framed(end_offset, records))
+            self._storage.write_atomically(self._path, MAGIC + _framed(end_offset, encoded))
             self._file = self._storage.open(self._path)
         except StorageError as error:
             self.failure = str(error)
@@ -154,8 +156,8 @@ class Journal:
             ) from error
 
 
-def _framed(offset: int, records: Sequence[MetadataRecord]) -> bytes:
-    data = _OFFSET.pack(offset) + encode_records(records)
+def _framed(offset: int, encoded: Iterable[bytes]) -> bytes:
+    data = _OFFSET.pack(offset) + join_records(encoded)
     summary = _SUMMARY.pack(len(data), crc32c(data))
     return _FRAME.pack(len(data), crc32c(data), crc32c(summary)) + data
 

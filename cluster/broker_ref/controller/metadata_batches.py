@@ -8,7 +8,7 @@ JSON. Source: KIP-595, KIP-630.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final
 
@@ -16,10 +16,12 @@ from broker_ref.controller.metadata import Commit
 from broker_ref.controller.records import (
     MetadataRecord,
     UnreadableRecordError,
-    decode_record,
+    decode_records,
     encode_record,
+    join_records,
 )
-from broker_ref.log.batch import Record, decode_records, encode_batch, parse_batches, unpack_header
+from broker_ref.log.batch import Record, encode_batch, parse_batches, unpack_header
+from broker_ref.log.batch import decode_records as decode_batch
 from broker_ref.log.errors import LogError
 from broker_ref.protocol.identifiers import Uuid
 
@@ -37,43 +39,42 @@ Commits are immutable, so the brokers can share them.
 """
 
 
-def encode_commit(commit: Commit) -> bytes:
-    """Encode a commit as one batch. The commit must contain at least one record."""
+def encode_commit(base_offset: int, encoded: Iterable[bytes]) -> bytes:
+    """Encode a commit as one batch, from its encoded records. There must be at least one."""
     return encode_batch(
-        [Record(value=encode_record(record)) for record in commit.records],
-        base_offset=commit.base_offset,
+        [Record(value=value) for value in encoded],
+        base_offset=base_offset,
         leader_epoch=CONTROLLER_EPOCH,
     )
 
 
-def decode_commits(data: bytes) -> list[Commit]:
-    """Decode the commits in `data`, which contains complete batches.
+def decode_commits(data: bytes) -> Iterator[Commit]:
+    """Yield the commits in `data`, which contains complete batches.
 
-    Raises: UnreadableRecordError.
+    Raises, while iterating: UnreadableRecordError.
     """
-    commits, position = [], 0
+    position = 0
     try:
         for header in parse_batches(data) if data else ():
             batch = data[position : position + header.size_bytes]
             decode = _decode_commit if header.size_bytes <= CACHED_BYTES_MAX else _decode_new_commit
-            commits.append(decode(batch))
+            yield decode(batch)
             position += header.size_bytes
     except LogError as error:
         raise UnreadableRecordError(str(error)) from error
-    return commits
 
 
 def _decode_new_commit(batch: bytes) -> Commit:
-    records = tuple(decode_record(record.value or b"") for record in decode_records(batch))
-    return Commit(base_offset=unpack_header(batch).base_offset, records=records)
+    encoded = join_records(record.value or b"" for record in decode_batch(batch))
+    return Commit(base_offset=unpack_header(batch).base_offset, records=decode_records(encoded))
 
 
 _decode_commit = lru_cache(maxsize=64)(_decode_new_commit)
 
 
-def encode_snapshot(records: Sequence[MetadataRecord]) -> bytes:
+def encode_snapshot(records: Iterable[MetadataRecord]) -> bytes:
     """Encode a snapshot. The offset of a record is its position in the snapshot."""
-    return encode_commit(Commit(base_offset=0, records=tuple(records)))
+    return encode_commit(0, map(encode_record, records))
 
 
 def decode_snapshot(data: bytes) -> list[MetadataRecord]:

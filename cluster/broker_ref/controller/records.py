@@ -1,7 +1,7 @@
 """The records of cluster metadata, named as in Kafka's metadata log.
 
 Purpose: define typed records and encode them as JSON, so that standard tools can read a journal.
-Invariant: `decode_records` is the inverse of `encode_records`.
+Invariant: `decode_record` is the inverse of `encode_record`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import base64
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, Final, get_args
 
 from broker_ref.frozen import dataclass
@@ -230,19 +231,18 @@ _TYPES: Final[dict[str, type[Any]]] = {
 
 
 def encode_record(record: MetadataRecord) -> bytes:
-    """Encode one record."""
-    return json.dumps(_to_json(record), separators=(",", ":")).encode()
+    """Encode one record. Fields with default values are omitted."""
+    return _encode_json(_to_json(record)).encode()
 
 
 def decode_record(data: bytes) -> MetadataRecord:
     """Decode one record. Raises: UnreadableRecordError if `data` is not a valid record."""
-    with _reading():
-        return _from_json(json.loads(data))
+    return decode_records(join_records([data]))[0]
 
 
-def encode_records(records: Sequence[MetadataRecord]) -> bytes:
-    """Encode records that take effect together."""
-    return json.dumps([_to_json(record) for record in records], separators=(",", ":")).encode()
+def join_records(encoded: Iterable[bytes]) -> bytes:
+    """Return the encoding of records that take effect together, from their single encodings."""
+    return b"[%b]" % b",".join(encoded)
 
 
 def decode_records(data: bytes) -> tuple[MetadataRecord, ...]:
@@ -251,7 +251,7 @@ def decode_records(data: bytes) -> tuple[MetadataRecord, ...]:
     Raises: UnreadableRecordError if `data` does not contain valid records.
     """
     with _reading():
-        return tuple(_from_json(item) for item in json.loads(data))
+        return tuple(map(_from_json, json.loads(data)))
 
 
 @contextlib.contextmanager
@@ -262,22 +262,23 @@ def _reading() -> Iterator[None]:
         raise UnreadableRecordError(f"{type(error).__name__}: {error}") from error
 
 
-_BYTES_FIELDS: Final = frozenset({"salt", "stored_key", "server_key"})
-_ENDPOINTS_FIELD: Final = "listeners"
-_UUID_FIELDS: Final = frozenset({"id", "incarnation_id", "topic_id"})
+_encode_json: Final = json.JSONEncoder(separators=(",", ":")).encode
+
+_FIELDS: Final = {
+    record_type: tuple((each.name, each.default) for each in dataclasses.fields(record_type))
+    for record_type in _TYPES.values()
+}
 
 
 def _to_json(record: MetadataRecord) -> dict[str, Any]:
-    values: dict[str, Any] = {"type": type(record).__name__}
-    for each in dataclasses.fields(record):
-        value = getattr(record, each.name)
-        if isinstance(value, Uuid):
-            value = uuid_text(value)
-        elif each.name == _ENDPOINTS_FIELD:
-            value = [dataclasses.asdict(endpoint) for endpoint in value]
-        elif isinstance(value, bytes):
-            value = base64.b64encode(value).decode()
-        values[each.name] = value
+    record_type = type(record)
+    values: dict[str, Any] = {"type": record_type.__name__}
+    for name, default in _FIELDS[record_type]:
+        value = getattr(record, name)
+        if value == default:
+            continue
+        encode = _ENCODED.get(name)
+        values[name] = value if encode is None else encode(value)
     return values
 
 
@@ -287,13 +288,10 @@ def _from_json(values: dict[str, Any]) -> MetadataRecord:
         values["resource_type"] = ConfigResourceType.TOPIC
         values["resource_name"] = values.pop("topic")
     for name, value in values.items():
-        if name in _UUID_FIELDS:
-            values[name] = uuid_from_text(value)
-        elif name == _ENDPOINTS_FIELD:
-            values[name] = tuple(_endpoint(each) for each in value)
-        elif name in _BYTES_FIELDS:
-            values[name] = base64.b64decode(value, validate=True)
-        elif isinstance(value, list):
+        decode = _DECODED.get(name)
+        if decode is not None:
+            values[name] = decode(value)
+        elif type(value) is list:
             values[name] = tuple(value)
     record: MetadataRecord = record_type(**values)
     return record
@@ -301,3 +299,28 @@ def _from_json(values: dict[str, Any]) -> MetadataRecord:
 
 def _endpoint(values: dict[str, Any]) -> Endpoint:
     return Endpoint(**{**values, "protocol": SecurityProtocol(values["protocol"])})
+
+
+def _encode_bytes(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _decode_bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+_BYTES_FIELDS: Final = ("salt", "stored_key", "server_key")
+_UUID_FIELDS: Final = ("id", "incarnation_id", "topic_id")
+
+_ENCODED: Final[dict[str, Callable[[Any], Any]]] = {
+    "listeners": lambda endpoints: [dataclasses.asdict(each) for each in endpoints],
+    **dict.fromkeys(_BYTES_FIELDS, _encode_bytes),
+    # The records of a topic contain the same id.
+    **dict.fromkeys(_UUID_FIELDS, lru_cache(maxsize=1)(uuid_text)),
+}
+
+_DECODED: Final[dict[str, Callable[[Any], Any]]] = {
+    "listeners": lambda endpoints: tuple(_endpoint(each) for each in endpoints),
+    **dict.fromkeys(_BYTES_FIELDS, _decode_bytes),
+    **dict.fromkeys(_UUID_FIELDS, lru_cache(maxsize=1)(uuid_from_text)),
+}

@@ -26,7 +26,7 @@ from broker_ref.controller.records import (
     TopicRecord,
 )
 from broker_ref.controller.replica_placement import place, random_below
-from broker_ref.controller.topic_names import check_name
+from broker_ref.controller.topic_names import check_name, metric_name
 from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid, random_uuid
@@ -86,9 +86,15 @@ class TopicPlanner:
             )
         )
 
-    def create(self, new: NewTopic) -> tuple[CreatedTopic, list[MetadataRecord]]:
-        """Return the new topic and its records, or raise ApiError if the request is invalid."""
-        self._check_new_name(new.name)
+    def create(
+        self, new: NewTopic, planned: dict[str, str]
+    ) -> tuple[CreatedTopic, list[MetadataRecord]]:
+        """Return the new topic and its records, or raise ApiError if the request is invalid.
+
+        `planned` contains the names of the topics that are created in the same commit, by metric
+        name. The new topic is added to it.
+        """
+        self._check_new_name(new.name, planned)
         configs = check_topic_configs(new.configs)
         assignments = self._assignments(new)
         # Kafka uses different error codes for manual assignments and for its own placement.
@@ -103,7 +109,7 @@ class TopicPlanner:
             replication_factor=len(assignments[0]),
             configs=configs,
         )
-        return created, [
+        records: list[MetadataRecord] = [
             TopicRecord(name=new.name, topic_id=created.topic_id),
             *(
                 ConfigRecord(
@@ -119,6 +125,8 @@ class TopicPlanner:
                 for partition, replicas in enumerate(assignments)
             ),
         ]
+        planned[metric_name(new.name)] = new.name
+        return created, records
 
     def create_partitions(
         self, name: str, count: int, assignments: Sequence[tuple[int, ...]] | None
@@ -192,7 +200,7 @@ class TopicPlanner:
         ]
         return checked, ErrorCode.invalid_replica_assignment
 
-    def _check_new_name(self, name: str) -> None:
+    def _check_new_name(self, name: str, planned: Mapping[str, str]) -> None:
         check_name(name)
         if name == METADATA_TOPIC:
             raise ApiError(
@@ -201,7 +209,7 @@ class TopicPlanner:
             )
         if name in self._metadata.topics:
             raise ApiError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
-        other = self._metadata.colliding_topic(name)
+        other = self._metadata.colliding_topic(name) or planned.get(metric_name(name))
         if other is not None:
             raise ApiError(
                 ErrorCode.invalid_topic_exception,

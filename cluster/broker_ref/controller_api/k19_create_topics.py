@@ -1,6 +1,7 @@
 """CreateTopics (19), versions 2 to 7: create topics.
 
-Each topic is created or rejected separately, with two exceptions. A repeated topic name is rejected
+Each topic is created or rejected separately, and all valid topics are created in one commit. There
+are two exceptions. A repeated topic name is rejected
 with INVALID_REQUEST. If the request has too many partitions in total, all topics are rejected with
 POLICY_VIOLATION. A partition count or replication factor of -1 selects the default (KIP-464). Both
 must be -1 if the request assigns the replicas manually. The error for an invalid config is
@@ -101,7 +102,7 @@ class CreateTopicsResponse:
 def handle(
     context: ControllerContext, call: Call, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
-    """Create each topic."""
+    """Create the valid topics."""
     by_name = {topic.name: topic for topic in request.topics}
     authorized = {name for name in by_name if _may_create(call, name)}
     try:
@@ -111,25 +112,31 @@ def handle(
     except ApiError as error:
         return CreateTopicsResponse(topics=tuple(_error_response(name, error) for name in by_name))
     named = Counter(topic.name for topic in request.topics)
-    configs = _configs(context)
-    responses = []
-    for topic in by_name.values():
-        try:
-            if named[topic.name] > 1:
-                raise ApiError(
-                    ErrorCode.invalid_request,
-                    "The topic name occurs more than once in the request.",
-                )
-            if topic.name not in authorized:
-                raise call.auth.denial(AclOperation.CREATE, ResourceType.TOPIC, topic.name)
-            created = context.controller.create_topic(
-                _new_topic(topic), validate_only=request.validate_only
+    outcomes: dict[str, CreatedTopic | ApiError] = {}
+    for name in by_name:
+        if named[name] > 1:
+            outcomes[name] = ApiError(
+                ErrorCode.invalid_request, "The topic name occurs more than once in the request."
             )
-        except ApiError as error:
-            responses.append(_error_response(topic.name, error))
-        else:
-            responses.append(_response(configs, call, topic.name, created, request.validate_only))
-    return CreateTopicsResponse(topics=tuple(responses))
+        elif name not in authorized:
+            outcomes[name] = call.auth.denial(AclOperation.CREATE, ResourceType.TOPIC, name)
+    valid = [name for name in by_name if name not in outcomes]
+    try:
+        created = context.controller.create_topics(
+            [_new_topic(by_name[name]) for name in valid], validate_only=request.validate_only
+        )
+    except ApiError as error:  # The commit failed.
+        created = [error] * len(valid)
+    outcomes.update(zip(valid, created, strict=True))
+    configs = _configs(context)
+    return CreateTopicsResponse(
+        topics=tuple(
+            _error_response(name, outcome)
+            if isinstance(outcome := outcomes[name], ApiError)
+            else _response(configs, call, name, outcome, request.validate_only)
+            for name in by_name
+        )
+    )
 
 
 def _configs(context: ControllerContext) -> DynamicBrokerConfig:

@@ -12,6 +12,7 @@ is false, all topics get TOPIC_DELETION_DISABLED, or INVALID_REQUEST before vers
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 from typing import Final
@@ -66,7 +67,7 @@ class DeleteTopicsResponse:
 def handle(
     context: ControllerContext, call: Call, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
-    """Delete each topic."""
+    """Delete the topics that exist and that the client may delete, in one commit."""
     requested = request.topics
     if call.version < FIRST_VERSION_BY_TOPIC_ID:
         requested = tuple(RequestedTopic(name=name) for name in request.topic_names)
@@ -82,9 +83,20 @@ def handle(
         ErrorCode.invalid_request, "The topic occurs more than once in the request."
     )
     responses = tuple(
-        _delete(context, call, topic, named, repeated if counts[topic] > 1 else target)
+        _checked(context, call, topic, named, repeated if counts[topic] > 1 else target)
         for topic, target in found.items()
     )
+    try:
+        context.controller.delete_topics(
+            target
+            for response, target in zip(responses, found.values(), strict=True)
+            if response.error_code is ErrorCode.none and isinstance(target, Topic)
+        )
+    except ApiError as error:  # The commit failed.
+        responses = tuple(
+            _failed(each, error) if each.error_code is ErrorCode.none else each
+            for each in responses
+        )
     return DeleteTopicsResponse(responses=tuple(dict.fromkeys(responses)))
 
 
@@ -114,13 +126,14 @@ def _find(context: ControllerContext, requested: RequestedTopic) -> Topic | ApiE
     )
 
 
-def _delete(
+def _checked(
     context: ControllerContext,
     call: Call,
     requested: RequestedTopic,
     named: Mapping[Uuid, int],
     found: Topic | ApiError,
 ) -> TopicResponse:
+    """Return the response for a topic, with an error code if the topic cannot be deleted."""
     response = TopicResponse(name=requested.name, topic_id=requested.topic_id)
     try:
         if not context.config.delete_topic_enable:
@@ -142,15 +155,13 @@ def _delete(
                 ErrorCode.invalid_request,
                 "The request contains both the name and the id of the topic.",
             )
-        context.controller.delete_topic(found)
     except ApiError as error:
-        return TopicResponse(
-            name=response.name,
-            topic_id=response.topic_id,
-            error_code=error.error_code,
-            error_message=error.message,
-        )
+        return _failed(response, error)
     return response
+
+
+def _failed(response: TopicResponse, error: ApiError) -> TopicResponse:
+    return dataclasses.replace(response, error_code=error.error_code, error_message=error.message)
 
 
 def _may_describe(call: Call, requested: RequestedTopic, found: Topic | ApiError) -> bool:

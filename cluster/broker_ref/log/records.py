@@ -139,12 +139,13 @@ def view_record(body: memoryview, *, base_timestamp: int) -> RecordView:
 
 def encode_record(record: Record, *, offset_delta: int, timestamp_delta: int) -> bytes:
     """Encode a record, including its length."""
-    body = bytearray(b"\x00") + _varint(timestamp_delta) + _varint(offset_delta)
-    body += _nullable_bytes(record.key) + _nullable_bytes(record.value)
-    body += _varint(len(record.headers))
+    parts = [b"\x00", _varint(timestamp_delta), _varint(offset_delta)]
+    parts += [_nullable_bytes(record.key), _nullable_bytes(record.value)]
+    parts.append(_varint(len(record.headers)))
     for key, value in record.headers:
-        body += _nullable_bytes(key.encode()) + _nullable_bytes(value)
-    return _varint(len(body)) + bytes(body)
+        parts += [_nullable_bytes(key.encode()), _nullable_bytes(value)]
+    body = b"".join(parts)
+    return _varint(len(body)) + body
 
 
 def _record_bounds(pending: memoryview) -> tuple[int, int] | None:
@@ -222,12 +223,17 @@ class _Reader:
             raise _invalid(f"there are {self.remaining} extra bytes at the end of a record")
 
 
+_SHORT_VARINTS = tuple(bytes((zigzag,)) for zigzag in range(0x80))
+
+
 def _nullable_bytes(value: bytes | None) -> bytes:
     return _varint(-1) if value is None else _varint(len(value)) + value
 
 
 def _varint(value: int) -> bytes:
     zigzag = (value << 1) ^ (value >> 63)
+    if zigzag < 0x80:
+        return _SHORT_VARINTS[zigzag]
     encoded = bytearray()
     while zigzag > 0x7F:
         encoded.append(zigzag & 0x7F | 0x80)

@@ -2,20 +2,20 @@
 
 Purpose: fetch new metadata records with long polling, or a snapshot if the broker is too far
 behind, as KRaft observers do. Invariants: records are applied in order and in complete commits, and
-the components of the broker are notified after every change. Source: KIP-595 (Fetch), KIP-630
-(FetchSnapshot).
+the components of the broker are notified after every change. One step decodes or applies a limited
+number of commits. Source: KIP-595 (Fetch), KIP-630 (FetchSnapshot).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.client import ControllerClient
-from broker_ref.controller.metadata import ClusterMetadata
+from broker_ref.controller.metadata import ClusterMetadata, Commit
 from broker_ref.controller.metadata_batches import (
     METADATA_PARTITION,
     METADATA_TOPIC,
@@ -24,7 +24,7 @@ from broker_ref.controller.metadata_batches import (
     decode_snapshot,
 )
 from broker_ref.controller.metadata_delta import MetadataDelta
-from broker_ref.controller.records import UnreadableRecordError
+from broker_ref.controller.records import MetadataRecord, UnreadableRecordError
 from broker_ref.controller_api.k01_fetch import (
     FetchPartition,
     FetchRequest,
@@ -49,6 +49,9 @@ RETRY_BACKOFF_MS: Final = 100
 
 Kafka uses `controller.quorum.retry.backoff.ms`, by default 20 ms, with exponential backoff.
 """
+
+RECORDS_PER_STEP: Final = 1_000
+"""The records that one step decodes or applies. A larger commit is decoded in one step."""
 
 NO_SNAPSHOT: Final = -1
 
@@ -78,6 +81,8 @@ class MetadataFollower:
         self._snapshot = bytearray()
         self._starts_over = False
         self._delta = MetadataDelta()
+        self._commits: Iterator[Commit] = iter(())
+        self._decoded: Commit | None = None
 
     def start(self) -> None:
         """Start fetching metadata. Fetching continues until the process ends."""
@@ -131,18 +136,31 @@ class MetadataFollower:
             self._snapshot_id, self._snapshot = fetched.snapshot_id, bytearray()
             self._fetch_snapshot()
         else:
-            self._apply(fetched.records or b"")
+            self._commits = decode_commits(fetched.records or b"")
+            self._apply_commits()
 
-    def _apply(self, data: bytes) -> None:
+    def _apply_commits(self) -> None:
+        """Decode and apply some of the fetched commits. Then continue in the next step or fetch."""
+        end_offset = self._metadata.end_offset
+        records_left = RECORDS_PER_STEP
         try:
-            commits = decode_commits(data)
-            for commit in commits:
-                self._metadata.apply_commit(commit, self._delta)
+            while records_left > 0:
+                commit, self._decoded = self._decoded, None
+                if commit is not None:
+                    self._metadata.apply_commit(commit, self._delta)
+                else:
+                    commit = self._decoded = next(self._commits, None)
+                if commit is None:
+                    break
+                records_left -= len(commit.records)
         except (UnreadableRecordError, ValueError) as error:
             self._failed(f"the records cannot be applied: {error}")
             return
-        self._fetch()
-        if commits:
+        if records_left > 0:
+            self._fetch()
+        else:
+            self._schedule.at(self._now_ms(), lambda _: self._apply_commits())
+        if self._metadata.end_offset != end_offset:
             self._publish()
 
     def _publish(self) -> None:
@@ -195,8 +213,14 @@ class MetadataFollower:
         except UnreadableRecordError as error:
             self._failed(f"the snapshot cannot be decoded: {error}")
             return
-        self._metadata.replace(records, self._snapshot_id.end_offset, self._delta)
         self._snapshot = bytearray()
+        if len(records) > RECORDS_PER_STEP:
+            self._schedule.at(self._now_ms(), lambda _: self._replace(records))
+        else:
+            self._replace(records)
+
+    def _replace(self, records: Sequence[MetadataRecord]) -> None:
+        self._metadata.replace(records, self._snapshot_id.end_offset, self._delta)
         self._starts_over = False
         self._fetch()
         self._publish()

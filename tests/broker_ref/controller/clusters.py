@@ -10,6 +10,7 @@ from broker_ref.controller.broker_heartbeats import Heartbeat, HeartbeatReply, R
 from broker_ref.controller.controller import Controller
 from broker_ref.controller.journal import Journal
 from broker_ref.controller.metadata import RECOVERED, ClusterMetadata, PartitionMetadata
+from broker_ref.controller.topics import CreatedTopic, NewTopic
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
 from integration.simulation.cluster import seeded_bytes
@@ -43,6 +44,12 @@ class ControllerDriver:
     @property
     def metadata(self) -> ClusterMetadata:
         return self.controller.metadata
+
+    def create_topic(self, new: NewTopic) -> CreatedTopic:
+        (outcome,) = self.controller.create_topics([new])
+        if isinstance(outcome, ApiError):
+            raise outcome
+        return outcome
 
     def restart(self) -> None:
         self.controller.close()

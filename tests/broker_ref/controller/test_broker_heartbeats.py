@@ -113,7 +113,7 @@ def test_sessions_start_again_when_the_controller_restarts() -> None:
 
 def test_controlled_shutdown_moves_leaders_and_waits_for_the_other_brokers() -> None:
     driver = ControllerDriver(1, 2, 3)
-    driver.controller.create_topic(NewTopic(name="t", assignments=((0, (1, 2, 3)),)))
+    driver.create_topic(NewTopic(name="t", assignments=((0, (1, 2, 3)),)))
     before = driver.metadata.end_offset - 1
     driver.heartbeat(3, metadata_offset=before)
     driver.heartbeat(2, metadata_offset=before)
@@ -135,7 +135,7 @@ def test_controlled_shutdown_moves_leaders_and_waits_for_the_other_brokers() -> 
 
 def test_last_in_sync_replica_may_shut_down_and_leads_after_its_restart() -> None:
     driver = ControllerDriver(1, 2)
-    driver.controller.create_topic(NewTopic(name="t", assignments=((0, (1,)),)))
+    driver.create_topic(NewTopic(name="t", assignments=((0, (1,)),)))
     driver.heartbeat(1, want_shut_down=True)
     partition = driver.partition()
     assert (partition.leader, partition.eligible_leader_replicas) == (-1, (1,))
@@ -147,7 +147,7 @@ def test_last_in_sync_replica_may_shut_down_and_leads_after_its_restart() -> Non
 
 def test_broker_in_shutdown_is_unfenced_only_as_a_new_incarnation() -> None:
     driver = ControllerDriver(1)
-    driver.controller.create_topic(NewTopic(name="t", assignments=((0, (1,)),)))
+    driver.create_topic(NewTopic(name="t", assignments=((0, (1,)),)))
     driver.heartbeat(1, want_shut_down=True)
     driver.expire(1)
     assert driver.heartbeat(1).is_fenced
@@ -163,18 +163,18 @@ def test_broker_that_leads_nothing_may_shut_down_at_once() -> None:
 
 def test_broker_in_shutdown_gets_no_new_replicas() -> None:
     driver = ControllerDriver(1, 2, 3)
-    driver.controller.create_topic(NewTopic(name="t", assignments=((0, (1,)),)))
+    driver.create_topic(NewTopic(name="t", assignments=((0, (1,)),)))
     driver.heartbeat(1, want_shut_down=True)
-    driver.controller.create_topic(NewTopic(name="u", partition_count=4, replication_factor=2))
+    driver.create_topic(NewTopic(name="u", partition_count=4, replication_factor=2))
     used = {r for p in driver.metadata.topics["u"].partitions.values() for r in p.replicas}
     assert used == {2, 3}
     with pytest.raises(ApiError):
-        driver.controller.create_topic(NewTopic(name="v", replication_factor=3))
+        driver.create_topic(NewTopic(name="v", replication_factor=3))
 
 
 def test_unregistered_broker_is_removed_from_every_isr() -> None:
     driver = ControllerDriver(1, 2)
-    driver.controller.create_topic(NewTopic(name="t", assignments=((0, (1, 2)),)))
+    driver.create_topic(NewTopic(name="t", assignments=((0, (1, 2)),)))
     driver.controller.unregister_broker(1)
     assert (driver.partition().leader, driver.partition().isr) == (2, (2,))
     assert set(driver.metadata.brokers) == {2}

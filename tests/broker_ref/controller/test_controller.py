@@ -42,7 +42,7 @@ def followed(driver: ControllerDriver, follower: ClusterMetadata) -> ClusterMeta
 
 def test_replicas_are_spread_over_the_brokers() -> None:
     driver = ControllerDriver(0, 4, 7)
-    driver.controller.create_topic(NewTopic(name="t", partition_count=6, replication_factor=2))
+    driver.create_topic(NewTopic(name="t", partition_count=6, replication_factor=2))
     driver.controller.create_partitions("t", 9, None, validate_only=False)
     partitions = driver.metadata.topics["t"].partitions
     assert all(p.leader == p.replicas[0] and p.isr == p.replicas for p in partitions.values())
@@ -51,21 +51,21 @@ def test_replicas_are_spread_over_the_brokers() -> None:
 
 
 def test_counts_of_minus_one_take_the_defaults() -> None:
-    made = ControllerDriver(0, 4, 7).controller.create_topic(NewTopic(name="t"))
+    made = ControllerDriver(0, 4, 7).create_topic(NewTopic(name="t"))
     assert (made.partition_count, made.replication_factor) == (2, 2)
 
 
 def test_replication_factor_above_the_number_of_brokers_is_refused() -> None:
     driver = ControllerDriver(0, 4, 7)
     new = NewTopic(name="t", replication_factor=4)
-    code = refused(lambda: driver.controller.create_topic(new))
+    code = refused(lambda: driver.create_topic(new))
     assert code is ErrorCode.invalid_replication_factor
     assert driver.metadata.topics == {}
 
 
 def test_manual_assignments() -> None:
     driver = ControllerDriver(0, 4, 7)
-    driver.controller.create_topic(NewTopic(name="t", assignments=((1, (7, 0)), (0, (4, 7)))))
+    driver.create_topic(NewTopic(name="t", assignments=((1, (7, 0)), (0, (4, 7)))))
     partitions = driver.metadata.topics["t"].partitions
     assert [partitions[0].replicas, partitions[1].replicas] == [(4, 7), (7, 0)]
     for assignments in (
@@ -77,7 +77,7 @@ def test_manual_assignments() -> None:
         ((0, (4,)), (0, (4,))),
     ):
         new = NewTopic(name="u", assignments=assignments)
-        code = refused(lambda new=new: driver.controller.create_topic(new))  # type: ignore[misc]
+        code = refused(lambda new=new: driver.create_topic(new))  # type: ignore[misc]
         assert code is ErrorCode.invalid_replica_assignment, assignments
     code = refused(lambda: driver.controller.create_partitions("t", 3, [(4,)], validate_only=False))
     assert code is ErrorCode.invalid_replica_assignment
@@ -86,24 +86,24 @@ def test_manual_assignments() -> None:
 def test_replicas_on_fenced_brokers_are_not_in_sync_and_do_not_lead() -> None:
     driver = ControllerDriver(0, 4, 7)
     driver.expire(4)
-    driver.controller.create_topic(NewTopic(name="t", partition_count=3, replication_factor=3))
+    driver.create_topic(NewTopic(name="t", partition_count=3, replication_factor=3))
     for partition in driver.metadata.topics["t"].partitions.values():
         assert partition.leader == partition.replicas[0] != 4
         assert set(partition.replicas) - set(partition.isr) == {4}
     new = NewTopic(name="u", assignments=((0, (4,)),))
-    code = refused(lambda: driver.controller.create_topic(new))
+    code = refused(lambda: driver.create_topic(new))
     assert code is ErrorCode.invalid_replica_assignment
     driver.expire(0, 7)
-    code = refused(lambda: driver.controller.create_topic(NewTopic(name="u")))
+    code = refused(lambda: driver.create_topic(NewTopic(name="u")))
     assert code is ErrorCode.invalid_replication_factor
 
 
 def test_metadata_is_restored_from_the_journal() -> None:
     driver = ControllerDriver(0, 4, 7)
-    driver.controller.create_topic(NewTopic(name="kept", configs={"retention.ms": "1"}))
-    driver.controller.create_topic(NewTopic(name="gone"))
+    driver.create_topic(NewTopic(name="kept", configs={"retention.ms": "1"}))
+    driver.create_topic(NewTopic(name="gone"))
     gone = driver.metadata.topics["gone"]
-    driver.controller.delete_topic(gone)
+    driver.controller.delete_topics([gone])
     block = driver.controller.allocate_producer_ids(0, 0)
     before = driver.metadata
     for _ in range(2):  # the journal as appended, then as rewritten
@@ -115,7 +115,7 @@ def test_metadata_is_restored_from_the_journal() -> None:
 
 def test_broker_follows_by_batches_or_by_a_snapshot_once_they_are_dropped() -> None:
     driver = ControllerDriver(0, 4, 7)
-    driver.controller.create_topic(NewTopic(name="t", configs={"retention.ms": "1"}))
+    driver.create_topic(NewTopic(name="t", configs={"retention.ms": "1"}))
     follower = followed(driver, ClusterMetadata())
     assert same(follower, driver.metadata)
     driver.restart()
@@ -128,7 +128,7 @@ def test_broker_follows_by_batches_or_by_a_snapshot_once_they_are_dropped() -> N
 def test_snapshot_stays_the_same_while_the_batches_after_it_are_kept() -> None:
     driver = ControllerDriver(0, 4, 7)
     first = driver.controller.snapshot()
-    driver.controller.create_topic(NewTopic(name="t"))
+    driver.create_topic(NewTopic(name="t"))
     assert driver.controller.snapshot() == first
     assert driver.controller.batches_from(first[0], 1 << 20)
 
@@ -151,7 +151,7 @@ def test_failed_journal_write_changes_nothing() -> None:
     driver = ControllerDriver(0)
     before = driver.metadata.records()
     driver.storage.fail_on("flush")
-    code = refused(lambda: driver.controller.create_topic(NewTopic(name="t", replication_factor=1)))
+    code = refused(lambda: driver.create_topic(NewTopic(name="t", replication_factor=1)))
     assert code is ErrorCode.kafka_storage_error
     assert driver.metadata.records() == before
     driver.storage.fail_on(None)
@@ -178,7 +178,7 @@ def test_commit_is_kept_where_the_journal_rewrite_after_it_fails(
     changes: list[bool] = []
     driver.controller.on_change = lambda: changes.append("t" in driver.metadata.topics)
     driver.storage.fail_on("write")
-    driver.controller.create_topic(NewTopic(name="t", replication_factor=1))
+    driver.create_topic(NewTopic(name="t", replication_factor=1))
     assert changes == [True]
     assert "No space left" in (driver.controller.failure or "")
     driver.storage.fail_on(None)

@@ -50,7 +50,7 @@ class ControllerMachine(RuleBasedStateMachine):
                 "unclean.leader.election.enable": str(name == "unclean").lower(),
             }
             new = NewTopic(name=name, partition_count=2, replication_factor=3, configs=configs)
-            self.driver.controller.create_topic(new)
+            self.driver.create_topic(new)
 
     @rule(broker=BROKERS, is_clean=st.booleans())
     def register(self, broker: int, is_clean: bool) -> None:

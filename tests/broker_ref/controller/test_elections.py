@@ -29,7 +29,7 @@ def cluster(
     """Start three brokers and create topic t with one partition on `replicas`."""
     driver = ControllerDriver(1, 2, 3, features=features)
     new = NewTopic(name="t", assignments=((0, replicas),), configs=configs or {})
-    driver.controller.create_topic(new)
+    driver.create_topic(new)
     return driver
 
 
@@ -190,7 +190,7 @@ def test_preferred_leaders_are_elected_periodically() -> None:
 
 def test_auto_leader_rebalance_can_be_disabled() -> None:
     driver = ControllerDriver(1, 2, auto_leader_rebalance_enable="false")
-    driver.controller.create_topic(NewTopic(name="t", assignments=((0, (1, 2)),)))
+    driver.create_topic(NewTopic(name="t", assignments=((0, (1, 2)),)))
     driver.expire(1)
     driver.start(1)
     driver.propose(driver.partition(), (1, 2))

@@ -88,7 +88,7 @@ def test_unclean_election_clears_the_eligible_replicas() -> None:
 
 def test_change_of_min_isr_clears_the_eligible_replicas_of_the_topic() -> None:
     driver = cluster(1, 2, configs=TWO)
-    driver.controller.create_topic(NewTopic(name="u", assignments=((0, (1, 2)),), configs=TWO))
+    driver.create_topic(NewTopic(name="u", assignments=((0, (1, 2)),), configs=TWO))
     driver.expire(2)
     before = driver.partition()
     three = ConfigChange(name="min.insync.replicas", operation=ConfigOperation.SET, value="3")
@@ -109,15 +109,15 @@ def test_change_of_the_default_min_isr_clears_all_eligible_replicas() -> None:
     two = ConfigChange(name="min.insync.replicas", operation=ConfigOperation.SET, value="2")
     driver.controller.alter_configs(ALL_BROKERS, [two], validate_only=False)
     assert state(driver) == (1, (1,), (), ())
-    driver.controller.create_topic(NewTopic(name="u", assignments=((0, (1, 3)),), configs={}))
+    driver.create_topic(NewTopic(name="u", assignments=((0, (1, 3)),), configs={}))
     driver.expire(3)
     assert state(driver, "u") == (1, (1,), (3,), ()), "the topic does not use the new default"
 
 
 def test_min_isr_is_limited_to_the_replication_factor_and_has_a_default() -> None:
     driver = ControllerDriver(1, 2, min_insync_replicas="2")
-    driver.controller.create_topic(NewTopic(name="t", assignments=((0, (1, 2)),)))
-    driver.controller.create_topic(NewTopic(name="sole", assignments=((0, (2,)),)))
+    driver.create_topic(NewTopic(name="t", assignments=((0, (1, 2)),)))
+    driver.create_topic(NewTopic(name="sole", assignments=((0, (2,)),)))
     driver.expire(2)
     assert state(driver) == (1, (1,), (2,), ())
     assert state(driver, "sole") == (-1, (), (2,), (2,))

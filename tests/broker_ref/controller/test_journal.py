@@ -82,12 +82,16 @@ def commits(batches: Sequence[tuple[MetadataRecord, ...]], first: int = 0) -> tu
 BATCHES = commits(RECORDS)
 
 
+def append(journal: Journal, commit: Commit) -> None:
+    journal.append(commit.base_offset, map(encode_record, commit.records))
+
+
 def written(storage: MemoryStorage) -> list[int]:
     """Write the batches; return the file sizes before the first and after each batch."""
     journal = Journal(storage, PATH)
     sizes = [len(storage.read(PATH))]
     for batch in BATCHES:
-        journal.append(batch)
+        append(journal, batch)
         sizes.append(len(storage.read(PATH)))
     return sizes
 
@@ -117,13 +121,13 @@ def test_torn_tail_is_truncated_wherever_it_is_torn() -> None:
         count = sum(end <= size for end in sizes[1:])
         assert tuple(found(storage)) == BATCHES[:count], size
         (following,) = commits(RECORDS[:1], BATCHES[count - 1].end_offset if count else 0)
-        Journal(storage, PATH).append(following)
+        append(Journal(storage, PATH), following)
         assert tuple(found(storage)) == (*BATCHES[:count], following), size
 
 
 def test_atomically_written_snapshot_is_never_a_torn_tail() -> None:
     whole = MemoryStorage()
-    Journal(whole, PATH).rewrite(RECORDS[1], end_offset=9)
+    Journal(whole, PATH).rewrite(map(encode_record, RECORDS[1]), end_offset=9)
     data = whole.read(PATH)
     for size in range(len(data)):
         storage = MemoryStorage()
@@ -146,10 +150,10 @@ def test_corrupt_frame_before_other_batches_is_not_a_torn_tail(place: int) -> No
 def test_rewritten_journal_holds_the_snapshot_and_later_batches() -> None:
     storage = MemoryStorage()
     journal = Journal(storage, PATH)
-    journal.append(BATCHES[0])
-    journal.rewrite(RECORDS[1], end_offset=9)
+    append(journal, BATCHES[0])
+    journal.rewrite(map(encode_record, RECORDS[1]), end_offset=9)
     following = commits(RECORDS[2:3], 9)
-    journal.append(*following)
+    append(journal, *following)
     again = Journal(storage, PATH)
     assert again.snapshot == Commit(base_offset=9, records=RECORDS[1])
     assert tuple(again.commits) == following
@@ -158,8 +162,8 @@ def test_rewritten_journal_holds_the_snapshot_and_later_batches() -> None:
 def test_batch_at_the_wrong_offset_is_refused() -> None:
     storage = MemoryStorage()
     journal = Journal(storage, PATH)
-    journal.append(BATCHES[0])
-    journal.append(BATCHES[2])
+    append(journal, BATCHES[0])
+    append(journal, BATCHES[2])
     with pytest.raises(CorruptJournalError, match=r"\b5\b.*\b1\b"):
         found(storage)
 
@@ -197,7 +201,7 @@ def test_other_file_is_refused() -> None:
 def test_records_of_a_later_version_are_refused() -> None:
     storage = MemoryStorage()
     journal = Journal(storage, PATH)
-    journal.rewrite(RECORDS[0], end_offset=1)
+    journal.rewrite(map(encode_record, RECORDS[0]), end_offset=1)
     later = storage.read(PATH)[len(MAGIC) :].replace(b"RegisterBroker", b"RegisterNobody")
     storage.write_atomically(PATH, MAGIC + resealed(later))
     with pytest.raises(CorruptJournalError, match=PATH):
@@ -213,13 +217,13 @@ def resealed(frame: bytes) -> bytes:
 def test_journal_rejects_writes_after_a_failed_write(operation: str) -> None:
     storage = MemoryStorage()
     journal = Journal(storage, PATH)
-    journal.append(BATCHES[0])
+    append(journal, BATCHES[0])
     storage.fail_on(operation)
     with pytest.raises(StorageError):
-        journal.append(BATCHES[1])
+        append(journal, BATCHES[1])
     storage.fail_on(None)
     with pytest.raises(StorageError):
-        journal.append(BATCHES[2])
+        append(journal, BATCHES[2])
     assert BATCHES[2] not in found(storage)
 
 

@@ -132,7 +132,7 @@ def test_a_fetch_at_the_end_waits_for_a_change(wire: Wire) -> None:
     assert waiting.operation.try_complete(now_ms) is None
     expired = wire.received(k01_fetch.API, 17, waiting.operation.expire(now_ms))
     assert fetched(expired).records == b""
-    wire.driver.controller.create_topic(NewTopic(name="t"))
+    wire.driver.create_topic(NewTopic(name="t"))
     response = wire.received(k01_fetch.API, 17, waiting.operation.try_complete(now_ms))
     (commit,) = decode_commits(fetched(response).records or b"")
     assert commit.base_offset == end_offset
@@ -232,7 +232,7 @@ def test_a_broker_registers_heartbeats_and_unregisters(wire: Wire) -> None:
 
 @pytest.mark.parametrize("version", k56_alter_partition.API.versions)
 def test_a_leader_shrinks_its_isr(wire: Wire, version: int) -> None:
-    wire.driver.controller.create_topic(NewTopic(name="t", assignments=((0, (1, 2, 3)),)))
+    wire.driver.create_topic(NewTopic(name="t", assignments=((0, (1, 2, 3)),)))
     partition = wire.driver.partition()
     members = tuple(
         k56_alter_partition.BrokerState(
@@ -303,7 +303,7 @@ def test_topics_are_created_grown_and_deleted(wire: Wire) -> None:
 
 
 def test_repeated_topics_are_rejected_before_the_authorization(wire: Wire) -> None:
-    wire.driver.controller.create_topic(NewTopic(name="t"))
+    wire.driver.create_topic(NewTopic(name="t"))
     by_name = k20_delete_topics.RequestedTopic(name="t")
     by_id = k20_delete_topics.RequestedTopic(
         name=None, topic_id=wire.driver.metadata.topics["t"].topic_id
@@ -322,7 +322,7 @@ def test_repeated_topics_are_rejected_before_the_authorization(wire: Wire) -> No
 
 @pytest.mark.parametrize("version", k44_incremental_alter_configs.API.versions)
 def test_configs_are_altered_incrementally(wire: Wire, version: int) -> None:
-    wire.driver.controller.create_topic(NewTopic(name="t", configs={"segment.ms": "9"}))
+    wire.driver.create_topic(NewTopic(name="t", configs={"segment.ms": "9"}))
 
     def alter(name: str, operation: int, value: str | None, kind: int = 2) -> ErrorCode:
         module = k44_incremental_alter_configs
@@ -353,7 +353,7 @@ def test_configs_are_altered_incrementally(wire: Wire, version: int) -> None:
 
 @pytest.mark.parametrize("version", k33_alter_configs.API.versions)
 def test_configs_are_altered_as_a_whole(wire: Wire, version: int) -> None:
-    wire.driver.controller.create_topic(NewTopic(name="t", configs={"segment.ms": "9"}))
+    wire.driver.create_topic(NewTopic(name="t", configs={"segment.ms": "9"}))
     resource, unknown = (
         k33_alter_configs.AlteredResource(
             resource_type=2,
@@ -381,7 +381,7 @@ def test_configs_are_altered_as_a_whole(wire: Wire, version: int) -> None:
 
 @pytest.mark.parametrize("version", k43_elect_leaders.API.versions)
 def test_preferred_leaders_are_elected(wire: Wire, version: int) -> None:
-    wire.driver.controller.create_topic(NewTopic(name="t", assignments=((0, (1, 2)), (1, (2, 1)))))
+    wire.driver.create_topic(NewTopic(name="t", assignments=((0, (1, 2)), (1, (2, 1)))))
     wire.driver.expire(1)
     wire.driver.start(1)
     isr_of_all_in(wire.driver)
@@ -402,7 +402,7 @@ def test_preferred_leaders_are_elected(wire: Wire, version: int) -> None:
 
 
 def test_an_empty_list_is_not_all_partitions(wire: Wire) -> None:
-    wire.driver.controller.create_topic(NewTopic(name="t", assignments=((0, (1, 2)),)))
+    wire.driver.create_topic(NewTopic(name="t", assignments=((0, (1, 2)),)))
     wire.driver.expire(1)
     wire.driver.start(1)
     isr_of_all_in(wire.driver)
@@ -419,7 +419,7 @@ def isr_of_all_in(driver: ControllerDriver) -> None:
 
 
 def test_reassignments_are_started_listed_and_cancelled(wire: Wire) -> None:
-    wire.driver.controller.create_topic(NewTopic(name="t", assignments=((0, (1, 2)),)))
+    wire.driver.create_topic(NewTopic(name="t", assignments=((0, (1, 2)),)))
 
     def alter(replicas: tuple[int, ...] | None, *, keeps_factor: bool = False) -> ErrorCode:
         module = k45_alter_partition_reassignments
