@@ -95,29 +95,32 @@ class DiskStorage:
         full = self._resolve(path)
         temporary = full.with_name(full.name + _TEMPORARY_SUFFIX)
         with _errors("write", full):
-            is_new_directory = not full.parent.is_dir()
-            full.parent.mkdir(parents=True, exist_ok=True)
+            self._make_directory(full.parent)
             with self._descriptors.with_room(lambda: temporary.open("wb")) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(full)
             self._descriptors.sync_directory(full.parent)
-            if is_new_directory:
-                self._descriptors.sync_directory(full.parent.parent)
 
     def rename(self, source: str, target: str) -> None:
         full_source, full_target = self._resolve(source), self._resolve(target)
         with _errors("rename", full_source):
             full_source.rename(full_target)
-            self._descriptors.sync_directory(full_target.parent)
-            if full_source.parent != full_target.parent:
-                self._descriptors.sync_directory(full_source.parent)
+            changed = {full_target.parent, full_source.parent}
+            if full_target.is_dir():
+                self._descriptors.unsynced_directories |= changed
+                return
+            for directory in changed:
+                self._descriptors.sync_directory(directory)
 
     def remove(self, path: str) -> None:
         full = self._resolve(path)
         with _errors("remove", full):
             if full.is_dir() and not full.is_symlink():
+                if full.parent in self._descriptors.unsynced_directories:
+                    # Otherwise, the directory could lose files and keep its name before a rename.
+                    self._descriptors.sync_directory(full.parent)
                 self._descriptors.with_room(lambda: shutil.rmtree(full))
                 return
             try:
@@ -129,7 +132,7 @@ class DiskStorage:
     def _make_directory(self, full: Path) -> None:
         if not full.is_dir():
             full.mkdir(parents=True)
-            self._descriptors.sync_directory(full.parent)
+            self._descriptors.unsynced_directories.add(full.parent)
 
     def _resolve(self, path: str) -> Path:
         parts = path.split("/") if path else []
@@ -146,7 +149,7 @@ class DiskFile:
         self._full = full
         self._descriptors = descriptors
         with _errors("open", full):
-            # The first flush also makes the directory entry of a new file durable.
+            # The first flush of a new file also makes its directory entry durable.
             self._is_new = not full.exists()
             self._size = os.fstat(descriptors.get(self._full)).st_size
 
@@ -208,6 +211,8 @@ class _Descriptors:
     def __init__(self, open_files_max: int) -> None:
         self._open_files_max = open_files_max
         self._open: OrderedDict[Path, int] = OrderedDict()
+        self.unsynced_directories: set[Path] = set()
+        """Directories in which directories were created or renamed, but not durably."""
 
     def get(self, full: Path) -> int:
         descriptor = self._open.get(full)
@@ -235,13 +240,16 @@ class _Descriptors:
                 self._close_oldest()
 
     def sync_directory(self, full: Path) -> None:
-        """Make the entries of a directory durable (fsync)."""
+        """Make the entries of a directory durable (fsync), and its own entry in its parent."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         descriptor = self.with_room(lambda: os.open(full, flags))
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+        self.unsynced_directories.discard(full)
+        if full.parent in self.unsynced_directories:
+            self.sync_directory(full.parent)
 
     def _close_oldest(self) -> None:
         os.close(self._open.popitem(last=False)[1])

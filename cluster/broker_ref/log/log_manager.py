@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from broker_ref.log.checkpoints import (
@@ -100,10 +100,17 @@ class LogManager:
         return sorted((match[1], int(match[2])) for match in matches if match is not None)
 
     def open_log(
-        self, topic: str, partition: int, *, config: LogConfig, now_ms: int
+        self,
+        topic: str,
+        partition: int,
+        *,
+        config: LogConfig,
+        now_ms: int,
+        before_first_write: Callable[[], None] = lambda: None,
     ) -> PartitionLog:
         """Open the log of a partition, or create the log if it does not exist.
 
+        `before_first_write` is called before the first record is written, until it succeeds.
         Raises: CorruptLogError, StorageError. If opening fails, the files of the log are unchanged,
         and the next shutdown is not recorded as clean.
         """
@@ -120,6 +127,7 @@ class LogManager:
             log_start_offset=self._log_start_offsets.get(key, 0),
             high_watermark=self._high_watermarks.get(key, 0),
             on_truncate=partial(self._before_truncation, key),
+            before_first_write=before_first_write,
         )
         self._unclean_logs = unclean_before
         return self._logs[key]

@@ -62,12 +62,15 @@ class PartitionLog:
         config: LogConfig,
         now_ms: int,
         loaded: LoadedLog,
+        needs_seal: bool,
         on_truncate: Callable[[int], None],
+        before_first_write: Callable[[], None],
     ) -> None:
         self.directory = directory
         self.config = config
         self._storage = storage
         self._on_truncate = on_truncate
+        self._before_first_write: Callable[[], None] | None = before_first_write
         self._segments = LogSegments(loaded.segments)
         # Attributes instead of properties, because they are read several times in each request.
         self.log_start_offset = loaded.log_start_offset
@@ -76,6 +79,8 @@ class PartitionLog:
         """The offset of the next record to be appended. Only this class changes it."""
         self._recovery_point = loaded.recovery_point
         self._last_flush_ms = now_ms
+        self._needs_seal = needs_seal
+        """Whether the log has changed since it was last closed."""
         self._health = StorageHealth(directory)
         self.leader_epochs = loaded.leader_epochs
         self.producers = loaded.producers
@@ -95,14 +100,16 @@ class PartitionLog:
         log_start_offset: int = 0,
         high_watermark: int = 0,
         on_truncate: Callable[[int], None] = lambda _: None,
+        before_first_write: Callable[[], None] = lambda: None,
     ) -> PartitionLog:
         """Open the log in `directory`, or create it if it does not exist.
 
         `clean` means that the last shutdown was clean, so no recovery is necessary.
         `recovery_point`, `log_start_offset` and `high_watermark` are the checkpointed offsets (see
         `LogManager`). Before each truncation, `on_truncate` is called with the new end of the log
-        and must durably lower the checkpoints. Raises: CorruptLogError with the file and the
-        position, StorageError.
+        and must durably lower the checkpoints. `before_first_write` is called before the first
+        write, until it succeeds. Raises: CorruptLogError with the file and the position,
+        StorageError.
         """
         loaded = LogLoader(
             storage=storage,
@@ -120,7 +127,10 @@ class PartitionLog:
             config=config,
             now_ms=now_ms,
             loaded=loaded,
+            # An empty log that is lost is created again.
+            needs_seal=not clean and loaded.log_end_offset > 0,
             on_truncate=on_truncate,
+            before_first_write=before_first_write,
         )
 
     def update_config(self, config: LogConfig) -> None:
@@ -259,6 +269,7 @@ class PartitionLog:
 
     def _write(self, headers: Sequence[BatchHeader], view: memoryview, now_ms: int) -> None:
         """Write batches at the end of the log, with one write per segment."""
+        self._begin_writing()
         markers = markers_of(headers, view)
         for header in headers:
             if header.partition_leader_epoch != self.leader_epochs.latest and (
@@ -288,6 +299,12 @@ class PartitionLog:
         if self.log_end_offset - self._recovery_point >= self.config.flush_messages:
             self._flush(now_ms)
 
+    def _begin_writing(self) -> None:
+        self._needs_seal = True
+        if self._before_first_write is not None:
+            self._before_first_write()
+            self._before_first_write = None
+
     def _should_roll(self, header: BatchHeader, now_ms: int, pending_bytes: int) -> bool:
         return self._segments.active.should_roll(
             self.config,
@@ -311,6 +328,7 @@ class PartitionLog:
     def _roll(self, now_ms: int, base_offset: int) -> None:
         """Flush the active segment, store a producer snapshot, and create a new active segment."""
         self._seal(now_ms)
+        self._needs_seal = True
         with not_retriable():  # Some of the segment's files may already exist.
             self._segments.add(self._new_segment(base_offset, now_ms))
         self.log_end_offset = base_offset
@@ -370,6 +388,7 @@ class PartitionLog:
             self._restart_at(offset, now_ms)
 
     def _restart_at(self, offset: int, now_ms: int) -> None:
+        self._begin_writing()
         # After a crash, the next startup either recovers the remaining segments or creates an empty
         # log at `offset`.
         self._lower_checkpoints(min(self._segments[0].base_offset, offset), log_start_offset=offset)
@@ -382,6 +401,7 @@ class PartitionLog:
 
     def _lower_checkpoints(self, recovery_point: int, *, log_start_offset: int) -> None:
         """Durably lower the checkpoints, before data is removed."""
+        self._needs_seal = True
         self.removals += 1
         self._recovery_point = min(self._recovery_point, recovery_point)
         self.log_start_offset = log_start_offset
@@ -596,7 +616,7 @@ class PartitionLog:
         The next `open` then needs no recovery.
         """
         try:
-            if self._health.error is None:
+            if self._health.error is None and self._needs_seal:
                 with self._health.writing():
                     self._seal(self._last_flush_ms)
         finally:

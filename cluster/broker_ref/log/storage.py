@@ -69,7 +69,10 @@ class Storage(Protocol):
         """Replace a file: write and fsync a temporary file, rename it, and fsync the directory."""
 
     def rename(self, source: str, target: str) -> None:
-        """Durably rename a file or directory."""
+        """Rename a file durably, or a directory.
+
+        A power failure may undo the rename of a directory.
+        """
 
     def remove(self, path: str) -> None:
         """Remove a file durably, or a directory with its contents.

@@ -16,8 +16,8 @@ from tests.broker_ref.memory_storage import MemoryStorage
 from tests.broker_ref.node.clients import Clients
 from tests.broker_ref.virtual import VirtualCluster
 
-FEW = 6
-MANY = 60
+FEW = 16
+MANY = 80
 
 
 def cluster_with(partitions: int) -> tuple[VirtualCluster, Clients]:

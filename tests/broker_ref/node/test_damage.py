@@ -65,7 +65,7 @@ def high_watermark(driver: NodeDriver, topic: str = "t") -> int:
 def test_a_topic_keeps_its_records_after_a_failed_creation(
     driver: NodeDriver, storage: MemoryStorage, operation: str, has_ended: bool
 ) -> None:
-    failed = storage.fail_below("t-0/", operation)
+    failed = storage.fail_below("t-0/0", operation)
     create_topic(driver, "t")
     assert write(driver, "a") is ErrorCode.kafka_storage_error
     failed.clear()

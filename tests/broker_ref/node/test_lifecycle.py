@@ -223,11 +223,11 @@ def test_a_log_that_cannot_be_created_is_offline(
     driver: NodeDriver, storage: MemoryStorage
 ) -> None:
     create_topic(driver, "t")
-    storage.fail_on("write")
+    failed = storage.fail_below("u-0/", "append")
     create_topic(driver, "u")
     refused = produced(driver.call(produce(batch("a"), topic="u")))
     assert refused.error_code is ErrorCode.kafka_storage_error
-    storage.fail_on(None)
+    failed.clear()
     assert produced(driver.call(produce(batch("a")))).error_code is ErrorCode.none
     driver.crash()
     assert produced(driver.call(produce(batch("a"), topic="u"))).error_code is ErrorCode.none

@@ -1,0 +1,76 @@
+"""The file `partition.metadata`, which contains the id of the topic of a log.
+
+As in Kafka, a new file is flushed before the first record is written to the log and not when the
+log is created, so that the creation of many partitions does not wait for the disk. Invariant: a log
+with durable records has a durable topic id. Source: Kafka's `PartitionMetadataFile`.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final
+
+from broker_ref.log.errors import CorruptLogError
+from broker_ref.log.segment import LOG_SUFFIX
+from broker_ref.log.storage import File, Storage
+from broker_ref.protocol.identifiers import Uuid, uuid_from_text, uuid_text
+
+PARTITION_METADATA_FILE: Final = "partition.metadata"
+
+
+class PartitionMetadataFile:
+    """The file in the directory of one log."""
+
+    def __init__(self, storage: Storage, directory: str) -> None:
+        self.path: Final = f"{directory}/{PARTITION_METADATA_FILE}"
+        self._storage = storage
+        self._directory = directory
+        self._file: File | None = None
+        self._is_flushed = False
+
+    def read(self) -> Uuid | None:
+        """Return the topic id, or None if there is none.
+
+        A power failure can damage a file that was not flushed. The log is empty in this case.
+        Raises: CorruptLogError if the file is damaged and the log contains records, StorageError.
+        """
+        if not self._storage.exists(self.path):
+            return None
+        for line in self._storage.read(self.path).decode(errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name != "topic_id":
+                continue
+            with suppress(ValueError):
+                topic_id = uuid_from_text(value.strip())
+                if uuid_text(topic_id) == value.strip():
+                    return topic_id
+        if self._has_records():
+            raise CorruptLogError(self.path, 0, "it does not contain a topic id")
+        return None
+
+    def record(self, topic_id: Uuid) -> None:
+        """Write the id of the topic to the page cache. Raises: StorageError."""
+        file = self._storage.open(self.path)
+        if file.size():
+            file.truncate(0)
+        file.append(f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode())
+        file.close()
+        self._file = file
+
+    def maybe_flush(self) -> None:
+        """Make the file durable, unless this object has already done so. Raises: StorageError.
+
+        An earlier process may have been killed before it flushed the file.
+        """
+        if not self._is_flushed:
+            file = self._file or self._storage.open(self.path)
+            file.flush()
+            file.close()
+            self._file, self._is_flushed = None, True
+
+    def _has_records(self) -> bool:
+        return any(
+            self._storage.open(f"{self._directory}/{name}").size()
+            for name in self._storage.list(self._directory)
+            if name.endswith(LOG_SUFFIX)
+        )
