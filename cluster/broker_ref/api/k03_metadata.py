@@ -106,16 +106,17 @@ class MetadataResponse:
 
 def handle(broker: Broker, call: Call, request: MetadataRequest) -> MetadataResponse:
     """Describe the requested topics, and create missing topics if this is allowed."""
+    reachable = _Reachable.of(broker, call.listener)
     requested = request.topics
     if requested is None or (call.version == 0 and not requested):
         topics = tuple(
-            _existing(topic, request, broker, call)
+            _existing(topic, request, call, reachable)
             for topic in broker.metadata.topics.values()
             if call.auth.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name)
         )
     else:
         distinct = tuple(dict.fromkeys(requested))
-        topics = tuple(_requested(broker, call, request, topic) for topic in distinct)
+        topics = tuple(_requested(broker, call, request, topic, reachable) for topic in distinct)
     authorized = OPERATIONS_NOT_REQUESTED
     if request.include_cluster_authorized_operations:
         authorized = call.auth.authorized_cluster_operations()
@@ -135,7 +136,11 @@ def handle(broker: Broker, call: Call, request: MetadataRequest) -> MetadataResp
 
 
 def _requested(
-    broker: Broker, call: Call, request: MetadataRequest, topic: RequestedTopic
+    broker: Broker,
+    call: Call,
+    request: MetadataRequest,
+    topic: RequestedTopic,
+    reachable: _Reachable,
 ) -> TopicResponse:
     if topic.name is None:
         if call.version < FIRST_VERSION_BY_TOPIC_ID or topic.topic_id == ZERO_UUID:
@@ -149,17 +154,19 @@ def _requested(
             return TopicResponse(
                 error_code=ErrorCode.topic_authorization_failed, name=None, topic_id=topic.topic_id
             )
-        return _existing(found, request, broker, call)
-    return _named(broker, call, request, topic.name)
+        return _existing(found, request, call, reachable)
+    return _named(broker, call, request, topic.name, reachable)
 
 
-def _named(broker: Broker, call: Call, request: MetadataRequest, name: str) -> TopicResponse:
+def _named(
+    broker: Broker, call: Call, request: MetadataRequest, name: str, reachable: _Reachable
+) -> TopicResponse:
     unauthorized = ErrorCode.topic_authorization_failed
     if not call.auth.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, name):
         return TopicResponse(error_code=unauthorized, name=name)
     found = broker.metadata.topics.get(name)
     if found is not None:
-        return _existing(found, request, broker, call)
+        return _existing(found, request, call, reachable)
     creates = request.allow_auto_topic_creation and broker.config.auto_create_topics_enable
     if creates and not (
         call.auth.allows(AclOperation.CREATE, ResourceType.CLUSTER)
@@ -200,35 +207,57 @@ def _automatic(broker: Broker, name: str) -> NewTopic:
     )
 
 
-def _existing(topic: Topic, request: MetadataRequest, broker: Broker, call: Call) -> TopicResponse:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reachable:
+    """The ids of all live brokers, and of those that have the listener of the client."""
+
+    live: frozenset[int]
+    by_listener: frozenset[int]
+
+    @classmethod
+    def of(cls, broker: Broker, listener: str) -> _Reachable:
+        live = live_brokers(broker)
+        return cls(
+            live=frozenset(node.broker_id for node in live),
+            by_listener=frozenset(
+                node.broker_id for node in live if node.endpoint(listener) is not None
+            ),
+        )
+
+
+def _existing(
+    topic: Topic, request: MetadataRequest, call: Call, reachable: _Reachable
+) -> TopicResponse:
     return TopicResponse(
         error_code=ErrorCode.none,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=tuple(
-            _partition(partition, broker, call) for partition in topic.partitions.values()
+            [_partition(each, call.version, reachable) for each in topic.partitions.values()]
         ),
         topic_authorized_operations=_authorized_operations(call, request, topic.name),
     )
 
 
-def _partition(partition: PartitionMetadata, broker: Broker, call: Call) -> PartitionResponse:
-    live = {node.broker_id: node for node in live_brokers(broker)}
-    alive = {node_id for node_id, node in live.items() if node.endpoint(call.listener) is not None}
-    offline = tuple(replica for replica in partition.replicas if replica not in alive)
-    led = partition.leader in alive
-    error_code = ErrorCode.none if led else ErrorCode.leader_not_available
-    if not led and partition.leader in live and call.version >= FIRST_WITH_LISTENER_ERRORS:
+def _partition(
+    partition: PartitionMetadata, version: int, reachable: _Reachable
+) -> PartitionResponse:
+    is_led = partition.leader in reachable.by_listener
+    error_code = ErrorCode.none if is_led else ErrorCode.leader_not_available
+    if not is_led and partition.leader in reachable.live and version >= FIRST_WITH_LISTENER_ERRORS:
         error_code = ErrorCode.listener_not_found
+    replicas = partition.replicas
     return PartitionResponse(
         error_code=error_code,
         partition_index=partition.partition,
-        leader_id=partition.leader if led else -1,
+        leader_id=partition.leader if is_led else -1,
         leader_epoch=partition.leader_epoch,
-        replica_nodes=partition.replicas,
+        replica_nodes=replicas,
         isr_nodes=partition.isr,
-        offline_replicas=offline,
+        offline_replicas=()
+        if reachable.by_listener.issuperset(replicas)
+        else tuple(each for each in replicas if each not in reachable.by_listener),
     )
 
 

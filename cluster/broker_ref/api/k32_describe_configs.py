@@ -87,15 +87,29 @@ class DescribeConfigsResponse:
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
+_KnownTopicConfigs = dict[frozenset[tuple[str, str]], Sequence[DescribedConfig]]
+"""The descriptions of all configs of a topic, by the configs that are set on it.
+
+Most topics of a request have the same configs.
+"""
+
+
 def handle(broker: Broker, call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """Describe the configs of each resource."""
+    known: _KnownTopicConfigs = {}
     return DescribeConfigsResponse(
-        results=tuple(_resource(broker, call, request, resource) for resource in request.resources)
+        results=tuple(
+            _resource(broker, call, request, resource, known) for resource in request.resources
+        )
     )
 
 
 def _resource(
-    broker: Broker, call: Call, request: DescribeConfigsRequest, resource: RequestedResource
+    broker: Broker,
+    call: Call,
+    request: DescribeConfigsRequest,
+    resource: RequestedResource,
+    known: _KnownTopicConfigs,
 ) -> ResourceResponse:
     try:
         check_config_operation(
@@ -104,7 +118,7 @@ def _resource(
             resource.resource_type,
             resource.resource_name,
         )
-        described = _describe(broker, resource)
+        described = _describe(broker, resource, known)
     except ApiError as error:
         return ResourceResponse(
             resource_type=resource.resource_type,
@@ -124,14 +138,19 @@ def _resource(
     )
 
 
-def _describe(broker: Broker, resource: RequestedResource) -> Sequence[DescribedConfig]:
+def _describe(
+    broker: Broker, resource: RequestedResource, known: _KnownTopicConfigs
+) -> Sequence[DescribedConfig]:
     name = resource.resource_name
     if resource.resource_type == ConfigResourceType.TOPIC:
         check_name(name)
         topic = broker.metadata.topics.get(name)
         if topic is None:
             raise ApiError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r}.")
-        return describe_topic_configs(broker.configs, topic.configs)
+        own = frozenset(topic.configs.items())
+        if own not in known:
+            known[own] = describe_topic_configs(broker.configs, topic.configs)
+        return known[own]
     if resource.resource_type != ConfigResourceType.BROKER:
         raise ApiError(
             ErrorCode.invalid_request,

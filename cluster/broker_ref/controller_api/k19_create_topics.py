@@ -16,6 +16,7 @@ its configs gets only the topic id. Source: `kafka.server.ControllerApis.handleC
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -128,22 +129,45 @@ def handle(
     except ApiError as error:  # The commit failed.
         created = [error] * len(valid)
     outcomes.update(zip(valid, created, strict=True))
-    configs = _configs(context)
+    describe = _described(context)
     return CreateTopicsResponse(
         topics=tuple(
             _error_response(name, outcome)
             if isinstance(outcome := outcomes[name], ApiError)
-            else _response(configs, call, name, outcome, request.validate_only)
+            else _response(describe, call, name, outcome, request.validate_only)
             for name in by_name
         )
     )
 
 
-def _configs(context: ControllerContext) -> DynamicBrokerConfig:
+def _described(
+    context: ControllerContext,
+) -> Callable[[Mapping[str, str]], tuple[ConfigResponse, ...]]:
+    """Return a function that describes a topic's configs, and remembers its results.
+
+    Most topics of a request have the same configs.
+    """
     configs = DynamicBrokerConfig(context.config)
     of_all_brokers = context.metadata.configs(ConfigResourceType.BROKER, "")
     configs.update(own={}, cluster=of_all_brokers)
-    return configs
+    known: dict[frozenset[tuple[str, str]], tuple[ConfigResponse, ...]] = {}
+
+    def describe(own: Mapping[str, str]) -> tuple[ConfigResponse, ...]:
+        key = frozenset(own.items())
+        if key not in known:
+            known[key] = tuple(
+                ConfigResponse(
+                    name=described.name,
+                    value=described.value,
+                    read_only=False,
+                    config_source=described.source,
+                    is_sensitive=False,
+                )
+                for described in describe_topic_configs(configs, own)
+            )
+        return known[key]
+
+    return describe
 
 
 def _may_create(call: Call, name: str) -> bool:
@@ -169,7 +193,11 @@ def _new_topic(topic: RequestedTopic) -> NewTopic:
 
 
 def _response(
-    configs: DynamicBrokerConfig, call: Call, name: str, created: CreatedTopic, validate_only: bool
+    describe: Callable[[Mapping[str, str]], tuple[ConfigResponse, ...]],
+    call: Call,
+    name: str,
+    created: CreatedTopic,
+    validate_only: bool,
 ) -> TopicResponse:
     topic_id = ZERO_UUID if validate_only else created.topic_id
     if not call.auth.allows(AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, name):
@@ -183,16 +211,7 @@ def _response(
         topic_id=topic_id,
         num_partitions=created.partition_count,
         replication_factor=created.replication_factor,
-        configs=tuple(
-            ConfigResponse(
-                name=described.name,
-                value=described.value,
-                read_only=False,
-                config_source=described.source,
-                is_sensitive=False,
-            )
-            for described in describe_topic_configs(configs, created.configs)
-        ),
+        configs=describe(created.configs),
     )
 
 
