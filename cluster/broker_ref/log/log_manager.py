@@ -231,12 +231,27 @@ class LogManager:
         `high_watermarks` contains the high watermarks of open logs. Other checkpointed high
         watermarks do not change.
         """
-        for key, high_watermark in (high_watermarks or {}).items():
-            if key in self._logs:
-                self._high_watermarks[key] = high_watermark
-        for key, log in self._logs.items():
-            self._recovery_points[key] = log.recovery_point
-            self._update_log_start_offset(key)
+        known = high_watermarks or {}
+        for key in self._logs:
+            self.update_checkpoint(*key, known.get(key))
+        self.write_checkpoints()
+
+    def update_checkpoint(self, topic: str, partition: int, high_watermark: int | None) -> None:
+        """Update the offsets of a log, for the next time that the checkpoints are written.
+
+        If `high_watermark` is None, the checkpointed high watermark does not change.
+        """
+        key = (topic, partition)
+        log = self._logs.get(key)
+        if log is None:
+            return
+        if high_watermark is not None:
+            self._high_watermarks[key] = high_watermark
+        self._recovery_points[key] = log.recovery_point
+        self._update_log_start_offset(key)
+
+    def write_checkpoints(self) -> None:
+        """Write the checkpoint files whose offsets have changed. Raises: StorageError."""
         for path, offsets in self._checkpoints().items():
             if offsets != self._written.get(path):
                 self._write_checkpoint(path)

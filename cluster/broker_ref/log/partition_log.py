@@ -18,6 +18,7 @@ write that was not started, does not change the log.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from kio.schema.errors import ErrorCode
@@ -503,11 +504,14 @@ class PartitionLog:
                 self.leader_epochs.truncate_from_start(offset)
         return self.log_start_offset
 
-    def apply_retention(self, now_ms: int, *, high_watermark: int | None = None) -> int:
-        """Delete old segments according to `cleanup.policy`, and return their number.
+    def apply_retention(
+        self, now_ms: int, *, high_watermark: int | None = None, segments_max: int = sys.maxsize
+    ) -> int:
+        """Delete at most `segments_max` old segments according to `cleanup.policy`.
 
         Only segments below `high_watermark` are deleted (default: the log end offset). If the
-        active segment is deleted, a new active segment is created first.
+        active segment is deleted, a new active segment is created first. Return the number of
+        deleted segments.
         """
         self._health.require()
         with self._health.writing():
@@ -519,6 +523,7 @@ class PartitionLog:
                 high_watermark=self.log_end_offset if high_watermark is None else high_watermark,
                 now_ms=now_ms,
             )
+            count = min(count, segments_max)
             if count:
                 self._delete_oldest(count, now_ms)
         return count

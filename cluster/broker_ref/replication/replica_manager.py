@@ -21,6 +21,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -48,6 +49,7 @@ from broker_ref.replication.broker_states import BrokerStates
 from broker_ref.replication.leader import ReplicaContext
 from broker_ref.replication.partition import Partition, PartitionKey
 from broker_ref.replication.partition_metadata_file import PartitionMetadataFile
+from broker_ref.replication.partition_walk import PartitionWalk, Visit
 from broker_ref.replication.replica_fetcher import FetcherContext
 from broker_ref.replication.replica_fetcher_manager import ReplicaFetcherManager
 from broker_ref.replication.replication_quota_manager import (
@@ -66,6 +68,9 @@ MOVES_PER_STEP: Final = 8
 
 UPDATES_PER_STEP: Final = 64
 """The replicas that one step updates. An update requires no disk access."""
+
+SEGMENTS_PER_STEP: Final = 4
+"""The segments of a log that one step deletes. Each of them requires several fsyncs."""
 
 logger = logging.getLogger(__name__)
 
@@ -332,49 +337,72 @@ class ReplicaManager:
                 partition.log.update_config(self._log_config(configs))
                 partition.min_insync_replicas = min_insync_replicas(configs)
 
-    def maybe_shrink_isr(self, now_ms: int) -> None:
-        """Propose removing lagging followers from the ISRs."""
-        for partition in self._partitions.values():
-            partition.maybe_shrink_isr(now_ms)
+    def _maybe_shrink_isr(self, partition: Partition, now_ms: int) -> bool:
+        """Propose removing lagging followers from the ISR."""
+        partition.maybe_shrink_isr(now_ms)
+        return False
 
-    def run_retention(self, now_ms: int) -> None:
-        """Delete segments that exceed the retention of their topics."""
-        for partition in self.partitions():
-            with self._storage_failures(partition):
-                partition.log.apply_retention(now_ms, high_watermark=partition.high_watermark)
-                self.mark_changed(partition.key)
-                self._fetchers.update_log_start_offset(partition)
+    def _apply_retention(self, partition: Partition, now_ms: int) -> bool:
+        """Delete some of the segments that exceed the retention of the topic.
+
+        Schedule the deletion of the remaining segments for the next step.
+        """
+        deleted = 0
+        with self._storage_failures(partition):
+            deleted = partition.log.apply_retention(
+                now_ms, high_watermark=partition.high_watermark, segments_max=SEGMENTS_PER_STEP
+            )
+        if deleted:
+            self.mark_changed(partition.key)
+            self._fetchers.update_log_start_offset(partition)
+        if deleted == SEGMENTS_PER_STEP:
+            self._schedule.at(now_ms, partial(self._continue_retention, partition))
+        return deleted > 0
+
+    def _continue_retention(self, partition: Partition, now_ms: int) -> None:
+        if self._partitions.get(partition.key) is partition:
+            self._apply_retention(partition, now_ms)
 
     def run_compaction(self, now_ms: int) -> None:
         """Compact a limited number of bytes, and schedule the remaining work for the next step."""
+        compacted = [each for each in self._partitions.values() if each.log.config.compact]
         stable_offsets = {
-            (key.topic, key.partition): partition.last_stable_offset
-            for key, partition in self._partitions.items()
+            (partition.key.topic, partition.key.partition): partition.last_stable_offset
+            for partition in compacted
         }
         has_more = self._directory.clean(now_ms, stable_offsets)
-        for partition in self.partitions():
+        for partition in compacted:
             if partition.log.storage_error is not None:
                 self._handle_storage_failure(partition, partition.log.storage_error)
         if has_more and self.storage_failed is None:
             self._schedule.at(now_ms, self.run_compaction)
 
-    def expire_producers(self, now_ms: int) -> None:
+    def _expire_producers(self, partition: Partition, now_ms: int) -> bool:
         """Remove the state of expired producers."""
-        for partition in self._partitions.values():
-            partition.log.expire_producers(now_ms)
+        partition.log.expire_producers(now_ms)
+        return False
 
-    def flush_and_checkpoint(self, now_ms: int) -> None:
-        """Flush logs whose `flush.ms` has passed, and write the checkpoints."""
-        for partition in self.partitions():
-            with self._storage_failures(partition):
-                partition.log.flush_if_due(now_ms)
-        self.checkpoint_high_watermarks(now_ms)
+    def _flush_if_due(self, partition: Partition, now_ms: int) -> bool:
+        """Flush the log if its `flush.ms` has passed."""
+        flushed_before = partition.log.recovery_point
+        with self._storage_failures(partition):
+            partition.log.flush_if_due(now_ms)
+        return partition.log.recovery_point != flushed_before
 
-    def checkpoint_high_watermarks(self, now_ms: int) -> None:
-        """Write the high watermarks, so that they are available immediately after a restart."""
+    def _update_checkpoint(self, partition: Partition, now_ms: int) -> bool:
+        del now_ms
+        key = partition.key
+        self._directory.update_checkpoint(key.topic, key.partition, partition.high_watermark)
+        return False
+
+    def _write_checkpoints(self, now_ms: int) -> None:
+        """Write the checkpoints of log start offsets, high watermarks and recovery points.
+
+        After a restart, the high watermarks are then available immediately.
+        """
         del now_ms
         try:
-            self.checkpoint()
+            self._directory.write_checkpoints()
         except StorageError as error:
             logger.warning(
                 "Failed to write the checkpoints, so recovery after a crash will take longer: %s",
@@ -382,7 +410,7 @@ class ReplicaManager:
             )
 
     def checkpoint(self) -> None:
-        """Write the checkpoints of log start offsets, high watermarks and recovery points."""
+        """Write the checkpoints of all partitions immediately. Raises: StorageError."""
         self._directory.checkpoint(self._high_watermarks())
 
     def close(self) -> None:
@@ -399,17 +427,22 @@ class ReplicaManager:
 
     def _schedule_periodic_tasks(self, now_ms: int) -> None:
         config = self._config
+
+        def walk(visit: Visit, end: Callable[[int], None] = lambda _: None) -> PartitionWalk:
+            return PartitionWalk(self._partitions, schedule=self._schedule, visit=visit, end=end)
+
+        checkpoints = walk(self._update_checkpoint, self._write_checkpoints)
         for interval_ms, task in (
-            (config.log_retention_check_interval_ms, self.run_retention),
-            (config.producer_id_expiration_check_interval_ms, self.expire_producers),
-            (config.log_flush_offset_checkpoint_interval_ms, self.flush_and_checkpoint),
+            (config.log_retention_check_interval_ms, walk(self._apply_retention)),
+            (config.producer_id_expiration_check_interval_ms, walk(self._expire_producers)),
             (
-                config.replica_high_watermark_checkpoint_interval_ms,
-                self.checkpoint_high_watermarks,
+                config.log_flush_offset_checkpoint_interval_ms,
+                walk(self._flush_if_due, checkpoints.start),
             ),
-            (max(config.replica_lag_time_max_ms // 2, 1), self.maybe_shrink_isr),
+            (config.replica_high_watermark_checkpoint_interval_ms, checkpoints),
+            (max(config.replica_lag_time_max_ms // 2, 1), walk(self._maybe_shrink_isr)),
         ):
-            self._schedule.every(interval_ms, task)
+            self._schedule.every(interval_ms, task.start)
         if config.log_cleaner_enable:
             self._schedule_compaction(now_ms)
 
