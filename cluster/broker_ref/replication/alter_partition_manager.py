@@ -2,15 +2,17 @@
 
 Leaders use the `AlterPartitionManager` interface. `DefaultAlterPartitionManager` implements it with
 requests to the controller. Changes that are submitted while a request is in flight are sent
-together in the next request. Invariants: at most one request is in flight, and it contains at most
-one change per partition. Each change has exactly one outcome, even if the request is sent more than
-once, unless the node stops first. Source: Kafka's `AlterPartitionManager`.
+together in the next request. Invariants: at most one request is in flight, and it contains a
+limited number of changes and at most one per partition. Each change has exactly one outcome, even
+if the request is sent more than once, unless the node stops first. Source: Kafka's
+`AlterPartitionManager`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import islice
 from typing import Final, Protocol
 
 from kio.schema.errors import ErrorCode
@@ -24,6 +26,7 @@ ALTER_PARTITION: Final = 56
 VERSION: Final = 3
 PURPOSE: Final = "alter-partition"
 RETRY_BACKOFF_MS: Final = 50
+CHANGES_PER_REQUEST: Final = 500
 RECOVERED: Final = 0
 """LeaderRecoveryState RECOVERED: the partition is not recovering from an unclean election."""
 
@@ -173,7 +176,7 @@ class DefaultAlterPartitionManager:
         if self._is_in_flight or not self._open:
             return
         self._is_in_flight = True
-        sent = dict(self._open)
+        sent = dict(islice(self._open.items(), CHANGES_PER_REQUEST))
         self._controller.send(
             purpose=PURPOSE,
             api_key=ALTER_PARTITION,

@@ -1,13 +1,15 @@
 """The follower side of an incremental fetch session (KIP-227).
 
     session epoch   request
-         0          full: contains all partitions; the leader may create a session
+         0          full: contains the first partitions; the leader may create a session
          n > 0      incremental: contains the partitions that have changed
 
 The handler creates fetch requests that keep the leader's session in sync with the partitions and
 offsets that the follower fetches. Invariants: after a response, the leader's session equals
 `session_partitions`. If this is uncertain, the next request is a full request. A request without
-changes requires no per-partition work. Source: Kafka's `FetchSessionHandler`.
+changes requires no per-partition work. A request adds a limited number of partitions, and does not
+wait for records while there are more to add. If the leader does not create a session, each request
+contains all partitions. Source: Kafka's `FetchSessionHandler`, which adds all partitions at once.
 """
 
 from __future__ import annotations
@@ -32,6 +34,9 @@ NO_SESSION: Final = 0
 FULL: Final = 0
 SESSION_EPOCH_MAX: Final = 2**31 - 1
 
+ADDED_PER_REQUEST: Final = 500
+"""The partitions that one request adds to a session."""
+
 SessionKey = tuple[Uuid, int]
 """A topic id and a partition index."""
 
@@ -54,6 +59,7 @@ class FetchSessionHandler:
         self._partitions: dict[SessionKey, FetchPartition] = {}
         self._session_partitions: dict[SessionKey, FetchPartition] = {}
         self._changed: dict[SessionKey, None] = {}
+        self._is_sessionless = False
 
     @property
     def session_partitions(self) -> Mapping[SessionKey, FetchPartition]:
@@ -77,23 +83,29 @@ class FetchSessionHandler:
 
     def build_request(self, replica: ReplicaState, limits: FetchLimits) -> FetchRequest:
         """Return the next fetch request."""
-        forgotten: list[SessionKey] = []
         if self._epoch == FULL:
-            changed = dict(self._partitions)
-            self._session_partitions = dict(self._partitions)
-        else:
-            changed = {}
-            for key in self._changed:
-                partition = self._partitions.get(key)
-                if partition is None:
-                    if self._session_partitions.pop(key, None) is not None:
-                        forgotten.append(key)
-                elif partition != self._session_partitions.get(key):
-                    changed[key] = self._session_partitions[key] = partition
-        self._changed.clear()
+            self._session_partitions = {}
+            self._changed = dict.fromkeys(self._partitions)
+        added_left = len(self._changed) if self._is_sessionless else ADDED_PER_REQUEST
+        changed: dict[SessionKey, FetchPartition] = {}
+        forgotten: list[SessionKey] = []
+        not_sent: dict[SessionKey, None] = {}
+        for key in self._changed:
+            partition = self._partitions.get(key)
+            known = self._session_partitions.get(key)
+            if partition is None:
+                if known is not None:
+                    del self._session_partitions[key]
+                    forgotten.append(key)
+            elif known is None and not added_left:
+                not_sent[key] = None
+            elif partition != known:
+                added_left -= known is None
+                changed[key] = self._session_partitions[key] = partition
+        self._changed = not_sent
         return FetchRequest(
             replica_state=replica,
-            max_wait_ms=limits.max_wait_ms,
+            max_wait_ms=0 if not_sent else limits.max_wait_ms,
             min_bytes=limits.min_bytes,
             max_bytes=limits.max_bytes,
             session_id=self._id,
@@ -111,7 +123,8 @@ class FetchSessionHandler:
         if response.error_code is not ErrorCode.none:
             self.handle_error()
             return False
-        if response.session_id == NO_SESSION:
+        self._is_sessionless = response.session_id == NO_SESSION
+        if self._is_sessionless:
             self._id = NO_SESSION
             self._epoch = FULL
         elif self._epoch == FULL:

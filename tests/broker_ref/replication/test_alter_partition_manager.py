@@ -12,6 +12,7 @@ from broker_ref.outbox import Outbox
 from broker_ref.protocol.frames import finish_header, read_prefix, request_schema, response_frame
 from broker_ref.protocol.reader import Cursor, read_message
 from broker_ref.replication.alter_partition_manager import (
+    CHANGES_PER_REQUEST,
     RETRY_BACKOFF_MS,
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -108,6 +109,18 @@ def test_queued_proposals_are_sent_together() -> None:
         (0, IsrOutcome(error_code=ErrorCode.none, leader_epoch=3, partition_epoch=5, isr=(1,)))
     ]
     assert proposals.sent()[1] == [1, 2]
+
+
+def test_a_request_contains_a_limited_number_of_proposals() -> None:
+    proposals = Proposals()
+    for partition in range(CHANGES_PER_REQUEST + 2):
+        proposals.propose(partition)
+    sent, first = proposals.sent()
+    proposals.respond(sent, *first)
+    sent, second = proposals.sent()
+    proposals.respond(sent, *second)
+    assert (len(first), len(second)) == (1, CHANGES_PER_REQUEST)
+    assert proposals.sent()[1] == [CHANGES_PER_REQUEST + 1]
 
 
 def test_second_change_of_a_partition_is_not_attempted() -> None:
