@@ -40,6 +40,7 @@ from broker_ref.io.cluster import (
 )
 from broker_ref.io.controller import ControllerServer
 from broker_ref.io.development_security import DevelopmentSecurity
+from broker_ref.io.garbage_collection import LongLivedObjects
 from broker_ref.io.processes import ProcessesSettings, run
 from broker_ref.io.running import wait_for_stop
 from broker_ref.io.settings import BrokerSettings, BrokerStartError, ControllerSettings, check_host
@@ -460,6 +461,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     _raise_open_files_limit()
     with contextlib.ExitStack() as stack:
+        objects = LongLivedObjects()
+        objects.start()
+        stack.callback(objects.stop)
         try:
             data = options.data
             if data is None:

@@ -1,0 +1,49 @@
+"""Limits the pauses of Python's garbage collector in the process of a broker.
+
+A full collection visits all objects of the process. With thousands of partitions, it holds the
+event loop for hundreds of milliseconds. Most of these objects live as long as their partition, and
+reference counting frees them. Therefore, objects that survive a full collection are frozen, and
+later collections do not visit them. Cycles of frozen objects are freed only by a complete
+collection, which takes place when many more objects have been frozen.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Final
+
+FROZEN_MARGIN: Final = 1_000_000
+"""A complete collection takes place when the objects have doubled, plus this number."""
+
+_OLDEST: Final = 2
+
+
+class LongLivedObjects:
+    """Freezes the objects that survive a full collection, from `start` to `stop`."""
+
+    def __init__(self, *, frozen_margin: int = FROZEN_MARGIN) -> None:
+        self._frozen = 0
+        self._frozen_max = self._frozen_margin = frozen_margin
+
+    def start(self) -> None:
+        """Freeze objects from now on."""
+        gc.callbacks.append(self._collected)
+
+    def stop(self) -> None:
+        """Make the collector visit all objects again."""
+        gc.callbacks.remove(self._collected)
+        gc.unfreeze()
+
+    def _collected(self, phase: str, info: dict[str, int]) -> None:
+        if info["generation"] != _OLDEST:
+            return
+        is_complete = self._frozen > self._frozen_max
+        if phase == "start":
+            if is_complete:
+                gc.unfreeze()
+            return
+        survivors = len(gc.get_objects(_OLDEST))
+        if is_complete:
+            self._frozen, self._frozen_max = 0, 2 * survivors + self._frozen_margin
+        self._frozen += survivors
+        gc.freeze()
