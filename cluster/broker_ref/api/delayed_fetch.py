@@ -4,7 +4,7 @@ Purpose: read partitions within the limits of a response, decide whether the fet
 a partition again only after it has changed. Invariants: a waiting fetch does not read records, and
 `_available_bytes` is the sum of the available bytes of all partitions at their last check. A
 partition that has not changed since the client's last fetch is not read, and needs no work at all
-if it is idle in a follower's session (`fetch_session_cache`). Source:
+if it is idle in the session (`fetch_session_cache`). Source:
 `kafka.server.ReplicaManager.fetchMessages` and `kafka.server.DelayedFetch`.
 
 A fetch completes in one of these cases:
@@ -117,9 +117,10 @@ class DelayedFetch:
             self._idle.pop(cached.place, None)
 
     def try_complete(self, now_ms: int) -> FetchResponse | None:
-        """Return the response if enough bytes are available or a partition has an error."""
+        """Return the response if enough bytes are available or there is an error."""
         changed, self._changed = self._changed, {}
-        return self.expire(now_ms) if self._is_due(changed) else None
+        is_due = self.context.is_superseded or self._is_due(changed)
+        return self.expire(now_ms) if is_due else None
 
     def expire(self, now_ms: int) -> FetchResponse:
         """Return the response with the bytes that are available."""
@@ -140,11 +141,17 @@ class DelayedFetch:
                 log_start_offset=partition.log.log_start_offset,
             ) and self.reader.has_nothing_new(partition, cached):
                 self._idle[place] = partition
+                follower = None
                 if self.reader.is_follower:
                     self.reader.update_follower_fetch_state(partition, cached, now_ms)
                     follower = partition.in_sync_follower(self.reader.replica_id)
-                    if self.context.begin_idle(cached, partition.key, follower):
-                        self._watched[place] = None
+                else:
+                    try:
+                        self._start(partition, cached)
+                    except LogError:
+                        continue
+                if self.context.begin_idle(cached, partition.key, follower):
+                    self._watched[place] = None
 
     def _watch(self) -> None:
         """Store the keys to wait for, and the fetch positions in partitions without changes."""

@@ -50,6 +50,11 @@ class SessionlessFetchContext:
         """Return whether the client also fetches idle partitions of a session."""
         return False
 
+    @property
+    def is_superseded(self) -> bool:
+        """Return whether the client has sent a later request in the session."""
+        return False
+
     def keys(self) -> tuple[Hashable, ...]:
         """Return the keys that a waiting request watches besides its partitions."""
         return ()
@@ -106,22 +111,24 @@ class IncrementalFetchContext(SessionlessFetchContext):
     epoch: int
     """The epoch of the session when the request was accepted."""
     from_follower: bool
-    """Whether `partitions` does not contain the idle partitions of the session."""
 
     @property
     def has_idle(self) -> bool:
         """Return whether the client also fetches idle partitions of the session."""
-        return self.from_follower and self.session.has_idle
+        return self.session.has_idle
+
+    @property
+    def is_superseded(self) -> bool:
+        """Return whether the client has sent a later request in the session."""
+        return self.session.epoch != self.epoch
 
     def keys(self) -> tuple[Hashable, ...]:
         """Return the key of the session, which changes with its watched partitions."""
-        if not self.from_follower:
-            return ()
         return (FetchSessionKey(session_id=self.session.session_id),)
 
     def take_changed(self) -> list[CachedPartition]:
         """Return the watched partitions that have changed since the last call."""
-        if self.session.epoch != self.epoch:
+        if self.is_superseded:
             return []
         changed, self.session.changed = self.session.changed, {}
         found = [self.session.partitions[each] for each in changed if each in self.session.active]
@@ -131,8 +138,11 @@ class IncrementalFetchContext(SessionlessFetchContext):
     def begin_idle(
         self, cached: CachedPartition, key: Hashable, follower: RemoteReplica | None
     ) -> bool:
-        """Make a partition idle if the follower is in sync. Return whether it is idle now."""
-        if follower is None or not self.from_follower:
+        """Make a partition idle, unless the client is a follower that is not in sync.
+
+        Return whether the partition is idle now.
+        """
+        if follower is None and self.from_follower:
             return False
         self.sessions.watch(self.session, cached.place, key)
         self.session.begin_idle(cached.place, follower)
@@ -146,7 +156,7 @@ class IncrementalFetchContext(SessionlessFetchContext):
         Raises: ApiError (INVALID_FETCH_SESSION_EPOCH) if the epoch of the session has changed.
         """
         del now_ms
-        if self.session.epoch != self.epoch:
+        if self.is_superseded:
             raise ApiError(
                 ErrorCode.invalid_fetch_session_epoch,
                 f"Fetch session {self.session.session_id} advanced to epoch {self.session.epoch} "
@@ -198,11 +208,12 @@ def open_context(broker: Broker, call: Call, request: FetchRequest) -> Sessionle
     from_follower = replica_id_of(request) >= 0
     if from_follower:
         _begin_follower_request(broker, call, request, session)
-    partitions = session.active if from_follower else session.partitions
+    else:
+        _begin_consumer_request(broker, call, request, session)
     if by_topic_id:
-        _resolve(broker, partitions)
+        _resolve(broker, session.active)
     return IncrementalFetchContext(
-        partitions=partitions.copy(),
+        partitions=session.active.copy(),
         sessions=sessions,
         session=session,
         epoch=session.epoch,
@@ -220,6 +231,21 @@ def _begin_follower_request(
     session.begin_request(
         (replica_id, replica_epoch), is_valid=may_fetch and not is_stale, now_ms=call.now_ms
     )
+
+
+def _begin_consumer_request(
+    broker: Broker, call: Call, request: FetchRequest, session: FetchSession
+) -> None:
+    """Check once that the consumer may still read what it could read in its last request."""
+    client = (
+        call.version,
+        request.isolation_level,
+        request.rack_id,
+        call.principal,
+        call.client_host,
+        broker.metadata.acls.version,
+    )
+    session.begin_request(client, now_ms=call.now_ms)
 
 
 def replica_id_of(request: FetchRequest) -> int:

@@ -26,7 +26,8 @@ class LongLivedObjects:
         self._frozen_max = self._frozen_margin = frozen_margin
 
     def start(self) -> None:
-        """Freeze objects from now on."""
+        """Freeze all objects, and from now on those that survive a full collection."""
+        self._freeze(len(gc.get_objects()))
         gc.callbacks.append(self._collected)
 
     def stop(self) -> None:
@@ -45,5 +46,8 @@ class LongLivedObjects:
         survivors = len(gc.get_objects(_OLDEST))
         if is_complete:
             self._frozen, self._frozen_max = 0, 2 * survivors + self._frozen_margin
-        self._frozen += survivors
+        self._freeze(survivors)
+
+    def _freeze(self, count: int) -> None:
+        self._frozen += count
         gc.freeze()

@@ -2,9 +2,9 @@
 
 The cache creates and evicts sessions, and checks session ids and session epochs. A session contains
 its partitions in the order in which they are served, and the offsets that the client has received.
-A follower's session knows which of its partitions are idle: the follower is in sync, and it has
-received everything. A fetch does no work for idle partitions, and a change of a partition ends its
-idleness.
+A session knows which of its partitions are idle: the client has received everything, and if it is a
+follower, it is in sync. A fetch does no work for idle partitions, and a change of a partition ends
+its idleness.
 Invariants: there are at most `slots` sessions. Session ids are unique and never 0. The epoch of a
 session is the epoch that its next request must contain. Source: Kafka's `FetchSession`. Kafka
 divides the cache into eight shards, and visits all partitions of a session in each fetch.
@@ -100,22 +100,23 @@ class FetchSession:
     active: dict[PartitionPlace, CachedPartition] = field(default_factory=dict)
     changed: dict[PartitionPlace, None] = field(default_factory=dict)
     last_fetch: LastFetch
-    replica: tuple[int, int] | None = None
-    """The broker id and the broker epoch of the follower in its last request."""
+    client: Hashable = None
+    """Everything about the client that determines what it may read, in its last request."""
     watched: dict[Hashable, None] = field(default_factory=dict)
     """The keys of all partitions that have been idle."""
-    _idle: dict[PartitionPlace, RemoteReplica] = field(default_factory=dict)
+    _idle: dict[PartitionPlace, RemoteReplica | None] = field(default_factory=dict)
 
     @property
     def has_idle(self) -> bool:
         """Return whether any partition is idle."""
         return bool(self._idle)
 
-    def begin_idle(self, place: PartitionPlace, follower: RemoteReplica) -> None:
-        """Do no work for a partition until it changes."""
+    def begin_idle(self, place: PartitionPlace, follower: RemoteReplica | None) -> None:
+        """Do no work for a partition until it changes. `follower` is None for a consumer."""
         self.active.pop(place, None)
         self._idle[place] = follower
-        follower.begin_idle(self.last_fetch)
+        if follower is not None:
+            follower.begin_idle(self.last_fetch)
 
     def end_idle(self, place: PartitionPlace) -> None:
         """Check a partition in the next requests."""
@@ -126,13 +127,13 @@ class FetchSession:
         if follower is not None:
             follower.end_idle()
 
-    def begin_request(self, replica: tuple[int, int], *, is_valid: bool, now_ms: int) -> None:
-        """Store the time of a follower's request, which confirms that its idle partitions are idle.
+    def begin_request(self, client: Hashable, *, is_valid: bool = True, now_ms: int) -> None:
+        """Store the time of a request, which confirms that the idle partitions are idle.
 
-        If the request may not be valid, or comes from another follower, no partition stays idle.
+        If the request may not be valid, or comes from another client, no partition stays idle.
         """
-        if not is_valid or replica != self.replica:
-            self.replica = replica
+        if not is_valid or client != self.client:
+            self.client = client
             for place in tuple(self._idle):
                 self.end_idle(place)
         self.changed.clear()

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -63,7 +63,7 @@ from broker_ref.topic_configs import min_insync_replicas
 FETCHES: Final = "fetcher-0"
 """The purpose of the channels on which followers fetch from leaders."""
 
-MOVES_PER_STEP: Final = 8
+MOVES_PER_STEP: Final = 4
 """The logs that one step opens or deletes. Each of them creates or renames a few files."""
 
 UPDATES_PER_STEP: Final = 64
@@ -81,6 +81,12 @@ class _Offline:
 
     topic_id: Uuid
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PartitionConfigs:
+    log: LogConfig
+    min_insync_replicas: int
 
 
 class ReplicaManager:
@@ -150,6 +156,8 @@ class ReplicaManager:
             PartitionKey(topic=topic, partition=partition): None
             for topic, partition in self._directory.partitions_on_disk()
         }
+        self._known_configs: dict[frozenset[tuple[str, str]], _PartitionConfigs] = {}
+        """The configs of partitions, by the configs that are set on their topics."""
         self._next_step: Timer | None = None
         self._schedule_periodic_tasks(now_ms)
         self.apply_metadata(now_ms)
@@ -223,6 +231,7 @@ class ReplicaManager:
     def update_config(self, configs: DynamicBrokerConfig) -> None:
         """Use the current dynamic configs."""
         self._config = config = configs.current
+        self._known_configs.clear()
         self.leader_quota.limit = configs.throttled_rates.get(LEADER_THROTTLE)
         self.follower_quota.limit = configs.throttled_rates.get(FOLLOWER_THROTTLE)
         self._directory.set_dedupe_buffer_bytes(config.log_cleaner_dedupe_buffer_size)
@@ -330,12 +339,12 @@ class ReplicaManager:
         topic = self._metadata.topics.get(name)
         if topic is None:
             return
-        configs = self.effective_configs(topic)
+        configs = self._partition_configs(topic)
         for index in topic.partitions:
             partition = self._partitions.get(PartitionKey(topic=name, partition=index))
             if partition is not None:
-                partition.log.update_config(self._log_config(configs))
-                partition.min_insync_replicas = min_insync_replicas(configs)
+                partition.log.update_config(configs.log)
+                partition.min_insync_replicas = configs.min_insync_replicas
 
     def _maybe_shrink_isr(self, partition: Partition, now_ms: int) -> bool:
         """Propose removing lagging followers from the ISR."""
@@ -453,15 +462,19 @@ class ReplicaManager:
 
         self._schedule.at(now_ms + max(self._config.log_cleaner_backoff_ms, 1), run)
 
-    def effective_configs(self, topic: Topic) -> dict[str, str]:
-        """Return the configs of a topic, including the defaults from the broker's configuration."""
-        return {**self._config.topic_config_defaults(), **topic.configs}
-
-    def _log_config(self, topic_configs: Mapping[str, str]) -> LogConfig:
-        return dataclasses.replace(
-            LogConfig.from_topic_configs(topic_configs),
-            producer_id_expiration_ms=self._config.producer_id_expiration_ms,
-        )
+    def _partition_configs(self, topic: Topic) -> _PartitionConfigs:
+        own = frozenset(topic.configs.items())
+        found = self._known_configs.get(own)
+        if found is None:
+            configs = {**self._config.topic_config_defaults(), **topic.configs}
+            log = dataclasses.replace(
+                LogConfig.from_topic_configs(configs),
+                producer_id_expiration_ms=self._config.producer_id_expiration_ms,
+            )
+            found = self._known_configs[own] = _PartitionConfigs(
+                log=log, min_insync_replicas=min_insync_replicas(configs)
+            )
+        return found
 
     def _add(self, metadata: PartitionMetadata, now_ms: int) -> None:
         partition = self._open(metadata, now_ms)
@@ -560,11 +573,11 @@ class ReplicaManager:
             if not self._storage.list(f"{key.topic}-{key.partition}"):
                 self._directory.remove_checkpoints(key.topic, key.partition)
             file.record(metadata.topic_id)
-        configs = self.effective_configs(self._metadata.topics[metadata.topic])
+        configs = self._partition_configs(self._metadata.topics[metadata.topic])
         log = self._directory.open_log(
             metadata.topic,
             metadata.partition,
-            config=self._log_config(configs),
+            config=configs.log,
             now_ms=now_ms,
             before_first_write=file.maybe_flush,
         )
@@ -572,7 +585,7 @@ class ReplicaManager:
             context=self._context,
             metadata=metadata,
             log=log,
-            min_insync_replicas=min_insync_replicas(configs),
+            min_insync_replicas=configs.min_insync_replicas,
             high_watermark=self._directory.high_watermark(metadata.topic, metadata.partition),
             on_change=lambda: self.mark_changed(key),
             on_storage_failure=lambda reason: self._fail(key, reason),

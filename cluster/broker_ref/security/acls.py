@@ -205,16 +205,18 @@ def applies_to(acl: Acl, name: str) -> bool:
 class AclCache:
     """All ACLs by id, and an index by resource pattern (Kafka's `AclCache`).
 
-    Invariant: the cache contains each ACL only once.
+    `version` increases with each change. Invariant: the cache contains each ACL only once.
     """
 
     def __init__(self) -> None:
+        self.version = 0
         self._by_id: dict[Uuid, Acl] = {}
         self._by_pattern: dict[tuple[ResourceType, PatternType, str], dict[Acl, Uuid]] = {}
         self._prefix_lengths: dict[ResourceType, Counter[int]] = {}
 
     def add(self, acl_id: Uuid, acl: Acl) -> Self:
         """Add an ACL."""
+        self.version += 1
         self._by_id[acl_id] = acl
         self._by_pattern.setdefault(_pattern(acl), {})[acl] = acl_id
         if acl.pattern_type is PatternType.PREFIXED:
@@ -225,6 +227,7 @@ class AclCache:
     def remove(self, acl_id: Uuid) -> None:
         """Remove an ACL. Raises: KeyError if there is no ACL with this id."""
         acl = self._by_id.pop(acl_id)
+        self.version += 1
         same_pattern = self._by_pattern[_pattern(acl)]
         del same_pattern[acl]
         if not same_pattern:
@@ -237,6 +240,7 @@ class AclCache:
 
     def clear(self) -> None:
         """Remove all ACLs."""
+        self.version += 1
         self._by_id.clear()
         self._by_pattern.clear()
         self._prefix_lengths.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from tests.broker_ref.memory_storage import MemoryStorage
 from tests.broker_ref.node.clients import Clients
 from tests.broker_ref.virtual import VirtualCluster
 
-FEW = 16
+FEW = 8
 MANY = 80
 
 
@@ -66,18 +67,67 @@ def test_one_event_changes_a_limited_number_of_logs(monkeypatch: pytest.MonkeyPa
     assert most_storage_operations(MANY, monkeypatch) == few
 
 
+def located_partitions(monkeypatch: pytest.MonkeyPatch, *, is_follower: bool) -> list[int]:
+    """Return a list to which each partition that a fetch of such a client visits is added."""
+    located: list[int] = []
+    locate = PartitionReader.locate
+
+    def counting_locate(reader: PartitionReader, cached: Any) -> Any:
+        if reader.is_follower == is_follower:
+            located.append(cached.requested.partition)
+        return locate(reader, cached)
+
+    monkeypatch.setattr(PartitionReader, "locate", counting_locate)
+    return located
+
+
 def test_followers_fetch_without_visiting_idle_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, clients = cluster_with(MANY)
     assert clients.write(1, "first") is ErrorCode.none
     cluster.advance(2_000)
-    located: list[Any] = []
-    locate = PartitionReader.locate
-
-    def counting_locate(reader: PartitionReader, cached: Any) -> Any:
-        located.append(cached.place)
-        return locate(reader, cached)
-
-    monkeypatch.setattr(PartitionReader, "locate", counting_locate)
+    located = located_partitions(monkeypatch, is_follower=True)
     assert clients.write(1, "second") is ErrorCode.none
     cluster.advance(5_000)
-    assert {index for _, index in located} == {0}
+    assert set(located) == {0}
+
+
+def consumer_fetch(session: tuple[int, int], offsets: Mapping[int, int]) -> Any:
+    return request(
+        "fetch",
+        12,
+        replica_id=-1,
+        max_wait=100,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        isolation_level=0,
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=[
+            {
+                "topic": "t",
+                "partitions": [
+                    {"partition": index, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
+                    for index, offset in offsets.items()
+                ],
+            }
+        ],
+        forgotten_topics_data=[],
+        rack_id="",
+    )
+
+
+def test_consumers_fetch_without_visiting_idle_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, clients = cluster_with(MANY)
+    opened = clients.call(1, consumer_fetch((0, 0), dict.fromkeys(range(MANY), 0)))
+    session_id = opened.session_id
+    clients.call(1, consumer_fetch((session_id, 1), {}))
+    located = located_partitions(monkeypatch, is_follower=False)
+    waiting = clients.send(1, consumer_fetch((session_id, 2), {}))
+    assert clients.write(1, "first") is ErrorCode.none
+    (topic,) = clients.outcome(waiting).responses
+    assert [each.partition_index for each in topic.partitions] == [0]
+    clients.call(1, consumer_fetch((session_id, 3), {0: 1}))
+    assert set(located) == {0}
+    located.clear()
+    clients.call(1, consumer_fetch((session_id, 4), {}))
+    assert located == []
