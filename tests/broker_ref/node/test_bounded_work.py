@@ -117,7 +117,7 @@ def consumer_fetch(session: tuple[int, int], offsets: Mapping[int, int]) -> Any:
 
 
 def test_consumers_fetch_without_visiting_idle_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, clients = cluster_with(MANY)
+    cluster, clients = cluster_with(MANY)
     opened = clients.call(1, consumer_fetch((0, 0), dict.fromkeys(range(MANY), 0)))
     session_id = opened.session_id
     clients.call(1, consumer_fetch((session_id, 1), {}))
@@ -131,3 +131,6 @@ def test_consumers_fetch_without_visiting_idle_partitions(monkeypatch: pytest.Mo
     located.clear()
     clients.call(1, consumer_fetch((session_id, 4), {}))
     assert located == []
+    cluster.broker(1).metadata.acls.clear()  # A change of ACLs may revoke a permission.
+    clients.call(1, consumer_fetch((session_id, 5), {}))
+    assert set(located) == set(range(MANY))
