@@ -14,7 +14,7 @@ from typing import Final
 from broker_ref.log.batch import BatchHeader, parse_batches
 from broker_ref.replication.partition import Partition
 
-STEP_BYTES: Final = 1 << 20
+STEP_BYTES: Final = 1 << 18
 """The approximate number of bytes that one step reads."""
 
 

@@ -9,7 +9,7 @@ Source: Kafka's `GroupCoordinatorService` and `GroupCoordinatorShard`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeVar
 
@@ -151,8 +151,8 @@ class GroupCoordinator:
     def on_metadata_update(self, delta: MetadataDelta, now_ms: int) -> None:
         """Inform consumer groups of changed topics, and delete the offsets of deleted topics."""
         self._update_topics(delta)
-        for name in delta.removed_topics:
-            self.delete_topic_offsets(name, now_ms)
+        if delta.removed_topics:
+            self.delete_topic_offsets(delta.removed_topics, now_ms)
 
     def _update_topics(self, delta: MetadataDelta) -> None:
         """Inform the consumer groups of topics that were created, extended or deleted."""
@@ -533,14 +533,14 @@ class GroupCoordinator:
         codes, write = self._named_shard(group_id).commits.delete(group_id, offsets, now_ms)
         return codes, self._outcome(write, now_ms)
 
-    def delete_topic_offsets(self, topic: str, now_ms: int) -> None:
-        """Delete the offsets of all groups for a deleted topic.
+    def delete_topic_offsets(self, topics: Collection[str], now_ms: int) -> None:
+        """Delete the offsets of all groups for deleted topics.
 
         The offsets are removed from memory even if the tombstones cannot be written, because
         loading ignores offsets of topics that do not exist.
         """
         for owned in self._owned.values():
-            owned.commits.delete_topic_offsets(topic, now_ms)
+            owned.commits.delete_topic_offsets(topics, now_ms)
 
     def run_retention(self, now_ms: int) -> None:
         """Delete expired offsets and groups."""

@@ -9,6 +9,8 @@ Kafka's `CoordinatorLoaderImpl`.
 from __future__ import annotations
 
 import logging
+from itertools import islice
+from typing import Final
 
 from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.coordination.loader import CoordinatorLoader
@@ -34,6 +36,9 @@ from broker_ref.log.errors import LogError
 from broker_ref.log.records import Record
 from broker_ref.protocol.identifiers import ZERO_UUID
 
+GROUPS_PER_STEP: Final = 2_000
+"""The number of groups that one step creates after the log has been read."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -53,7 +58,14 @@ class Loading:
         try:
             if not self._log.step(self._take):
                 return False
-            self._finish(now_ms)
+            for group_id in tuple(islice(self._groups, GROUPS_PER_STEP)):
+                value = self._groups.pop(group_id)
+                self._shard.groups[group_id] = group_from_record(group_id, value)
+            if self._groups:
+                return False
+            for group_id in self._simple_groups:
+                simple_group = ClassicGroup(group_id, state_timestamp_ms=now_ms)
+                self._shard.groups.setdefault(group_id, simple_group)
             self._shard.state = ShardState.ACTIVE
         except LogError as error:
             logger.error(
@@ -122,10 +134,3 @@ class Loading:
         """Return whether the topic of the offset still exists with the same topic id."""
         topic = self._metadata.topics.get(name)
         return topic is not None and value.topic_id in (ZERO_UUID, topic.topic_id)
-
-    def _finish(self, now_ms: int) -> None:
-        groups = self._shard.groups
-        for group_id, value in self._groups.items():
-            groups[group_id] = group_from_record(group_id, value)
-        for group_id in self._simple_groups:
-            groups.setdefault(group_id, ClassicGroup(group_id, state_timestamp_ms=now_ms))

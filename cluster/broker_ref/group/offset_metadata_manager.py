@@ -10,7 +10,7 @@ partition. Source: Kafka's `OffsetMetadataManager` and `GroupMetadataManager.may
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -186,21 +186,23 @@ class OffsetMetadataManager:
         changes += tombstones_of(group)
         return self._delete(group, changes, now_ms)
 
-    def delete_topic_offsets(self, topic: str, now_ms: int) -> None:
-        """Delete the offsets of a deleted topic.
+    def delete_topic_offsets(self, topics: Collection[str], now_ms: int) -> None:
+        """Delete the offsets of deleted topics.
 
         If the log cannot be written to, the offsets are removed only from memory.
         """
         shard = self._shard
         for group_id in dict.fromkeys((*shard.offsets.groups(), *shard.pending.groups())):
-            gone = [one for one in self._partitions_with_offsets(group_id) if one.topic == topic]
+            gone = [one for one in self._partitions_with_offsets(group_id) if one.topic in topics]
+            if not gone:
+                continue
             try:
                 shard.delete(offset_tombstones(group_id, gone), now_ms)
             except ApiError as error:
                 logger.warning(
                     "Failed to write tombstones for the offsets of group %.100r in the deleted "
-                    "topic %r: %s",
-                    group_id, topic, error,
+                    "topics %s: %s",
+                    group_id, sorted({one.topic for one in gone}), error,
                 )  # fmt: skip
                 shard.remove_offsets(group_id, gone)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 from typing import Final
 
-FROZEN_MARGIN: Final = 1_000_000
+FROZEN_MARGIN: Final = 3_000_000
 """A complete collection takes place when the objects have doubled, plus this number."""
 
 _OLDEST: Final = 2

@@ -48,8 +48,8 @@ _LOG_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 _DELETE_SUFFIX = "-delete"
 _STRAY_SUFFIX = "-stray"
 
-# About 100 ms of work, during which the broker serves no requests.
-CLEAN_BUDGET_BYTES = 256 * 1024
+# About 50 ms of work, during which the broker serves no requests.
+CLEAN_BUDGET_BYTES = 128 * 1024
 
 logger = logging.getLogger(__name__)
 

@@ -64,7 +64,10 @@ FETCHES: Final = "fetcher-0"
 """The purpose of the channels on which followers fetch from leaders."""
 
 MOVES_PER_STEP: Final = 4
-"""The logs that one step opens or deletes. Each of them creates or renames a few files."""
+"""The logs that one step opens or renames. A new log creates a few files."""
+
+REMOVALS_PER_STEP: Final = 1
+"""The deleted logs whose files one step removes."""
 
 UPDATES_PER_STEP: Final = 64
 """The replicas that one step updates. An update requires no disk access."""
@@ -261,7 +264,7 @@ class ReplicaManager:
                 del changes[key]
                 self._apply_change(key, now_ms)
             if not changes:
-                has_deleted = self._directory.remove_deleted(MOVES_PER_STEP)
+                has_deleted = self._directory.remove_deleted(REMOVALS_PER_STEP)
             self._fetchers.maybe_fetch()
         finally:
             has_changes = bool(self._to_update or self._to_move)

@@ -202,7 +202,7 @@ def test_existing_topic_keeps_its_offsets(
     driver: NodeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert commit(driver, (0, 5)) == [ErrorCode.none]
-    monkeypatch.setattr(Controller, "delete_topic", refuse)
+    monkeypatch.setattr(Controller, "delete_topics", refuse)
     response = driver.call(request(20, 5, topic_names=("t",), timeout=ms(0))).responses[0]
     assert response.error_code is ErrorCode.kafka_storage_error
     assert committed(driver) == {("t", 0): (5, 2, "m")}

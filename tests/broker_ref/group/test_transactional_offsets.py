@@ -253,7 +253,7 @@ def test_group_is_deleted_with_its_pending_offsets(made: Coordinators, move: boo
 @pytest.mark.parametrize("move", [False, True])
 def test_pending_offsets_of_a_deleted_topic_are_deleted(made: Coordinators, move: bool) -> None:
     made.commit_in_transaction({0: 5})
-    made.groups.delete_topic_offsets("t", made.now_ms)
+    made.groups.delete_topic_offsets(["t"], made.now_ms)
     if move:
         made.move()
     made.end(Marker.COMMIT)
@@ -267,7 +267,7 @@ def test_deleted_topic_whose_tombstones_cannot_be_written(
     with monkeypatch.context() as refused:
         full = ApiError(ErrorCode.kafka_storage_error, "the log is full")
         refused.setattr(Partition, "append", refusing(full))
-        made.groups.delete_topic_offsets("t", made.now_ms)
+        made.groups.delete_topic_offsets(["t"], made.now_ms)
     made.end(Marker.COMMIT)
     assert made.offset_of() is None
 
