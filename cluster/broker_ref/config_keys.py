@@ -107,5 +107,5 @@ class ConfigKey:
     def _invalid(self, value: object, reason: str) -> InvalidBrokerConfigError:
         shown = "(hidden)" if self.is_sensitive else repr(value)
         return InvalidBrokerConfigError(
-            self.name, f"Invalid value {shown} for broker config {self.name}: {reason}."
+            self.name, f"Invalid value {shown} for config {self.name}: {reason}."
         )

@@ -44,7 +44,7 @@ from tests.conformance.groups import await_coordinator, commit
 from tests.conformance.wire import append, served, topic_id
 
 TOPIC_NAME, MISSING_TOPIC, GROUP_ID, TXN_ID = "a-topic", "missing", "a-group", "a-transaction"
-BROKER_CONFIGS, TOPIC_CONFIGS, GROUP_CONFIGS = 4, 2, 32
+BROKER_CONFIGS, TOPIC_CONFIGS, GROUP_CONFIGS, LOGGER_CONFIGS, CLIENT_METRICS = 4, 2, 32, 8, 16
 
 AUTHORIZATION_CODES = {
     ErrorCode.topic_authorization_failed,
@@ -458,6 +458,9 @@ ROWS = (
     Row("describe_configs", (on_topic(DESCRIBE_CONFIGS),), of_configs(TOPIC_CONFIGS, TOPIC_NAME)),
     Row("describe_configs", (on_cluster(DESCRIBE_CONFIGS),), of_configs(BROKER_CONFIGS, "1")),
     Row("describe_configs", (on_group(DESCRIBE_CONFIGS),), of_configs(GROUP_CONFIGS, GROUP_ID)),
+    Row("describe_configs", (on_cluster(DESCRIBE_CONFIGS),), of_configs(LOGGER_CONFIGS, "1")),
+    Row("describe_configs", (on_cluster(DESCRIBE_CONFIGS),), of_configs(CLIENT_METRICS, "m")),
+    Row("list_config_resources", (on_cluster(DESCRIBE_CONFIGS),), {}),
     Row("alter_configs", (on_topic(ALTER_CONFIGS),), altered(TOPIC_CONFIGS, TOPIC_NAME)),
     Row("alter_configs", (on_cluster(ALTER_CONFIGS),), altered(BROKER_CONFIGS, "1")),
     Row(
@@ -466,6 +469,9 @@ ROWS = (
         altered(TOPIC_CONFIGS, TOPIC_NAME),
     ),
     Row("incremental_alter_configs", (on_cluster(ALTER_CONFIGS),), altered(BROKER_CONFIGS, "1")),
+    Row("incremental_alter_configs", (on_cluster(ALTER_CONFIGS),), altered(LOGGER_CONFIGS, "1")),
+    Row("incremental_alter_configs", (on_cluster(ALTER_CONFIGS),), altered(CLIENT_METRICS, "m")),
+    Row("incremental_alter_configs", (on_group(ALTER_CONFIGS),), altered(GROUP_CONFIGS, GROUP_ID)),
     Row("describe_log_dirs", (on_cluster(DESCRIBE),), {"topics": None}),
     Row(
         "elect_leaders",

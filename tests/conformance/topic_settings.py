@@ -8,7 +8,7 @@ from typing import Any
 from integration.raw import RawConnection
 from tests.conformance.wire import only
 
-TOPIC, BROKER, BROKER_LOGGER, UNKNOWN_RESOURCE = 2, 4, 8, 99
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, UNKNOWN_RESOURCE = 2, 4, 8, 16, 32, 99
 SET, DELETE, APPEND, SUBTRACT, UNKNOWN_OPERATION = 0, 1, 2, 3, 9
 DYNAMIC_TOPIC_CONFIG, DEFAULT_CONFIG = 1, 5
 

@@ -42,6 +42,7 @@ from broker_ref.api import (
     k66_list_transactions,
     k68_consumer_group_heartbeat,
     k69_consumer_group_describe,
+    k74_list_config_resources,
     k75_describe_topic_partitions,
 )
 
@@ -85,6 +86,7 @@ APIS: Final = MappingProxyType(
             k66_list_transactions,
             k68_consumer_group_heartbeat,
             k69_consumer_group_describe,
+            k74_list_config_resources,
             k75_describe_topic_partitions,
         )
     }

@@ -1,12 +1,12 @@
-"""DescribeConfigs (32), versions 1 to 4: the configs of topics and brokers.
+"""DescribeConfigs (32), versions 1 to 4: the configs of all types of resources.
 
 The broker returns all configs of a resource, or the requested ones. Unknown config names are
 omitted. With `include_synonyms` the response contains the values with lower precedence (KIP-226).
 From version 3 on, it contains types and, if requested, documentation (KIP-569). The error is
-UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist, and INVALID_REQUEST for another broker
-or an unsupported resource type. An empty broker name requests the dynamic configs of all brokers.
-The values of sensitive configs (keys and passwords) are null. Source:
-`kafka.server.ConfigHelper.handleDescribeConfigsRequest`.
+UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist, and INVALID_REQUEST for another broker,
+an unknown resource type or an empty name. An empty broker name requests the dynamic configs of all
+brokers. Groups and subscriptions to client metrics need not exist. The values of sensitive configs
+(keys and passwords) are null. Source: `kafka.server.ConfigHelper.handleDescribeConfigsRequest`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.broker_descriptions import describe_broker_configs, describe_cluster_configs
+from broker_ref.api.broker_loggers import describe_loggers
+from broker_ref.api.client_metrics_descriptions import describe_client_metrics_configs
 from broker_ref.api.config_operations import check_config_operation
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
+from broker_ref.api.group_descriptions import describe_group_configs
 from broker_ref.api.topic_descriptions import DescribedConfig, describe_topic_configs
 from broker_ref.controller.records import ConfigResourceType
 from broker_ref.controller.topic_names import check_name
@@ -142,22 +145,39 @@ def _describe(
     broker: Broker, resource: RequestedResource, known: _KnownTopicConfigs
 ) -> Sequence[DescribedConfig]:
     name = resource.resource_name
-    if resource.resource_type == ConfigResourceType.TOPIC:
-        check_name(name)
-        topic = broker.metadata.topics.get(name)
-        if topic is None:
-            raise ApiError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r}.")
-        own = frozenset(topic.configs.items())
-        if own not in known:
-            known[own] = describe_topic_configs(broker.configs, topic.configs)
-        return known[own]
-    if resource.resource_type != ConfigResourceType.BROKER:
-        raise ApiError(
-            ErrorCode.invalid_request,
-            f"The configs of resources of type {resource.resource_type} cannot be described.",
-        )
-    if not name:
-        return describe_cluster_configs(broker.configs)
+    match resource.resource_type:
+        case ConfigResourceType.TOPIC:
+            check_name(name)
+            topic = broker.metadata.topics.get(name)
+            if topic is None:
+                raise ApiError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r}.")
+            own_configs = frozenset(topic.configs.items())
+            if own_configs not in known:
+                known[own_configs] = describe_topic_configs(broker.configs, topic.configs)
+            return known[own_configs]
+        case ConfigResourceType.BROKER:
+            if not name:
+                return describe_cluster_configs(broker.configs)
+            _check_is_this_broker(broker, name)
+            return describe_broker_configs(broker.configs, _identity(broker))
+        case ConfigResourceType.BROKER_LOGGER:
+            _check_is_this_broker(broker, name)
+            return describe_loggers()
+        case ConfigResourceType.CLIENT_METRICS:
+            _check_is_not_empty(name, "subscription")
+            own = broker.metadata.configs(ConfigResourceType.CLIENT_METRICS, name)
+            return describe_client_metrics_configs(own)
+        case ConfigResourceType.GROUP:
+            _check_is_not_empty(name, "group")
+            own = broker.metadata.configs(ConfigResourceType.GROUP, name)
+            return describe_group_configs(broker.configs.levels, own)
+    raise ApiError(
+        ErrorCode.invalid_request,
+        f"The configs of resources of type {resource.resource_type} cannot be described.",
+    )
+
+
+def _check_is_this_broker(broker: Broker, name: str) -> None:
     own_id = broker.config.node_id
     if name != str(own_id):
         what = "not the id of this broker" if name.lstrip("-").isdigit() else "not an integer"
@@ -166,7 +186,11 @@ def _describe(
             f"The configs of broker {name!r} cannot be described, because the name is {what}. "
             f"This broker has the id {own_id} and describes only its own configs.",
         )
-    return describe_broker_configs(broker.configs, _identity(broker))
+
+
+def _check_is_not_empty(name: str, what: str) -> None:
+    if not name:
+        raise ApiError(ErrorCode.invalid_request, f"The name of the {what} must not be empty.")
 
 
 def _identity(broker: Broker) -> dict[str, str]:

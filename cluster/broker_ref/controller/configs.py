@@ -25,11 +25,13 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.broker_configs import CONFIG_KEYS
+from broker_ref.client_metrics_configs import check_client_metrics_configs
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.controller.records import ConfigRecord, ConfigResourceType
 from broker_ref.controller.topic_names import check_name
 from broker_ref.frozen import dataclass
+from broker_ref.group_configs import check_group_configs
 from broker_ref.protocol.errors import ApiError
 from broker_ref.topic_configs import TOPIC_CONFIG_KEYS, ConfigType, check_topic_configs
 
@@ -177,6 +179,12 @@ def _check_resource_name(resource: ConfigResource) -> None:
                 )
             if name.startswith("-"):
                 raise ApiError(ErrorCode.invalid_request, "Invalid negative broker ID.")
+        case ConfigResourceType.GROUP if not name:
+            raise ApiError(ErrorCode.invalid_request, "Default group resources are not allowed.")
+        case ConfigResourceType.CLIENT_METRICS if not name:
+            raise ApiError(
+                ErrorCode.invalid_request, "The name of a subscription must not be empty."
+            )
 
 
 def _check_existence(metadata: ClusterMetadata, resource: ConfigResource) -> None:
@@ -201,7 +209,19 @@ def _checked_broker(
     return {key: value for key, value in configs.items() if value is not None}
 
 
-ALTERABLE_RESOURCES: Final = frozenset({ConfigResourceType.TOPIC, ConfigResourceType.BROKER})
+def _checked_group(
+    name: str, configs: Mapping[str, str | None], config: BrokerConfig
+) -> dict[str, str]:
+    del name
+    return check_group_configs(configs, config)
+
+
+def _checked_client_metrics(
+    name: str, configs: Mapping[str, str | None], config: BrokerConfig
+) -> dict[str, str]:
+    del name, config
+    return check_client_metrics_configs(configs)
+
 
 _VALIDATORS: Final[
     Mapping[
@@ -212,6 +232,11 @@ _VALIDATORS: Final[
     {
         ConfigResourceType.TOPIC: _checked_topic,
         ConfigResourceType.BROKER: _checked_broker,
+        ConfigResourceType.CLIENT_METRICS: _checked_client_metrics,
+        ConfigResourceType.GROUP: _checked_group,
     }
 )
 """The functions that return the configs of a resource, or raise ApiError if they are invalid."""
+
+ALTERABLE_RESOURCES: Final = frozenset(_VALIDATORS)
+"""The types of resources whose configs are stored in the metadata of the cluster."""

@@ -1,8 +1,9 @@
 """Code shared by AlterConfigs and IncrementalAlterConfigs.
 
 Each resource is altered separately. As in `kafka.server.ConfigAdminManager`, a repeated resource, a
-repeated config, a missing value and an unknown resource type are rejected with INVALID_REQUEST.
-Changes to the levels of loggers are also rejected with INVALID_REQUEST.
+repeated config, a missing value and an unknown resource type are rejected with INVALID_REQUEST. The
+levels of loggers are not part of the metadata: a broker changes them itself (see
+`broker_ref.node.alter_configs_preprocessing`), and AlterConfigs rejects them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Resource(Protocol):
 
     @property
     def resource_name(self) -> str:
-        """The name of a topic or the id of a broker."""
+        """The name of a topic, a group or a subscription, or the id of a broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,15 +108,9 @@ def check_configs(named: Sequence[str], *, without_value: Sequence[str]) -> None
 
 
 def _config_resource(resource: Resource) -> ConfigResource:
-    try:
-        resource_type = ConfigResourceType(resource.resource_type)
-    except ValueError:
+    if resource.resource_type not in ALTERABLE_RESOURCES:
         raise ApiError(
             ErrorCode.invalid_request, f"Unknown resource type {resource.resource_type}."
-        ) from None
-    if resource_type not in ALTERABLE_RESOURCES:
-        raise ApiError(
-            ErrorCode.invalid_request,
-            f"The configs of resources of type {resource_type.name} cannot be altered.",
         )
+    resource_type = ConfigResourceType(resource.resource_type)
     return ConfigResource(type=resource_type, name=resource.resource_name)

@@ -1,11 +1,11 @@
-"""IncrementalAlterConfigs (44), versions 0 and 1: change configs of topics or brokers (KIP-339).
+"""IncrementalAlterConfigs (44), versions 0 and 1: change configs of resources (KIP-339).
 
 The operations are SET, DELETE, APPEND and SUBTRACT. The last two require a config of type LIST.
 Configs that are not in the request do not change. Either all changes to a resource are applied, or
 none are. With `validate_only` no changes are applied. The error is INVALID_CONFIG for an invalid
 config or a list operation on a config of another type, UNKNOWN_TOPIC_OR_PARTITION for a topic that
-does not exist, and INVALID_REQUEST for a repeated config, an unknown operation or a missing value.
-Other resource types are rejected (see `config_resources`). Source:
+does not exist, and INVALID_REQUEST for a repeated config, an unknown operation, a missing value or
+an unknown resource type (see `config_resources`). Source:
 `kafka.server.ControllerApis.handleIncrementalAlterConfigs`.
 """
 

@@ -60,7 +60,6 @@ class ConsumerMembership:
         new_id: Callable[[], str],
     ) -> None:
         self._shard = shard
-        self._config = config
         self._metadata = metadata
         self._schedule = schedule
         self._wake = wake
@@ -80,7 +79,7 @@ class ConsumerMembership:
 
     def update_config(self, config: BrokerConfig) -> None:
         """Use the current dynamic configs of the broker."""
-        self._config = self._manager.config = config
+        self._manager.config = config
 
     def topics_changed(self, names: Collection[str], *, created_at: int | None) -> None:
         """Check the topics of groups again that subscribe to one of these topics.
@@ -223,7 +222,7 @@ class ConsumerMembership:
             self._update_rebalance_timer(group_id, member, now_ms)
 
     def _start_session(self, group_id: str, member: ConsumerGroupMember, now_ms: int) -> None:
-        timeout_ms = self._config.group_consumer_session_timeout_ms
+        timeout_ms = self._manager.session_timeout_ms(group_id)
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
         self._start(

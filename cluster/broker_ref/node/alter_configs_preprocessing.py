@@ -1,10 +1,10 @@
 """Validates changes to the configs of this broker before the controller stores them.
 
 Purpose: reject changes that this broker cannot apply, because only the broker knows its static
-configs. The controller handles the other resources of the request. Invariants: a broker validates
-changes to its own configs and to those of all brokers, and rejects changes to the configs of other
-brokers. The client receives one result for each resource. Source:
-`kafka.server.ConfigAdminManager`.
+configs, and change the levels of its loggers, which are not stored. The controller handles the
+other resources of the request. Invariants: a broker validates changes to its own configs and to
+those of all brokers, and rejects changes to the configs of other brokers. The client receives one
+result for each resource. Source: `kafka.server.ConfigAdminManager`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.api.broker_loggers import change_levels, check_level_changes
+from broker_ref.api.config_operations import check_config_operation
 from broker_ref.api.contract import Broker
 from broker_ref.broker_configs import CONFIG_KEYS
 from broker_ref.controller.configs import ConfigChange, ConfigOperation, changed_list
@@ -25,6 +27,8 @@ from broker_ref.dynamic_configs import DYNAMIC_ONLY_CONFIGS, check_dynamic_confi
 from broker_ref.node.dispatch import Dispatcher, Request
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.frames import read_response, request_frame, response_frame
+from broker_ref.security.acls import AclOperation
+from broker_ref.security.authorizer import AuthHelper
 from broker_ref.topic_configs import ConfigType
 
 _KEYS: Final = frozenset({k33_alter_configs.API.key, k44_incremental_alter_configs.API.key})
@@ -33,33 +37,64 @@ _KEYS: Final = frozenset({k33_alter_configs.API.key, k44_incremental_alter_confi
 def preprocess(request: Request, broker: Broker, dispatcher: Dispatcher) -> Request | None:
     """Return the request to forward to the controller.
 
-    Rejected changes are not forwarded. If all changes are rejected, respond and return None.
+    Rejected changes and those of loggers are not forwarded. If there are no other changes, respond
+    and return None.
     """
     if request.api.key not in _KEYS:
         return request
-    refused: list[ResourceResponse] = []
-    accepted: list[Any] = []
+    handled: list[ResourceResponse] = []
+    forwarded: list[Any] = []
+    auth = dispatcher.auth(request.pending.client)
     for resource in request.message.resources:
+        error_code, message = ErrorCode.none, None
         try:
-            _check(broker, resource)
+            if _is_logger(resource) and request.api.key == k44_incremental_alter_configs.API.key:
+                _change_loggers(broker, request.message, resource, auth)
+            else:
+                _check(broker, resource)
+                forwarded.append(resource)
+                continue
         except ApiError as error:
-            refused.append(
-                ResourceResponse(
-                    error_code=error.error_code,
-                    error_message=error.message,
-                    resource_type=resource.resource_type,
-                    resource_name=resource.resource_name,
-                )
+            error_code, message = error.error_code, error.message
+        handled.append(
+            ResourceResponse(
+                error_code=error_code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
             )
-        else:
-            accepted.append(resource)
-    if not refused:
+        )
+    if not handled:
         return request
-    if not accepted:
-        response = AlterConfigsResponse(responses=tuple(refused))
+    if not forwarded:
+        response = AlterConfigsResponse(responses=tuple(handled))
         dispatcher.send_response(request.pending, _response(request, response))
         return None
-    return _without_refused(request, accepted, refused)
+    return _without_handled(request, forwarded, handled)
+
+
+def _is_logger(resource: Any) -> bool:
+    return bool(resource.resource_type == ConfigResourceType.BROKER_LOGGER)
+
+
+def _change_loggers(
+    broker: Broker,
+    message: k44_incremental_alter_configs.IncrementalAlterConfigsRequest,
+    resource: k44_incremental_alter_configs.AlteredResource,
+    auth: AuthHelper,
+) -> None:
+    """Change the levels of loggers. Raises: ApiError."""
+    name = resource.resource_name
+    if sum(_is_logger(one) and one.resource_name == name for one in message.resources) > 1:
+        raise ApiError(
+            ErrorCode.invalid_request, "The resource occurs more than once in the request."
+        )
+    changes = k44_incremental_alter_configs.config_changes(resource)
+    check_config_operation(auth, AclOperation.ALTER_CONFIGS, resource.resource_type, name)
+    _check_is_this_broker(broker, name)
+    check_level_changes(changes)
+    if not message.validate_only:
+        change_levels(changes)
 
 
 def _check(broker: Broker, resource: Any) -> None:
@@ -117,27 +152,27 @@ def _altered(current: Mapping[str, str], changes: Sequence[ConfigChange]) -> dic
     return configs
 
 
-def _without_refused(
-    request: Request, accepted: Sequence[Any], refused: Sequence[ResourceResponse]
+def _without_handled(
+    request: Request, forwarded: Sequence[Any], handled: Sequence[ResourceResponse]
 ) -> Request:
-    """Return a request for the accepted resources. Its response contains all resources."""
+    """Return a request for the forwarded resources. Its response contains all resources."""
     header, wrap = request.pending.header, request.pending.wrap
-    message = dataclasses.replace(request.message, resources=tuple(accepted))
+    message = dataclasses.replace(request.message, resources=tuple(forwarded))
 
-    def with_refused(frame: bytes) -> bytes:
+    def with_handled(frame: bytes) -> bytes:
         response = read_response(
             api_key=header.api_key,
             version=header.api_version,
             message=AlterConfigsResponse,
             frame=frame,
         )
-        merged = dataclasses.replace(response, responses=(*response.responses, *refused))
+        merged = dataclasses.replace(response, responses=(*response.responses, *handled))
         encoded = _response(request, merged)
         return encoded if wrap is None else wrap(encoded)
 
     return dataclasses.replace(
         request,
-        pending=dataclasses.replace(request.pending, wrap=with_refused),
+        pending=dataclasses.replace(request.pending, wrap=with_handled),
         message=message,
         frame=request_frame(
             api_key=header.api_key,

@@ -149,7 +149,7 @@ class Dispatcher:
 
     def permits(self, request: Request) -> bool:
         """Return whether the client may send a request; if not, respond with an error code."""
-        return self._permits(request, self._auth(request.pending.client))
+        return self._permits(request, self.auth(request.pending.client))
 
     def _permits(self, request: Request, auth: AuthHelper) -> bool:
         try:
@@ -160,7 +160,8 @@ class Dispatcher:
             return False
         return True
 
-    def _auth(self, client: Client) -> AuthHelper:
+    def auth(self, client: Client) -> AuthHelper:
+        """Return what a client is authorized to do."""
         return AuthHelper(
             authorizer=None if client.is_node else self._authorizer,
             principal=client.principal,
@@ -171,7 +172,7 @@ class Dispatcher:
         """Call the handler of a request if the client may send the request."""
         header = request.pending.header
         client = request.pending.client
-        auth = self._auth(client)
+        auth = self.auth(client)
         if not self._permits(request, auth):
             return
         call = Call(

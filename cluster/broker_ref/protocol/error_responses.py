@@ -142,6 +142,7 @@ MIRRORS: Final[Mapping[int, Mirror]] = {
     67: _TOP_LEVEL_ONLY,  # AllocateProducerIds
     68: _TOP_LEVEL_ONLY,  # ConsumerGroupHeartbeat
     69: Mirror(arrays={"groups": ("group_ids",)}),  # ConsumerGroupDescribe
+    74: _TOP_LEVEL_ONLY,  # ListConfigResources
     75: _TOPICS,  # DescribeTopicPartitions
 }
 

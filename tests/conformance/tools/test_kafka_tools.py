@@ -291,6 +291,33 @@ def test_alter_and_reset_broker_configs(tools: KafkaTools, processes: Cluster) -
     assert "Cannot update these configs dynamically" in output.stdout + output.stderr
 
 
+def test_configs_of_groups_client_metrics_and_loggers(
+    tools: KafkaTools, processes: Cluster, unique_name: Callable[[], str]
+) -> None:
+    broker, name = (
+        ("--entity-name", str(processes.broker_ids[-1])),
+        ("--entity-name", unique_name()),
+    )
+    for entity_type, entity, all_entities, valid, invalid in (
+        ("groups", name, (), "consumer.session.timeout.ms=50000", "consumer.session.timeout.ms=1"),
+        ("client-metrics", name, (), "interval.ms=1000", "interval.ms=1"),
+        ("broker-loggers", broker, broker, "root=ERROR", "root=LOUD"),
+    ):
+        of_type = ("--entity-type", entity_type)
+        alter = ("configs", "--alter", *of_type, *entity, "--add-config")
+        tools.run(*alter, valid)
+
+        def is_described(
+            arguments: tuple[str, ...] = (*of_type, *all_entities), valid: str = valid
+        ) -> bool:
+            return valid in tools.run("configs", "--describe", *arguments).stdout
+
+        eventually(is_described)
+        assert tools.attempt(*alter, invalid)[1] == 1
+    tools.run("configs", "--alter", "--entity-type", "broker-loggers", *broker,
+              "--add-config", "root=INFO")  # fmt: skip
+
+
 def test_describe_log_directories(
     tools: KafkaTools, topic: str, processes: Cluster, replicas: int
 ) -> None:

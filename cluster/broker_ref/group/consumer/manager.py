@@ -24,6 +24,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.config import BrokerConfig
 from broker_ref.config_keys import INT32_MAX
 from broker_ref.controller.metadata import ClusterMetadata
+from broker_ref.controller.records import ConfigResourceType
 from broker_ref.frozen import dataclass
 from broker_ref.group.consumer.assignment import (
     NOTHING,
@@ -59,6 +60,12 @@ from broker_ref.group.consumer.record_helpers import (
 from broker_ref.group.consumer.records import ConsumerGroupChange
 from broker_ref.group.consumer.regular_expressions import check_regex
 from broker_ref.group.consumer.topics import metadata_hash, partition_counts, topic_ids
+from broker_ref.group_configs import (
+    ASSIGNMENT_INTERVAL,
+    HEARTBEAT_INTERVAL,
+    SESSION_TIMEOUT,
+    effective_value,
+)
 from broker_ref.protocol.errors import ApiError
 
 logger = logging.getLogger(__name__)
@@ -100,6 +107,14 @@ class ConsumerGroupManager:
     def assignors(self) -> list[str]:
         """The names in `group.consumer.assignors`. The first one is the default."""
         return [name.strip() for name in self.config.group_consumer_assignors.split(",")]
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        """Return the session timeout of the members of a group."""
+        return self._group_config(SESSION_TIMEOUT, group_id)
+
+    def _group_config(self, name: str, group_id: str) -> int:
+        own = self._metadata.configs(ConfigResourceType.GROUP, group_id)
+        return effective_value(name, own, self.config)
 
     # Heartbeat
 
@@ -170,7 +185,7 @@ class ConsumerGroupManager:
         return ConsumerHeartbeatResult(
             member_id=member.member_id,
             member_epoch=member.member_epoch,
-            heartbeat_interval_ms=self.config.group_consumer_heartbeat_interval_ms,
+            heartbeat_interval_ms=self._group_config(HEARTBEAT_INTERVAL, request.group_id),
             assignment=without_epochs(member.assigned) if is_needed else None,
         )
 
@@ -362,9 +377,9 @@ class ConsumerGroupManager:
         """Calculate a new target assignment if there is a new group epoch.
 
         Return the epoch of the target assignment and the target of the member. After a target
-        assignment, the next one waits for `group.consumer.assignment.interval.ms`.
+        assignment, the next one waits for `consumer.assignment.interval.ms`.
         """
-        interval_ms = self.config.group_consumer_assignment_interval_ms
+        interval_ms = self._group_config(ASSIGNMENT_INTERVAL, group.group_id)
         last_ms = group.assignment_timestamp_ms
         is_early = last_ms > 0 and interval_ms > 0 and now_ms < last_ms + interval_ms
         if group.assignment_epoch >= group_epoch or is_early:
