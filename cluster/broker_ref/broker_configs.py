@@ -302,6 +302,15 @@ BROKER_CONFIGS: Final = (
         "Maximum number of members of a consumer group.",
         minimum=1,
     ),
+    ConfigKey(
+        name="group.consumer.migration.policy",
+        type=ConfigType.STRING,
+        default="bidirectional",
+        doc="Whether a group with members is converted between the classic protocol and the "
+        "consumer protocol (KIP-848).",
+        choices=("disabled", "upgrade", "downgrade", "bidirectional"),
+        ignores_case=True,
+    ),
     _int(
         "group.consumer.session.timeout.ms",
         45000,

@@ -104,6 +104,7 @@ class BrokerConfig:
     group_consumer_min_heartbeat_interval_ms: int = 5000
     group_consumer_max_heartbeat_interval_ms: int = 15000
     group_consumer_max_size: int = INT32_MAX
+    group_consumer_migration_policy: str = "bidirectional"
     group_consumer_session_timeout_ms: int = 45000
     group_consumer_min_session_timeout_ms: int = 45000
     group_consumer_max_session_timeout_ms: int = 60000

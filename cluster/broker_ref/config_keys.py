@@ -41,7 +41,8 @@ class ConfigKey:
     """A row of a broker config table.
 
     `minimum` and `maximum` are inclusive. A value of type STRING must be one of `choices`, unless
-    `choices` is empty. If `empty_is_null` is True, the empty string represents null in Kafka.
+    `choices` is empty; if `ignores_case` is True, it is converted to lowercase. If `empty_is_null`
+    is True, the empty string represents null in Kafka.
     """
 
     name: str
@@ -51,6 +52,7 @@ class ConfigKey:
     minimum: int = 0
     maximum: int = INT32_MAX
     choices: tuple[str, ...] = ()
+    ignores_case: bool = False
     empty_is_null: bool = True
     update_mode: UpdateMode = UpdateMode.READ_ONLY
 
@@ -68,6 +70,7 @@ class ConfigKey:
         """Parse the text of a value. Raises: InvalidBrokerConfigError."""
         text = text.strip()
         if self.type in _TEXT_TYPES:
+            text = text.lower() if self.ignores_case else text
             self.check(text)
             return text
         if self.type is ConfigType.BOOLEAN:

@@ -59,7 +59,6 @@ _ROWS: Final[tuple[tuple[str, ConfigType, UpdateMode, str | None], ...]] = (
     ("early.start.listeners", LIST, READ_ONLY, None),
     ("fetch.purgatory.purge.interval.requests", INT, READ_ONLY, "1000"),
     ("follower.fetch.last.tiered.offset.enable", BOOLEAN, CLUSTER, "false"),
-    ("group.consumer.migration.policy", STRING, READ_ONLY, "bidirectional"),
     ("group.coordinator.append.linger.ms", INT, READ_ONLY, "-1"),
     ("group.coordinator.background.threads", INT, READ_ONLY, "2"),
     ("group.coordinator.cached.buffer.max.bytes", INT, CLUSTER, "1048588"),

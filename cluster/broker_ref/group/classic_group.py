@@ -10,27 +10,20 @@ Source: Kafka's `ClassicGroup`.
 from __future__ import annotations
 
 import logging
-import struct
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.coordination.replies import Reply
+from broker_ref.group.consumer_protocol import CONSUMER_PROTOCOL_TYPE, read_topics
 from broker_ref.group.members import JoinedMember, JoinResult, Member, MemberProtocol, SyncResult
 from broker_ref.group.states import TARGETS, GroupState
 from broker_ref.protocol.errors import ApiError
-from broker_ref.protocol.reader import Cursor, MalformedRequestError
+from broker_ref.protocol.reader import MalformedRequestError
 from broker_ref.schedule import Timer
 
 logger = logging.getLogger(__name__)
-
-CONSUMER_PROTOCOL_TYPE: Final = "consumer"
-"""The protocol type of groups whose members report their subscribed topics."""
-
-_INT16: Final = struct.Struct(">h")
-_INT32: Final = struct.Struct(">i")
 
 
 class ClassicGroup:
@@ -192,6 +185,13 @@ class ClassicGroup:
             self.await_join(member, None)
             reply.complete(result)
 
+    def fail_requests(self, error_code: ErrorCode) -> None:
+        """Complete all pending requests of the members with an error."""
+        for member in self.members.values():
+            failed = JoinResult(member_id=member.member_id, error_code=error_code)
+            self.complete_join(member, failed)
+            member.complete_sync(SyncResult(error_code=error_code))
+
     @property
     def awaiting_join(self) -> int:
         """The number of members with a pending JoinGroup request."""
@@ -293,7 +293,7 @@ class ClassicGroup:
         topics: set[str] = set()
         try:
             for member in self.members.values():
-                topics.update(_topics_of(member.metadata(self.protocol_name)))
+                topics.update(read_topics(member.metadata(self.protocol_name)))
         except MalformedRequestError as error:
             logger.warning(
                 "Group %r: a member's subscription for protocol %r is invalid, so the offsets of "
@@ -313,20 +313,3 @@ class ClassicGroup:
         for timer in (self.join_timer, self.sync_timer):
             if timer is not None:
                 timer.cancel()
-
-
-def _topics_of(subscription: bytes) -> list[str]:
-    """Return the topics of a ConsumerProtocolSubscription.
-
-    All versions of the format start with the fields of version 0.
-    """
-    cursor = Cursor(subscription)
-    cursor.fixed(_INT16, "the version")
-    count = cursor.fixed(_INT32, "the number of topics")
-    if count < 0:
-        raise MalformedRequestError(f"the number of topics is {count}")
-    topics = []
-    for _ in range(count):
-        name = cursor.take(cursor.fixed(_INT16, "a topic"), "a topic")
-        topics.append(name.decode(errors="replace"))
-    return topics

@@ -1,16 +1,16 @@
 """ConsumerGroupHeartbeat and ConsumerGroupDescribe for the groups of a shard.
 
 Purpose: apply the rules of `ConsumerGroupManager` to the groups of a shard. Write the records,
-reply after they are replicated, and remove members whose session or rebalance timeout expires.
-Invariants: a group changes only after its records have been appended. A reply never contains state
-that is not replicated. Source: KIP-848; the part of Kafka's `GroupMetadataManager` for consumer
-groups, and `CoordinatorRuntime`.
+reply after they are replicated, remove members whose session or rebalance timeout expires, and
+convert groups to the other protocol. Invariants: a group changes only after its records have been
+appended. A reply never contains state that is not replicated. Source: KIP-848; the part of Kafka's
+`GroupMetadataManager` for consumer groups, and `CoordinatorRuntime`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -19,6 +19,7 @@ from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.coordination.partition_writer import PendingWrite
 from broker_ref.coordination.replies import Reply, Wake
+from broker_ref.group.classic_group import ClassicGroup
 from broker_ref.group.consumer.group import ConsumerGroup
 from broker_ref.group.consumer.heartbeats import (
     ConsumerHeartbeat,
@@ -32,9 +33,16 @@ from broker_ref.group.consumer.member import (
     ConsumerGroupMember,
     MemberState,
 )
+from broker_ref.group.consumer.record_helpers import group_tombstones
 from broker_ref.group.consumer.regular_expressions import IsVisible, resolve
-from broker_ref.group.group_record import group_tombstone, tombstones_of
+from broker_ref.group.group_record import group_record, group_tombstone, tombstones_of
 from broker_ref.group.member_timers import MemberTimers, TimerKind
+from broker_ref.group.migration import (
+    check_upgrade,
+    downgraded_group,
+    is_downgraded_by_leaving,
+    upgraded_records,
+)
 from broker_ref.group.shard import Change, Shard, ShardState
 from broker_ref.group.states import GroupState
 from broker_ref.protocol.errors import ApiError
@@ -46,8 +54,15 @@ RETRY_BACKOFF_MS: Final = 500
 """Time until the records of an expired timer, which could not be written, are written again."""
 
 
+Adopt = Callable[[ClassicGroup, str | None, int], None]
+"""A function that takes over a classic group, and starts a rebalance if there is a reason."""
+
+
 class ConsumerMembership:
-    """The members of the consumer groups in a shard. `new_id` returns a member id."""
+    """The members of the consumer groups in a shard.
+
+    `new_id` returns a member id. `adopt` receives the groups that become classic groups.
+    """
 
     def __init__(
         self,
@@ -58,20 +73,23 @@ class ConsumerMembership:
         schedule: Schedule,
         wake: Wake,
         new_id: Callable[[], str],
+        adopt: Adopt,
     ) -> None:
         self._shard = shard
         self._metadata = metadata
         self._schedule = schedule
         self._wake = wake
-        self._manager = ConsumerGroupManager(config=config, metadata=metadata, new_id=new_id)
+        self._adopt = adopt
+        self.manager = ConsumerGroupManager(config=config, metadata=metadata, new_id=new_id)
         self._timers = MemberTimers(schedule)
         self._resolving: set[str] = set()
 
     def loaded(self, group: ConsumerGroup, now_ms: int) -> None:
         """Start the timers of a loaded group."""
         for member in group.members.values():
-            self._start_session(group.group_id, member, now_ms)
-            self._update_rebalance_timer(group.group_id, member, now_ms)
+            self.start_session(group.group_id, member, now_ms)
+            if not member.uses_classic_protocol:
+                self._update_rebalance_timer(group.group_id, member, now_ms)
 
     def unload(self) -> None:
         """Cancel all timers."""
@@ -79,7 +97,7 @@ class ConsumerMembership:
 
     def update_config(self, config: BrokerConfig) -> None:
         """Use the current dynamic configs of the broker."""
-        self._manager.config = config
+        self.manager.config = config
 
     def topics_changed(self, names: Collection[str], *, created_at: int | None) -> None:
         """Check the topics of groups again that subscribe to one of these topics.
@@ -87,14 +105,14 @@ class ConsumerMembership:
         `created_at` is the metadata offset at which topics were created, if any.
         """
         if created_at is not None:
-            self._manager.new_topics_version = created_at
+            self.manager.new_topics_version = created_at
         for group in self._shard.groups.values():
             if isinstance(group, ConsumerGroup) and not group.subscribed_topics.isdisjoint(names):
                 group.request_metadata_refresh()
 
     def assignor_of(self, group: ConsumerGroup) -> str:
         """Return the assignor of a group."""
-        return self._manager.preferred_assignor(group)
+        return self.manager.preferred_assignor(group)
 
     # Heartbeat
 
@@ -107,7 +125,7 @@ class ConsumerMembership:
         """
         reply: Reply[ConsumerHeartbeatResult] = Reply(self._wake)
         try:
-            check_heartbeat(request, self._manager.assignors)
+            check_heartbeat(request, self.manager.assignors)
             if request.is_leave:
                 result, write = self._leave(request, now_ms)
             else:
@@ -127,40 +145,53 @@ class ConsumerMembership:
         self, request: ConsumerHeartbeat, is_visible: IsVisible, now_ms: int
     ) -> tuple[ConsumerHeartbeatResult, PendingWrite]:
         changes: list[Change] = []
+        classic = self._shard.classic_group(request.group_id)
         group = self._group_for(request, changes)
-        update = self._manager.heartbeat(group, request, now_ms)
-        write = self._write([*changes, *update.changes], now_ms)
+        update = self.manager.heartbeat(group, request, now_ms)
+        write = self.write([*changes, *update.changes], now_ms)
+        if classic is not None:
+            classic.fail_requests(ErrorCode.rebalance_in_progress)
+            for member in group.members.values():
+                self.start_session(request.group_id, member, now_ms)
         self._start_timers(request.group_id, update, now_ms)
         if update.refresh:
             self._schedule_resolution(request.group_id, update.refresh, is_visible, now_ms)
-        return self._manager.result(request, update), write
+        return self.manager.result(request, update), write
 
     def _group_for(self, request: ConsumerHeartbeat, changes: list[Change]) -> ConsumerGroup:
         """Return the group of a heartbeat. A joining member can create it.
 
-        An empty classic group is deleted. `changes` receives its tombstone.
+        A classic group is deleted if it is empty, and converted if it has members. `changes`
+        receives the records.
         """
         group_id = request.group_id
         group = self._shard.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return group
         is_join = request.member_epoch == JOIN_EPOCH
+        created = ConsumerGroup(group_id)
         if group is None:
             if not is_join:
                 raise _not_found(f"Consumer group {group_id} not found.")
-            return ConsumerGroup(group_id)
-        if is_join and group.state is GroupState.EMPTY:
-            changes.append(group_tombstone(group_id))
-            return ConsumerGroup(group_id)
-        raise _not_found(f"Group {group_id} is not a consumer group.")
+            return created
+        if not is_join:
+            raise _not_found(f"Group {group_id} is not a consumer group.")
+        changes.append(group_tombstone(group_id))
+        if group.state is not GroupState.EMPTY:
+            check_upgrade(group, self.manager.config)
+            logger.info("Group %r becomes a consumer group", group_id)
+            for key, value in upgraded_records(group, self._metadata):
+                created.replay(key, value)
+                changes.append((key, value))
+        return created
 
     def _leave(
         self, request: ConsumerHeartbeat, now_ms: int
     ) -> tuple[ConsumerHeartbeatResult, PendingWrite]:
         group = self.consumer_group(request.group_id)
-        member = self._manager.leave(group, request)
+        member = self.manager.leave(group, request)
         if request.instance_id is not None and request.member_epoch == LEAVE_STATIC_EPOCH:
-            write = self._write(self._manager.leave_temporarily(group, member), now_ms)
+            write = self.write(self.manager.leave_temporarily(group, member), now_ms)
         else:
             write = self.fence(group, [member], now_ms)
         result = ConsumerHeartbeatResult(
@@ -180,49 +211,115 @@ class ConsumerMembership:
     def fence(
         self, group: ConsumerGroup, members: Sequence[ConsumerGroupMember], now_ms: int
     ) -> PendingWrite:
-        """Remove members from a group. Raises: ApiError if the records cannot be written."""
-        write = self._write(self._manager.fence(group, members), now_ms)
+        """Remove members from a group, which becomes a classic group if only such members remain.
+
+        Raises: ApiError if the records cannot be written.
+        """
+        if is_downgraded_by_leaving(group, members, self.manager.config):
+            return self.downgrade(group, now_ms, leaving=members, rebalances=True)
+        write = self.write(self.manager.fence(group, members), now_ms)
         for member in members:
             self._timers.cancel_member(group.group_id, member.member_id)
         return write
 
-    def prepare_classic_join(self, group_id: str, *, is_new_member: bool, now_ms: int) -> None:
-        """Delete an empty consumer group that a member joins with the classic protocol.
+    def downgrade(
+        self,
+        group: ConsumerGroup,
+        now_ms: int,
+        *,
+        changes: Iterable[Change] = (),
+        leaving: Sequence[ConsumerGroupMember] = (),
+        joining: ConsumerGroupMember | None = None,
+        rebalances: bool,
+    ) -> PendingWrite:
+        """Convert a group to a classic group. `changes` contains records of `joining`.
 
-        Raises: ApiError (INCONSISTENT_GROUP_PROTOCOL if the group has members).
+        Raises: ApiError (GROUP_ID_NOT_FOUND for an invalid subscription, or if the records cannot
+        be written).
         """
+        classic = downgraded_group(group, self._metadata, now_ms, leaving=leaving, joining=joining)
+        assignments = {one.member_id: one.assignment for one in classic.members.values()}
+        member_ids = dict.fromkeys((*group.members, *classic.members))
+        write = self.write(
+            [
+                *changes,
+                *group_tombstones(group, member_ids),
+                group_record(classic, assignments),
+            ],
+            now_ms,
+        )
+        logger.info("Group %r becomes a classic group", group.group_id)
+        for member_id in member_ids:
+            self._timers.cancel_member(group.group_id, member_id)
+        self._adopt(classic, "it became a classic group" if rebalances else None, now_ms)
+        return write
+
+    def delete_empty(self, group_id: str, now_ms: int) -> None:
+        """Delete a consumer group without members. Raises: ApiError."""
         group = self._shard.consumer_group(group_id)
-        if group is None:
-            return
-        if group.members:
-            raise ApiError(
-                ErrorCode.inconsistent_group_protocol,
-                f"Group {group_id} has members that use the consumer protocol.",
-            )
-        if is_new_member:
-            self._write(tombstones_of(group), now_ms)
+        if group is not None and not group.members:
+            self.write(tombstones_of(group), now_ms)
 
     # Writes
 
-    def _write(self, changes: Sequence[Change], now_ms: int) -> PendingWrite:
+    def write(self, changes: Sequence[Change], now_ms: int) -> PendingWrite:
         """Append and apply records. A write without records waits for the previous one."""
         if not changes:
-            return self._shard.writes.last
+            return self.last_write
         write = self._shard.write(changes, now_ms)
         for change in changes:
             self._shard.replay_group(change, now_ms)
         return write
 
+    @property
+    def last_write(self) -> PendingWrite:
+        """The last write of the shard, which may already be complete."""
+        return self._shard.writes.last
+
     # Timers
 
     def _start_timers(self, group_id: str, update: MemberUpdate, now_ms: int) -> None:
         member = update.member
-        self._start_session(group_id, member, now_ms)
+        self.start_session(group_id, member, now_ms)
         if not member.uses_classic_protocol and member != update.before:
             self._update_rebalance_timer(group_id, member, now_ms)
 
-    def _start_session(self, group_id: str, member: ConsumerGroupMember, now_ms: int) -> None:
-        timeout_ms = self._manager.session_timeout_ms(group_id)
+    def joined_with_classic_protocol(
+        self, group_id: str, member: ConsumerGroupMember, now_ms: int
+    ) -> None:
+        """Wait until a member that has joined sends SyncGroup."""
+        self._timers.cancel(TimerKind.JOIN, group_id, member.member_id)
+        self.start_session(group_id, member, now_ms)
+        self._start(
+            TimerKind.SYNC,
+            group_id,
+            member,
+            timeout_ms=member.rebalance_timeout_ms,
+            reason="the member did not send SyncGroup in time",
+            now_ms=now_ms,
+        )
+
+    def synced(self, group_id: str, member: ConsumerGroupMember, now_ms: int) -> None:
+        """Renew the session of a member that has sent SyncGroup."""
+        self._timers.cancel(TimerKind.SYNC, group_id, member.member_id)
+        self.start_session(group_id, member, now_ms)
+
+    def wait_for_join(self, group_id: str, member: ConsumerGroupMember, now_ms: int) -> None:
+        """Wait until a member that uses the classic protocol rejoins."""
+        if self._timers.is_running(TimerKind.JOIN, group_id, member.member_id):
+            return
+        self._start(
+            TimerKind.JOIN,
+            group_id,
+            member,
+            timeout_ms=member.rebalance_timeout_ms,
+            reason="the member did not rejoin in time",
+            now_ms=now_ms,
+        )
+
+    def start_session(self, group_id: str, member: ConsumerGroupMember, now_ms: int) -> None:
+        """Start or renew the session of a member."""
+        timeout_ms = self.manager.session_timeout_ms(group_id)
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
         self._start(
@@ -313,7 +410,7 @@ class ConsumerMembership:
                 now_ms=time_ms,
             )
             try:
-                self._write(self._manager.regexes_resolved(group, resolved, time_ms), time_ms)
+                self.write(self.manager.regexes_resolved(group, resolved, time_ms), time_ms)
             except ApiError as error:
                 # A later heartbeat resolves them again.
                 logger.warning(

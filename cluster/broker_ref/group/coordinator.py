@@ -25,7 +25,6 @@ from broker_ref.frozen import dataclass
 from broker_ref.group.consumer.group import ConsumerGroup
 from broker_ref.group.consumer.heartbeats import ConsumerHeartbeat, ConsumerHeartbeatResult
 from broker_ref.group.consumer.regular_expressions import IsVisible
-from broker_ref.group.consumer_membership import ConsumerMembership
 from broker_ref.group.loading import Loading
 from broker_ref.group.members import (
     JoinRequest,
@@ -35,20 +34,15 @@ from broker_ref.group.members import (
     SyncRequest,
     SyncResult,
 )
-from broker_ref.group.membership import Membership
-from broker_ref.group.offset_metadata_manager import (
-    Committer,
-    OffsetMetadataManager,
-    Offsets,
-    group_id_not_found,
-)
+from broker_ref.group.offset_metadata_manager import Committer, Offsets, group_id_not_found
 from broker_ref.group.offsets import TopicPartition
+from broker_ref.group.owned_shard import OwnedShard
 from broker_ref.group.records import OffsetCommitValue
-from broker_ref.group.shard import Group, Shard, ShardState, TransactionalProducer
+from broker_ref.group.shard import Group, ShardState, TransactionalProducer
 from broker_ref.group.states import GroupState
 from broker_ref.log.control import EndTransactionMarker
 from broker_ref.protocol.errors import ApiError
-from broker_ref.protocol.identifiers import Uuid, random_uuid, uuid_text
+from broker_ref.protocol.identifiers import Uuid
 from broker_ref.protocol.reader import STRING_BYTES_MAX
 from broker_ref.replication.partition import (
     NO_EPOCH,
@@ -100,16 +94,6 @@ class DescribedGroup:
     members: tuple[DescribedMember, ...] = ()
 
 
-@dataclass(slots=True, kw_only=True)
-class _OwnedShard:
-    """A shard with its members and committed offsets."""
-
-    shard: Shard
-    membership: Membership
-    consumers: ConsumerMembership
-    commits: OffsetMetadataManager
-
-
 class GroupCoordinator:
     """The groups whose partition of `__consumer_offsets` this broker leads."""
 
@@ -134,7 +118,7 @@ class GroupCoordinator:
         self._schedule = schedule
         self._random_bytes = random_bytes
         self._wake = wake if wake is not None else replicas.mark_changed
-        self._owned: dict[int, _OwnedShard] = {}
+        self._owned: dict[int, OwnedShard] = {}
         self._topics = {name: _id_and_size(topic) for name, topic in metadata.topics.items()}
         schedule.every(config.offsets_retention_check_interval_ms, self.run_retention)
         for index in range(self._partition_count()):
@@ -179,32 +163,15 @@ class GroupCoordinator:
         index = partition.key.partition
         if partition.key.topic != OFFSETS_TOPIC or index in self._owned:
             return
-        shard = Shard(
+        owned = self._owned[index] = OwnedShard(
             partition,
-            schedule=self._schedule,
-            write_timeout_ms=self._config.offsets_commit_timeout_ms,
-            mark_changed=lambda: self._wake(partition.key),
-        )
-        membership = Membership(
-            shard,
-            config=self._config,
-            schedule=self._schedule,
-            wake=self._wake,
-            new_id=lambda: str(random_uuid(self._random_bytes)),
-        )
-        consumers = ConsumerMembership(
-            shard,
             config=self._config,
             metadata=self._metadata,
             schedule=self._schedule,
+            random_bytes=self._random_bytes,
             wake=self._wake,
-            new_id=lambda: uuid_text(random_uuid(self._random_bytes)),
         )
-        commits = OffsetMetadataManager(shard, membership, metadata=self._metadata)
-        owned = self._owned[index] = _OwnedShard(
-            shard=shard, membership=membership, consumers=consumers, commits=commits
-        )
-        self._load(owned, Loading(shard, metadata=self._metadata), now_ms)
+        self._load(owned, Loading(owned.shard, metadata=self._metadata), now_ms)
 
     def on_resignation(self, partition: Partition, now_ms: int) -> None:
         """Unload the groups of a partition. Pending requests fail with NOT_COORDINATOR."""
@@ -213,20 +180,7 @@ class GroupCoordinator:
         owned = self._owned.pop(partition.key.partition, None)
         if owned is None:
             return
-        shard = owned.shard
-        owned.consumers.unload()
-        for group in tuple(shard.groups.values()):
-            if isinstance(group, ConsumerGroup):
-                continue
-            for member in group.members.values():
-                error = ErrorCode.not_coordinator
-                group.complete_join(
-                    member, JoinResult(member_id=member.member_id, error_code=error)
-                )
-                member.complete_sync(SyncResult(error_code=error))
-            shard.remove(group, now_ms)
-        shard.state = ShardState.FAILED
-        shard.writes.abandon(now_ms)
+        owned.unload(now_ms)
 
     def partitions_changed(self, keys: Iterable[Hashable], now_ms: int) -> None:
         """Load or unload these partitions, and complete the writes that are now replicated."""
@@ -250,7 +204,7 @@ class GroupCoordinator:
             self.on_resignation(owned.shard.partition, now_ms)
         self.on_election(partition, now_ms)
 
-    def _load(self, owned: _OwnedShard, loading: Loading, now_ms: int) -> None:
+    def _load(self, owned: OwnedShard, loading: Loading, now_ms: int) -> None:
         if self._owned.get(owned.shard.partition.key.partition) is not owned:
             return
         if not loading.step(now_ms):
@@ -281,7 +235,7 @@ class GroupCoordinator:
         """
         return self._shard(group_id).shard.partition
 
-    def _shard(self, group_id: str) -> _OwnedShard:
+    def _shard(self, group_id: str) -> OwnedShard:
         owned = self._owned.get(self.partition_for(group_id))
         if owned is None or owned.shard.state is ShardState.FAILED:
             raise ApiError(
@@ -296,7 +250,7 @@ class GroupCoordinator:
             )
         return owned
 
-    def _named_shard(self, group_id: str) -> _OwnedShard:
+    def _named_shard(self, group_id: str) -> OwnedShard:
         """Return the shard of a group.
 
         Raises: ApiError (INVALID_GROUP_ID if the group id is empty), and the errors of `_shard`.
@@ -321,13 +275,12 @@ class GroupCoordinator:
                 self._check_session_timeout(request.session_timeout_ms)
             owned = self._named_shard(request.group_id)
             _check_names(request)
-            owned.consumers.prepare_classic_join(
-                request.group_id, is_new_member=not request.member_id, now_ms=now_ms
-            )
+            if not request.member_id:
+                owned.consumers.delete_empty(request.group_id, now_ms)
         except ApiError as error:
             refused = JoinResult(member_id=request.member_id, error_code=error.error_code)
             return self._done(refused)
-        return owned.membership.join(request, now_ms)
+        return owned.membership_of(request.group_id).join(request, now_ms)
 
     def sync(self, request: SyncRequest, now_ms: int) -> Reply[SyncResult]:
         """Handle a SyncGroup request.
@@ -338,7 +291,7 @@ class GroupCoordinator:
             owned = self._named_shard(request.group_id)
         except ApiError as error:
             return self._done(SyncResult(error_code=error.error_code))
-        return owned.membership.sync(request, now_ms)
+        return owned.membership_of(request.group_id).sync(request, now_ms)
 
     def heartbeat(
         self,
@@ -351,12 +304,16 @@ class GroupCoordinator:
     ) -> ErrorCode:
         """Handle a Heartbeat request. It always succeeds while the group is being loaded."""
         try:
-            return self._named_shard(group_id).membership.heartbeat(
-                group_id,
-                member_id=member_id,
-                group_instance_id=group_instance_id,
-                generation_id=generation_id,
-                now_ms=now_ms,
+            return (
+                self._named_shard(group_id)
+                .membership_of(group_id)
+                .heartbeat(
+                    group_id,
+                    member_id=member_id,
+                    group_instance_id=group_instance_id,
+                    generation_id=generation_id,
+                    now_ms=now_ms,
+                )
             )
         except ApiError as error:
             loading = error.error_code is ErrorCode.coordinator_load_in_progress
@@ -367,10 +324,10 @@ class GroupCoordinator:
     ) -> Reply[LeaveResult]:
         """Handle a LeaveGroup request. The result contains an error code for each member."""
         try:
-            owned = self._named_shard(group_id)
+            membership = self._named_shard(group_id).membership_of(group_id)
+            result, write = membership.leave(group_id, members, now_ms)
         except ApiError as error:
             return self._done(LeaveResult(error_code=error.error_code))
-        result, write = owned.membership.leave(group_id, members, now_ms)
         reply: Reply[LeaveResult] = Reply(self._wake)
 
         def stored(outcome: ErrorCode, time_ms: int) -> None:

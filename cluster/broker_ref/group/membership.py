@@ -69,6 +69,14 @@ class Membership:
         if len(group.members) > self._config.group_max_size:
             self._rebalance.prepare_rebalance(group, now_ms, "the group exceeds group.max.size")
 
+    def adopt(self, group: ClassicGroup, rebalance_reason: str | None, now_ms: int) -> None:
+        """Take over a group that was a consumer group, and start a rebalance if necessary."""
+        self._shard.groups[group.group_id] = group
+        for member in tuple(group.members.values()):
+            self._rebalance.reschedule_heartbeat(group, member, now_ms)
+        if rebalance_reason is not None:
+            self._rebalance.prepare_rebalance(group, now_ms, rebalance_reason)
+
     # Join
 
     def join(self, request: JoinRequest, now_ms: int) -> Join:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import Enum
 from typing import Final
@@ -44,6 +44,7 @@ from broker_ref.group.consumer.records import (
     ConsumerGroupTargetAssignmentMetadataValue,
     ConsumerGroupValue,
 )
+from broker_ref.group.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
 
@@ -51,7 +52,6 @@ logger = logging.getLogger(__name__)
 
 FIRST_EPOCH: Final = 1
 """The epoch of a group, and of its empty target assignment, before the first member subscribes."""
-CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 NO_ASSIGNMENT_EPOCH: Final = -1
 """The epoch of a deleted target assignment."""
 
@@ -138,6 +138,24 @@ class ConsumerGroup:
     def has_owner(self, topic_id: Uuid, partition: int) -> bool:
         """Return whether a member owns the partition or still has to revoke it."""
         return (topic_id, partition) in self._owner_epochs
+
+    def supports_classic_protocols(self, names: Iterable[str]) -> bool:
+        """Return whether all members that use the classic protocol support one of the protocols."""
+        supported = [
+            {protocol.name for protocol in member.classic.protocols}
+            for member in self.members.values()
+            if member.classic is not None
+        ]
+        return any(all(name in protocols for protocols in supported) for name in names)
+
+    def waits_for_partitions(self, member: ConsumerGroupMember) -> bool:
+        """Return whether other members own partitions of the member's target assignment."""
+        return any(
+            partition not in member.assigned.get(topic_id, {})
+            and self.has_owner(topic_id, partition)
+            for topic_id, partitions in self.target_of(member).items()
+            for partition in partitions
+        )
 
     def target_of(self, member: ConsumerGroupMember) -> Assignment:
         """Return the target assignment of a member, or of the static member that it replaces."""

@@ -81,12 +81,14 @@ REGEX_REFRESH_INTERVAL_MS: Final = 600_000
 class MemberUpdate:
     """The records of a heartbeat, and the member before and after it.
 
-    `refresh` contains the regular expressions that must be resolved again.
+    `group_epoch` is the epoch of the group after the heartbeat. `refresh` contains the regular
+    expressions that must be resolved again.
     """
 
     changes: list[ConsumerGroupChange]
     before: ConsumerGroupMember
     member: ConsumerGroupMember
+    group_epoch: int
     refresh: frozenset[str] = frozenset()
 
 
@@ -143,8 +145,12 @@ class ConsumerGroupManager:
         *,
         owned: Assignment | None,
         now_ms: int,
+        keeps_target: bool = False,
     ) -> MemberUpdate:
-        """Apply the three steps to a member. `changes` contains the records of earlier steps."""
+        """Apply the three steps to a member. `changes` contains the records of earlier steps.
+
+        With `keeps_target`, the second step is omitted.
+        """
         names_changed = self._store_subscription(group, before, member, changes)
         regex_changed = before.subscribed_topic_regex != member.subscribed_topic_regex
         regex_resolved = regex_changed and self._update_regex(group, before, member, changes)
@@ -154,15 +160,17 @@ class ConsumerGroupManager:
         group_epoch = group.group_epoch
         if bump or group.has_metadata_expired(now_ms):
             group_epoch = self._update_epoch(group, members.values(), changes, bump, now_ms)
-        target_epoch, target = self._update_target(
-            group,
-            group_epoch,
-            before=before,
-            member=member,
-            members=members,
-            changes=changes,
-            now_ms=now_ms,
-        )
+        target_epoch, target = group.assignment_epoch, group.target_of(member)
+        if not keeps_target:
+            target_epoch, target = self._update_target(
+                group,
+                group_epoch,
+                before=before,
+                member=member,
+                members=members,
+                changes=changes,
+                now_ms=now_ms,
+            )
         member = self.reconcile(
             group,
             member,
@@ -172,7 +180,9 @@ class ConsumerGroupManager:
             subscription_changed=names_changed or regex_changed,
             owned=owned,
         )
-        return MemberUpdate(changes=changes, before=before, member=member, refresh=refresh)
+        return MemberUpdate(
+            changes=changes, before=before, member=member, group_epoch=group_epoch, refresh=refresh
+        )
 
     def result(self, request: ConsumerHeartbeat, update: MemberUpdate) -> ConsumerHeartbeatResult:
         """Return the result of a heartbeat. It contains the assignment only if it is needed."""

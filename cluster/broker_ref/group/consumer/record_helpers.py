@@ -6,9 +6,13 @@ expect them. Source: Kafka's `GroupCoordinatorRecordHelpers`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from broker_ref.group.consumer.assignment import Assignment, AssignmentWithEpochs
+from broker_ref.group.consumer.assignment import (
+    Assignment,
+    AssignmentWithEpochs,
+    without_epochs,
+)
 from broker_ref.group.consumer.group import ConsumerGroup, ResolvedRegularExpression
 from broker_ref.group.consumer.member import ConsumerGroupMember
 from broker_ref.group.consumer.records import (
@@ -135,14 +139,18 @@ def group_tombstones(
     return changes
 
 
-def group_records(group: ConsumerGroup) -> list[ConsumerGroupChange]:
-    """Return the records of a whole group without regular expressions."""
-    group_id, members = group.group_id, group.members.values()
+def group_records(
+    group_id: str, members: Collection[ConsumerGroupMember], *, epoch: int, metadata_hash: int
+) -> list[ConsumerGroupChange]:
+    """Return the records of a new group whose members have their target assignments."""
     return [
         *(subscription_record(group_id, member) for member in members),
-        epoch_record(group_id, group.group_epoch, group.metadata_hash),
-        *(target_record(group_id, one.member_id, group.target[one.member_id]) for one in members),
-        target_epoch_record(group_id, group.assignment_epoch, group.assignment_timestamp_ms),
+        epoch_record(group_id, epoch, metadata_hash),
+        *(
+            target_record(group_id, member.member_id, without_epochs(member.assigned))
+            for member in members
+        ),
+        target_epoch_record(group_id, epoch, 0),
         *(assignment_record(group_id, member) for member in members),
     ]
 

@@ -1,0 +1,301 @@
+"""Tests of groups whose members change between the classic and the consumer protocol (KIP-848)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from integration.clusters import Cluster
+from integration.raw import RawConnection
+from tests.conformance.classic_members import ClassicMember, assignment, partitions_of, settle
+from tests.conformance.consumer_members import SETTINGS, ConsumerMember, describe
+from tests.conformance.consumer_members import partitions_of as partitions_by_id
+from tests.conformance.eventually import eventually
+from tests.conformance.groups import await_coordinator, commit, committed
+from tests.conformance.members import leave
+from tests.conformance.transaction_versions import LATEST_TRANSACTION_VERSION
+from tests.conformance.wire import only, topic_id
+from tests.conftest import ClusterFactory
+
+NONE = ErrorCode.none
+CLASSIC, CONSUMER = 0, 1
+
+
+@pytest.fixture(scope="package")
+def cluster(clusters_of_package: Callable[..., Cluster]) -> Cluster:
+    return clusters_of_package(transaction_version=LATEST_TRANSACTION_VERSION, configs=SETTINGS)
+
+
+@pytest.fixture
+def raw(cluster: Cluster) -> Iterator[RawConnection]:
+    with RawConnection(cluster.bootstrap_servers) as connection:
+        yield connection
+
+
+@pytest.fixture
+def topic(cluster: Cluster, unique_name: Callable[[], str]) -> str:
+    """Return a topic with four partitions."""
+    name = unique_name()
+    cluster.create_topic(name, partitions=4)
+    return name
+
+
+@pytest.fixture
+def classic(raw: RawConnection, group: str, topic: str) -> Iterator[Callable[..., ClassicMember]]:
+    """Create classic members of the group."""
+    made: list[ClassicMember] = []
+
+    def make(**options: Any) -> ClassicMember:
+        made.append(ClassicMember(raw, group, topic, **options))
+        return made[-1]
+
+    yield make
+    for member in made:
+        member.raw.close()
+
+
+def form(*members: ClassicMember, user_data: bytes | None = None) -> None:
+    """Let the first member join an empty group alone, and then all of them together.
+
+    The first member is the leader, and assigns the four partitions in equal shares.
+    """
+    leader, *others = members
+    leader.join()
+    if others:
+        leader.sync({leader.member_id: b""})
+    for member in others:
+        if member.instance_id is None:
+            member.request_member_id()
+        member.join_only()
+    if others:
+        eventually(lambda: leader.heartbeat() == ErrorCode.rebalance_in_progress)
+        leader.join_only()
+        for member in members:
+            assert member.joined().error_code == NONE
+    share = 4 // len(members)
+    shares = {
+        member.member_id: assignment(
+            member.topic, *range(index * share, (index + 1) * share), user_data=user_data
+        )
+        for index, member in enumerate(members)
+    }
+    for member in others:
+        member.sync_only()
+    leader.sync_only(shares)
+    for member in members:
+        member.owned = partitions_of(member.synced().assignment, member.topic)
+        assert len(member.owned) == share
+
+
+def listed_type(raw: RawConnection, group: str) -> str:
+    response = raw.call("list_groups", 5, states_filter=[], types_filter=[])
+    return str(only([one for one in response.groups if one.group_id == group]).group_type)
+
+
+def owned_by(*members: ClassicMember | ConsumerMember, of_topic: Any) -> list[int]:
+    """Return the partitions of all members, in order; a partition with two owners occurs twice."""
+    return sorted(
+        partition
+        for member in members
+        for partition in (
+            member.owned if isinstance(member, ClassicMember) else member.owned.get(of_topic, ())
+        )
+    )
+
+
+def test_members_change_to_the_consumer_protocol_and_back(
+    raw: RawConnection, group: str, topic: str, classic: Callable[..., ClassicMember]
+) -> None:
+    """One member after the other is replaced. Offsets stay, and no partition has two owners."""
+    of_topic = topic_id(raw, topic)
+    first, second = classic(), classic(is_eager=True)
+    form(first, second)
+    generation = first.generation_id
+    assert commit(raw, group, topic, 7, partition=0, **first.identity()) == NONE
+    third = ConsumerMember(raw, group, topic)
+    third.join()
+    assert (third.epoch, third.owned) == (generation + 1, {})
+    assert listed_type(raw, group) == "consumer"
+    described = {one.member_id: one for one in describe(raw, group).members}
+    assert {name: one.member_type for name, one in described.items()} == {
+        first.member_id: CLASSIC, second.member_id: CLASSIC, third.member_id: CONSUMER,
+    }  # fmt: skip
+    assert described[first.member_id].member_epoch == generation
+    settle(first, second, third)
+    assert owned_by(first, second, third, of_topic=of_topic) == [0, 1, 2, 3]
+    assert first.generation_id == third.epoch
+    assert commit(raw, group, topic, 8, partition=min(first.owned), **first.identity()) == NONE
+    assert first.leave() == NONE
+    fourth = ConsumerMember(raw, group, topic)
+    fourth.join()
+    settle(second, third, fourth)
+    assert owned_by(second, third, fourth, of_topic=of_topic) == [0, 1, 2, 3]
+    # The last classic member leaves, and classic members return.
+    assert second.leave() == NONE
+    settle(third, fourth)
+    fifth = classic()
+    joined = fifth.join()
+    assert (joined.error_code, joined.protocol_name, joined.members) == (NONE, "range", ())
+    fifth.owned = partitions_of(fifth.sync().assignment, topic)
+    settle(third, fourth, fifth)
+    assert owned_by(third, fourth, fifth, of_topic=of_topic) == [0, 1, 2, 3]
+    assert fourth.leave().error_code == NONE
+    settle(third, fifth)
+    assert third.leave().error_code == NONE
+    eventually(lambda: listed_type(raw, group) == "classic")
+    # The group rebalances, because the partitions of the last member are free.
+    assert fifth.heartbeat() == ErrorCode.rebalance_in_progress
+    rejoined = fifth.join()
+    assert (rejoined.error_code, rejoined.leader) == (NONE, fifth.member_id)
+    assert only(rejoined.members).member_id == fifth.member_id
+    synced = fifth.sync({fifth.member_id: assignment(topic, 0, 1, 2, 3)})
+    assert partitions_of(synced.assignment, topic) == {0, 1, 2, 3}
+    assert describe(raw, group).error_code == ErrorCode.group_id_not_found
+    assert committed(raw, group, topic, 0)[0][0] in {7, 8}
+
+
+def test_static_member_changes_its_protocol(
+    raw: RawConnection, group: str, topic: str, classic: Callable[..., ClassicMember]
+) -> None:
+    """The new member replaces the old one at once, and gets its partitions."""
+    of_topic = topic_id(raw, topic)
+    other, old = classic(), classic(instance_id="i1")
+    form(other, old)
+    new = ConsumerMember(raw, group, topic, instance_id="i1")
+    new.join()
+    assert old.heartbeat() == ErrorCode.fenced_instance_id
+    settle(other, new)
+    assert owned_by(other, new, of_topic=of_topic) == [0, 1, 2, 3]
+    owned = new.owned[of_topic]
+    # The classic member replaces the last consumer member, so the group becomes a classic group.
+    again = classic(instance_id="i1")
+    assert again.join().error_code == NONE
+    assert new.code() == ErrorCode.group_id_not_found
+    assert listed_type(raw, group) == "classic"
+    assert partitions_of(again.sync().assignment, topic) == owned
+    assert (again.heartbeat(), other.heartbeat()) == (NONE, NONE)
+
+
+def test_errors_of_classic_members_in_a_consumer_group(
+    raw: RawConnection, group: str, topic: str, classic: Callable[..., ClassicMember]
+) -> None:
+    consumer = ConsumerMember(raw, group, topic)
+    consumer.join()
+    inconsistent = ErrorCode.inconsistent_group_protocol
+    assert classic(protocol_type="other").join().error_code == inconsistent
+    member = classic()
+    assert member.join().error_code == NONE
+    other = classic(protocols={"roundrobin": b""})
+    assert other.join().error_code == inconsistent
+    malformed = classic()
+    malformed.protocols = {"range": b"m"}
+    assert malformed.join().error_code == ErrorCode.unknown_server_error
+    for changed, code in (
+        ({"member_id": "unknown"}, ErrorCode.unknown_member_id),
+        ({"member_id": consumer.member_id}, ErrorCode.unknown_member_id),
+        ({"group_instance_id": "unknown"}, ErrorCode.unknown_member_id),
+        ({"generation_id": member.generation_id - 1}, ErrorCode.illegal_generation),
+        ({"protocol_name": "roundrobin"}, inconsistent),
+        ({"protocol_type": "other"}, inconsistent),
+    ):
+        assert member.sync(**changed).error_code == code, changed
+        if "protocol" not in "".join(changed):
+            assert member.heartbeat(**changed) == code, changed
+    before = {**member.identity(), "generation_id_or_member_epoch": member.generation_id - 1}
+    assert commit(raw, group, topic, 1, **before) == ErrorCode.illegal_generation
+    other_consumer = ConsumerMember(raw, group, topic)
+    other_consumer.join()
+    assert member.sync().error_code == ErrorCode.rebalance_in_progress
+    other_consumer.leave()
+    identities = [("unknown", None), ("", "unknown"), (consumer.member_id, None)]
+    codes = leave(raw, group, *identities)
+    assert codes == [ErrorCode.unknown_member_id, ErrorCode.unknown_member_id, NONE]
+    eventually(lambda: listed_type(raw, group) == "classic")
+
+
+def test_classic_members_must_rejoin_and_sync_in_time(
+    raw: RawConnection, group: str, topic: str, classic: Callable[..., ClassicMember]
+) -> None:
+    """Members that only send heartbeats are removed after their rebalance timeout."""
+    consumer = ConsumerMember(raw, group, topic)
+    consumer.join()
+    before = partitions_by_id(consumer.owned)
+    no_sync, no_join = classic(rebalance_timeout_ms=500), classic(rebalance_timeout_ms=500)
+    assert no_join.join().error_code == NONE
+    no_join.sync()
+    assert no_sync.join().error_code == NONE
+    assert no_join.heartbeat() == ErrorCode.rebalance_in_progress
+
+    def removed() -> bool:
+        consumer.heartbeat(topic_partitions=before)
+        codes = {no_sync.heartbeat(), no_join.heartbeat()}
+        return codes == {ErrorCode.unknown_member_id}
+
+    eventually(removed)
+    settle(consumer)
+    assert consumer.owned == {topic_id(raw, topic): {0, 1, 2, 3}}
+
+
+def test_group_with_a_custom_assignor_is_not_converted(
+    raw: RawConnection, group: str, topic: str, classic: Callable[..., ClassicMember]
+) -> None:
+    """The data of the assignor would be lost."""
+    form(member := classic(), user_data=b"data")
+    refused: dict[str, Any] = {
+        "rebalance_timeout": 1000,
+        "subscribed_topic_names": [topic],
+        "topic_partitions": [],
+    }
+    consumer = ConsumerMember(raw, group, topic)
+    assert consumer.code(**refused) == ErrorCode.group_id_not_found
+    assert (member.heartbeat(), listed_type(raw, group)) == (NONE, "classic")
+
+
+def test_waiting_members_rejoin_when_the_group_is_converted(
+    raw: RawConnection, group: str, topic: str, classic: Callable[..., ClassicMember]
+) -> None:
+    first, second = classic(), classic()
+    form(first, second)
+    first.join_only()
+    eventually(lambda: second.heartbeat() == ErrorCode.rebalance_in_progress)
+    consumer = ConsumerMember(raw, group, topic)
+    consumer.join()
+    assert first.joined().error_code == ErrorCode.rebalance_in_progress
+    settle(first, second, consumer)
+    of_topic = topic_id(raw, topic)
+    assert owned_by(first, second, consumer, of_topic=of_topic) == [0, 1, 2, 3]
+
+
+@pytest.fixture(scope="module")
+def without_migration(cluster_with: ClusterFactory) -> Cluster:
+    """Return a cluster in which the policy is not written in lowercase, which Kafka allows."""
+    return cluster_with({**SETTINGS, "group.consumer.migration.policy": "Disabled"})
+
+
+def test_groups_are_not_converted_without_migration(
+    without_migration: Cluster, unique_name: Callable[[], str]
+) -> None:
+    """A classic member may join a consumer group, which stays a consumer group."""
+    name, group, other_group = unique_name(), unique_name(), unique_name()
+    without_migration.create_topic(name, partitions=4)
+    with RawConnection(without_migration.bootstrap_servers) as raw:
+        for one in (group, other_group):
+            await_coordinator(raw, one)
+        with ClassicMember(raw, other_group, name) as alone:
+            form(alone)
+            refused: dict[str, Any] = {"rebalance_timeout": 1000, "subscribed_topic_names": [name]}
+            code = ConsumerMember(raw, other_group).code(topic_partitions=[], **refused)
+            assert code == ErrorCode.group_id_not_found
+        consumer = ConsumerMember(raw, group, name)
+        consumer.join()
+        with ClassicMember(raw, group, name) as member:
+            assert member.join().error_code == NONE
+            member.owned = partitions_of(member.sync().assignment, name)
+            settle(consumer, member)
+            consumer.leave()
+            assert listed_type(raw, group) == "consumer"
+            member.rejoin()
+            assert member.owned == {0, 1, 2, 3}
