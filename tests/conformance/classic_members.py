@@ -64,6 +64,11 @@ class ClassicMember(GroupMember):
         self.owned: set[int] = set()
         self._subscribe()
 
+    def connect_to(self, raw: RawConnection) -> None:
+        """Use the broker of `raw` from now on."""
+        self.raw.close()
+        self.raw = RawConnection(raw.address)
+
     def _subscribe(self) -> None:
         owned = () if self.is_eager else self.owned
         self.protocols = dict.fromkeys(self.protocols, subscription(self.topic, *owned))

@@ -14,6 +14,8 @@ from kio.schema.errors import ErrorCode
 
 from integration.raw import RawConnection
 from tests.conformance.batches import batch, values
+from tests.conformance.classic_members import ClassicMember, settle
+from tests.conformance.consumer_members import ConsumerMember, describe
 from tests.conformance.eventually import eventually
 from tests.conformance.groups import await_coordinator, commit, committed, find_coordinator
 from tests.conformance.nodes import BROKERS, Nodes
@@ -231,3 +233,43 @@ def test_group_continues_when_its_coordinator_is_killed(
         consumer.close()
     found = coordinator_of(nodes, group)
     assert committed(nodes.to(found), group, name)[0][0] == 2
+
+
+def test_members_of_both_protocols_survive_their_coordinator(
+    nodes: Nodes, unique_name: NameFactory
+) -> None:
+    """KIP-848: the new coordinator knows the epochs and the assignments of a consumer group."""
+    name, group = nodes.create(unique_name(), [1, 2, 3], [2, 3, 1], [3, 1, 2]), unique_name()
+    find_coordinator(nodes.any(), group)
+    eventually(lambda: coordinator_of(nodes, group) in BROKERS)
+    first = coordinator_of(nodes, group)
+    await_coordinator(nodes.to(first), group)
+    consumers = [ConsumerMember(nodes.to(first), group, name) for _ in range(2)]
+    with ClassicMember(nodes.to(first), group, name) as classic:
+        for consumer in consumers:
+            consumer.join()
+        classic.join()
+        classic.sync()
+        settle(*consumers, classic)
+        before = describe(nodes.to(first), group)
+        epoch = consumers[0].epoch
+        nodes.kill(first)
+        second = await_other_coordinator(nodes, group, first)
+        raw = nodes.to(second)
+        assert describe(raw, group) == before
+        assert (before.group_state, before.group_epoch) == ("Stable", epoch)
+        for member in consumers:
+            member.raw = raw
+            # The members keep their assignments without rejoining.
+            assert (member.heartbeat().assignment, member.epoch) == (None, epoch)
+        classic.connect_to(raw)
+        assert classic.heartbeat() == ErrorCode.none
+        for offset, changed in ((7, {}), (8, {"generation_id_or_member_epoch": epoch - 1})):
+            partition = min(classic.owned)
+            code = commit(
+                raw, group, name, offset, partition=partition, **classic.identity() | changed
+            )
+            assert code == (ErrorCode.illegal_generation if changed else ErrorCode.none)
+        consumers[0].leave()
+        settle(consumers[1], classic)
+        assert describe(raw, group).group_epoch == epoch + 1

@@ -1,11 +1,12 @@
 """Tests of finalized features: how clients read them, and how they are updated (KIP-584).
 
-The tests use the feature `transaction.version`. Other features of Apache Kafka are not tested.
+Most tests use the feature `transaction.version`. `test_eligible_leader_replicas.py` covers
+`eligible.leader.replicas.version`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from kio.schema.errors import ErrorCode
 from integration.clusters import Cluster
 from integration.clusters.features import finalize, finalized
 from integration.raw import RawConnection
+from tests.conformance.consumer_members import ConsumerMember, describe
 from tests.conformance.eventually import eventually
+from tests.conformance.groups import await_coordinator
 from tests.conformance.transaction_versions import both_transaction_versions
 from tests.conformance.wire import served
 from tests.conftest import ClusterFactory
@@ -171,6 +174,30 @@ def test_validate_only_updates_nothing(own_raw: RawConnection) -> None:
     assert refused.error_code == ErrorCode.invalid_update_version
     assert update(own_raw, 1).error_code == ErrorCode.none  # The change reaches all brokers.
     assert finalized(own_raw.address) == before
+
+
+def test_consumer_protocol_requires_its_feature(
+    own_raw: RawConnection, unique_name: Callable[[], str]
+) -> None:
+    """At `group.version=0`, brokers advertise the requests, but refuse them (KIP-848)."""
+    group, feature = unique_name(), "group.version"
+    await_coordinator(own_raw, group)
+    member = ConsumerMember(own_raw, group, "missing")
+    member.join()
+    assert update(own_raw, 0, UNSAFE_DOWNGRADE, feature).error_code == ErrorCode.none
+    unsupported = ErrorCode.unsupported_version
+    eventually(lambda: member.code() == unsupported)
+    assert describe(own_raw, group).error_code == unsupported
+    assert served(own_raw, "consumer_group_heartbeat") == [0, 1]
+    assert (supported(own_raw, 4)[feature], feature in finalized(own_raw.address)) == (
+        (0, 1),
+        False,
+    )
+    # The group still exists.
+    response = own_raw.call("list_groups", 5, states_filter=[], types_filter=["consumer"])
+    assert [one.group_id for one in response.groups] == [group]
+    assert update(own_raw, 1, UPGRADE, feature).error_code == ErrorCode.none
+    eventually(lambda: member.code() == ErrorCode.none)
 
 
 @pytest.mark.slow

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
+import confluent_kafka
 import pytest
 from kio.schema.errors import ErrorCode
 
 from integration.clusters import Cluster
 from integration.raw import RawConnection
+from tests.conformance.batches import batch, values
 from tests.conformance.classic_members import ClassicMember, assignment, partitions_of, settle
 from tests.conformance.consumer_members import SETTINGS, ConsumerMember, describe
 from tests.conformance.consumer_members import partitions_of as partitions_by_id
 from tests.conformance.eventually import eventually
 from tests.conformance.groups import await_coordinator, commit, committed
 from tests.conformance.members import leave
+from tests.conformance.subscribers import Member, owners
 from tests.conformance.transaction_versions import LATEST_TRANSACTION_VERSION
-from tests.conformance.wire import only, topic_id
+from tests.conformance.wire import append, only, topic_id
 from tests.conftest import ClusterFactory
 
 NONE = ErrorCode.none
 CLASSIC, CONSUMER = 0, 1
+Position = tuple[int | None, int | None]
+"""The partition and the offset of a record."""
 
 
 @pytest.fixture(scope="package")
@@ -299,3 +306,71 @@ def test_groups_are_not_converted_without_migration(
             assert listed_type(raw, group) == "consumer"
             member.rejoin()
             assert member.owned == {0, 1, 2, 3}
+
+
+class Readers:
+    """Consumers of librdkafka that commit each record after they have read it."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str) -> None:
+        self._start = functools.partial(Member, bootstrap, group, topic)
+        self.members: list[Member] = []
+        self.committed: set[Position] = set()
+
+    def start(self, protocol: str) -> None:
+        self.members.append(self._start(**{"group.protocol": protocol}))
+
+    def read(self) -> None:
+        """Let each consumer read and commit one record. No committed record is read again."""
+        for member in self.members:
+            member.poll()
+            while member.taken:
+                message = member.taken.pop()
+                record = (message.partition(), message.offset())
+                assert record not in self.committed
+                # A consumer that has lost the partition in the meantime cannot commit.
+                with suppress(confluent_kafka.KafkaException):
+                    member.commit()
+                    self.committed.add(record)
+
+    def read_all(self, records: set[Position]) -> None:
+        """Read until all records are committed and each partition has one owner."""
+
+        def is_done() -> bool:
+            self.read()
+            return self.committed == records and owners(self.members) == dict.fromkeys(range(6), 1)
+
+        eventually(is_done, timeout_s=60)
+
+
+@pytest.mark.slow
+def test_consumers_are_restarted_one_by_one_with_the_other_protocol(
+    raw: RawConnection, cluster: Cluster, group: str, unique_name: Callable[[], str]
+) -> None:
+    """No record is lost, and none is read again after it was committed."""
+    name = unique_name()
+    cluster.create_topic(name, partitions=6)
+    readers = Readers(cluster.bootstrap_servers, group, name)
+    records: set[Position] = set()
+
+    def produce_records() -> None:
+        for partition in range(6):
+            first = append(raw, name, batch(values("a", "b", "c")), partition=partition)
+            records.update((partition, first + index) for index in range(3))
+
+    try:
+        for _ in range(3):
+            readers.start("classic")
+        produce_records()
+        readers.read_all(records)
+        for protocol in ("consumer", "classic"):
+            for _ in range(3):
+                produce_records()
+                readers.read()
+                readers.members.pop(0).close()
+                readers.start(protocol)
+                produce_records()
+                readers.read_all(records)
+            assert listed_type(raw, group) == protocol
+    finally:
+        for member in readers.members:
+            member.close()
