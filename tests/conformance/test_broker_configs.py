@@ -9,6 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from integration.clusters import Cluster
+from integration.clusters.features import finalize
 from integration.raw import RawConnection
 from tests.conformance.batches import Record, batch
 from tests.conformance.eventually import eventually
@@ -254,3 +255,46 @@ def test_one_refused_resource_does_not_affect_the_others(
     }
     await_value(raw, "1", "log.retention.ms", "9000")
     eventually(lambda: own_settings(raw, name) == {"flush.ms": "5"})
+
+
+# min.insync.replicas with eligible leader replicas (KIP-966)
+
+MIN_ISR, ELR = "min.insync.replicas", "eligible.leader.replicas.version"
+
+
+@pytest.fixture
+def own(cluster_with: Callable[..., Cluster]) -> Iterator[RawConnection]:
+    """Return a connection to a cluster with a static `min.insync.replicas`."""
+    with RawConnection(cluster_with({MIN_ISR: "2"}).address(1)) as connection:
+        yield connection
+
+
+def min_isr(raw: RawConnection, name: str) -> tuple[str | None, int] | None:
+    found = described(raw, name, MIN_ISR).get(MIN_ISR)
+    return None if found is None else (found.value, found.config_source)
+
+
+def change_min_isr(raw: RawConnection, name: str, value: str | None) -> ErrorCode:
+    operation = DELETE if value is None else SET
+    code = change(raw, name, (MIN_ISR, operation, value), resource_type=BROKER).error_code
+    assert isinstance(code, ErrorCode)
+    return code
+
+
+def test_min_insync_replicas_with_eligible_leader_replicas(own: RawConnection) -> None:
+    """The static value becomes a dynamic value of all brokers, which stays while ELR is enabled."""
+    none, refused = ErrorCode.none, ErrorCode.invalid_config
+    assert min_isr(own, ALL_BROKERS) == ("2", OF_ALL_BROKERS)
+    assert [change_min_isr(own, "1", value) for value in ("3", None)] == [refused, refused]
+    assert change_min_isr(own, ALL_BROKERS, None) == refused
+    cleared = replace_settings(own, ALL_BROKERS, {}, resource_type=BROKER)
+    assert cleared.error_code == refused
+    kept = replace_settings(own, ALL_BROKERS, {MIN_ISR: "3"}, resource_type=BROKER)
+    assert kept.error_code == none
+    eventually(lambda: min_isr(own, "1") == ("3", OF_ALL_BROKERS))
+    finalize([own.address], {ELR: 0})
+    assert change_min_isr(own, ALL_BROKERS, None) == none
+    assert change_min_isr(own, "1", "4") == none
+    eventually(lambda: (min_isr(own, ALL_BROKERS), min_isr(own, "1")) == (None, ("4", OF_BROKER)))
+    finalize([own.address], {ELR: 1})
+    eventually(lambda: min_isr(own, "1") == ("2", OF_ALL_BROKERS))

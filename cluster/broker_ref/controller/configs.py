@@ -28,13 +28,13 @@ from broker_ref.broker_configs import CONFIG_KEYS
 from broker_ref.client_metrics_configs import check_client_metrics_configs
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import ClusterMetadata
+from broker_ref.controller.min_insync_replicas import check_change
 from broker_ref.controller.records import ConfigRecord, ConfigResourceType
 from broker_ref.controller.topic_names import check_name
 from broker_ref.frozen import dataclass
 from broker_ref.group_configs import check_group_configs
 from broker_ref.protocol.errors import ApiError
 from broker_ref.topic_configs import TOPIC_CONFIG_KEYS, ConfigType, check_topic_configs
-
 
 class ConfigOperation(IntEnum):
     """The operations of IncrementalAlterConfigs (see the table in the module docstring)."""
@@ -77,6 +77,8 @@ def incremental_changes(
     altered: dict[str, str | None] = dict(current)
     for change in changes:
         altered[change.name] = _operate(resource.type, change, current.get(change.name))
+    changed = {change.name: altered[change.name] for change in changes}
+    check_change(metadata, resource.type, resource.name, changed)
     deleted = {change.name for change in changes if change.operation is ConfigOperation.DELETE}
     return _records(metadata, resource, _without_deleted(altered, deleted), config)
 
@@ -92,6 +94,8 @@ def legacy_changes(
     Raises: ApiError with the same error codes as `incremental_changes`.
     """
     _check_resource_name(resource)
+    removed = dict.fromkeys(metadata.configs(resource.type, resource.name))
+    check_change(metadata, resource.type, resource.name, {**removed, **configs})
     return _records(metadata, resource, configs, config)
 
 

@@ -40,7 +40,12 @@ from broker_ref.controller.elections import (
     leader_and_isr_updates,
     requested_election,
 )
-from broker_ref.controller.features import FeatureUpdate, initial_features, updated_features
+from broker_ref.controller.features import (
+    FeatureUpdate,
+    enables_elr,
+    initial_features,
+    updated_features,
+)
 from broker_ref.controller.journal import Journal
 from broker_ref.controller.metadata import (
     NO_LEADER,
@@ -50,10 +55,14 @@ from broker_ref.controller.metadata import (
     Topic,
 )
 from broker_ref.controller.metadata_batches import encode_commit, encode_snapshot
+from broker_ref.controller.min_insync_replicas import (
+    clearing_records,
+    effective_min_isr,
+    safety_records,
+)
 from broker_ref.controller.reassignments import cancellation, check_replication_factor, reassignment
 from broker_ref.controller.records import (
     BrokerRegistrationChangeRecord,
-    ClearElrRecord,
     ConfigRecord,
     ConfigResourceType,
     MetadataRecord,
@@ -71,11 +80,7 @@ from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
 from broker_ref.schedule import Schedule
 from broker_ref.security.acls import Acl, AclFilter
-from broker_ref.topic_configs import (
-    MIN_INSYNC_REPLICAS,
-    min_insync_replicas,
-    unclean_leader_election,
-)
+from broker_ref.topic_configs import unclean_leader_election
 
 PRODUCER_ID_BLOCK_SIZE: Final = 1000
 
@@ -123,6 +128,8 @@ class Controller:
         first = initial_features(features or {})
         if self.metadata.end_offset == 0:
             self._commit([*first, *scram_credentials])
+        if self.metadata.is_elr_enabled:
+            self._commit(safety_records(self.metadata, config))
         self.topics = TopicPlanner(self.metadata, config=config, random_bytes=random_bytes)
         self._topic_defaults = config.topic_config_defaults()
         self._heartbeats = BrokerHeartbeatManager(
@@ -401,7 +408,7 @@ class Controller:
         """Incrementally change a resource's configs, or raise ApiError if a change is invalid."""
         records = incremental_changes(self.metadata, resource, changes, self._config)
         if not validate_only:
-            self._commit([*records, *self._elr_clearing(records)])
+            self._commit([*records, *clearing_records(self.metadata, records)])
 
     def replace_configs(
         self, resource: ConfigResource, configs: Mapping[str, str | None], *, validate_only: bool
@@ -409,7 +416,7 @@ class Controller:
         """Replace all configs of a resource, or raise ApiError if a config is invalid."""
         records = legacy_changes(self.metadata, resource, configs, self._config)
         if not validate_only:
-            self._commit([*records, *self._elr_clearing(records)])
+            self._commit([*records, *clearing_records(self.metadata, records)])
 
     def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> range:
         """Allocate and return a block of producer ids, which is never allocated again."""
@@ -428,7 +435,10 @@ class Controller:
         """Finalize all requested feature versions, or raise INVALID_UPDATE_VERSION."""
         records = updated_features(self.metadata.finalized_features, updates)
         if not validate_only:
-            self._commit(records)
+            safety: list[ConfigRecord] = []
+            if any(enables_elr(record) for record in records):
+                safety = safety_records(self.metadata, self._config)
+            self._commit([*safety, *records])
 
     def alter_scram_credentials(
         self, changes: Sequence[ScramDeletion | ScramUpsertion]
@@ -610,34 +620,8 @@ class Controller:
     def _leads_partitions(self, broker_id: int) -> bool:
         return any(partition.leader == broker_id for partition in self.metadata.partitions())
 
-    def _elr_clearing(self, records: Iterable[ConfigRecord]) -> list[ClearElrRecord]:
-        """Return the records that clear the ELR of topics whose `min.insync.replicas` changes."""
-        if not self.metadata.is_elr_enabled:
-            return []
-        changed = [record for record in records if record.name == MIN_INSYNC_REPLICAS]
-        found = [
-            ClearElrRecord(topic=record.resource_name)
-            for record in changed
-            if record.resource_type == ConfigResourceType.TOPIC
-        ]
-        # The config of a single broker has no effect on topics.
-        of_all_brokers = (ConfigResourceType.BROKER, "")
-        if any(
-            (record.resource_type, record.resource_name) == of_all_brokers for record in changed
-        ):
-            found.append(ClearElrRecord(topic=""))
-        return found
-
     def _min_isr(self, topic: str) -> int | None:
-        """Return the effective `min.insync.replicas`, or None if the ELR is disabled.
-
-        It is at most the number of replicas of the first partition (`getTopicEffectiveMinIsr`).
-        """
-        if not self.metadata.is_elr_enabled:
-            return None
-        found = self.metadata.topics[topic]
-        min_isr = min_insync_replicas({**self._defaults_of_topics(), **found.configs})
-        return min(min_isr, len(found.partitions[0].replicas))
+        return effective_min_isr(self.metadata, topic, self._defaults_of_topics())
 
     def _is_unclean_allowed(self, topic: str) -> bool:
         return unclean_leader_election(

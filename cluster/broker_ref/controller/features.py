@@ -85,6 +85,11 @@ def updated_features(
     ]
 
 
+def enables_elr(record: FeatureLevelRecord) -> bool:
+    """Return whether a record finalizes a version with eligible leader replicas."""
+    return record.name == ELIGIBLE_LEADER_REPLICAS_VERSION and record.feature_level > 0
+
+
 def check_is_supported(feature: str, version: int) -> None:
     """Raise INVALID_UPDATE_VERSION if the feature or the version is not supported."""
     supported = SUPPORTED_FEATURES.get(feature)
