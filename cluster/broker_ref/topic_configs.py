@@ -21,9 +21,6 @@ from broker_ref.protocol.errors import ApiError
 
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 
-VALUE_LENGTH_MAX: Final = 8000
-"""Maximum length of a value, so that it can be encoded in every version of DescribeConfigs."""
-
 
 class ConfigType(IntEnum):
     """The config types and their numbers in DescribeConfigs responses."""
@@ -274,12 +271,6 @@ def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
         if value is None:
             raise ApiError(
                 ErrorCode.invalid_config, f"Null value not supported for topic configs: {name}"
-            )
-        if len(value) > VALUE_LENGTH_MAX:
-            raise ApiError(
-                ErrorCode.invalid_config,
-                f"The value of topic config {name} has {len(value)} characters; the limit is "
-                f"{VALUE_LENGTH_MAX}.",
             )
         checked[name] = value
     try:

@@ -274,3 +274,15 @@ def test_retention_takes_effect(tidy: Cluster, unique_name: NameFactory, config:
         append(raw, name, batch(values("in a new segment")))
         eventually(lambda: list_offset(raw, name, EARLIEST).offset >= 3)
         assert list_offset(raw, name, LATEST).offset == 5
+
+
+def test_value_that_becomes_too_long_is_refused(raw: RawConnection, topic: TopicFactory) -> None:
+    """A value has at most 32,767 characters, like a string in a request."""
+    name, config = topic(), "leader.replication.throttled.replicas"
+    first, second = (
+        ",".join(f"{n}:1" for n in range(start, start + 4_000)) for start in (10_000, 20_000)
+    )
+    assert len(first) < 2**15 < len(first) + len(second)
+    assert change(raw, name, (config, SET, first)).error_code == ErrorCode.none
+    assert change(raw, name, (config, APPEND, second)).error_code == ErrorCode.invalid_config
+    await_own(raw, name, {config: first})

@@ -36,6 +36,10 @@ from broker_ref.group_configs import check_group_configs
 from broker_ref.protocol.errors import ApiError
 from broker_ref.topic_configs import TOPIC_CONFIG_KEYS, ConfigType, check_topic_configs
 
+VALUE_BYTES_MAX: Final = 2**15 - 1
+"""The maximum size of a config value, so that every version of DescribeConfigs can contain it."""
+
+
 class ConfigOperation(IntEnum):
     """The operations of IncrementalAlterConfigs (see the table in the module docstring)."""
 
@@ -152,6 +156,13 @@ def _records(
     requested: Mapping[str, str | None],
     config: BrokerConfig,
 ) -> list[ConfigRecord]:
+    for name, value in requested.items():
+        if value is not None and len(value.encode()) > VALUE_BYTES_MAX:
+            raise ApiError(
+                ErrorCode.invalid_config,
+                f"The value of {name} cannot be stored, because it exceeds the maximum size of "
+                f"{VALUE_BYTES_MAX} bytes.",
+            )
     checked = _VALIDATORS[resource.type](resource.name, requested, config)
     _check_existence(metadata, resource)
     current = metadata.configs(resource.type, resource.name)
