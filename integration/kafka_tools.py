@@ -7,7 +7,6 @@ backend. Invariant: every tool exits within its timeout or is killed by process 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from integration.clusters.java import java_command
-from integration.clusters.maven import apache_kafka, resolve
+from integration.java_programs import JVM_OPTIONS, kafka_class_path, logging_option
 
 TIMEOUT_S: Final = 90.0
 
@@ -47,26 +46,6 @@ MAIN_CLASSES: Final[Mapping[str, str]] = {
 
 _SERVERS: Final[Mapping[str, str]] = {"transactional-message-copier": "--broker-list"}
 """The option for the bootstrap servers, for tools without `--bootstrap-server`."""
-
-# A tool runs for only a second or two. These options make its JVM compile less, and suppress log
-# messages about class archives.
-_JVM_OPTIONS: Final = (
-    "-Xmx256m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-Xlog:disable",
-)
-
-_LOGGING: Final = """\
-status = error
-appender.console.type = Console
-appender.console.name = console
-appender.console.target = SYSTEM_ERR
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{ISO8601} %p %c{1}: %m%n
-rootLogger.level = warn
-rootLogger.appenderRef.console.ref = console
-"""
 
 
 class KafkaToolError(AssertionError):
@@ -109,11 +88,10 @@ class KafkaTools:
         )
         self._bootstrap_servers = bootstrap_servers
         self._java = java_command()
-        self._class_path = os.pathsep.join(str(jar) for jar in resolve(apache_kafka()))
+        self._class_path = kafka_class_path()
         self._temporary = tempfile.TemporaryDirectory(prefix="kafka-tools-")
         self.directory = Path(self._temporary.name)
-        self._logging = self.directory / "log4j2.properties"
-        self._logging.write_text(_LOGGING)
+        self._logging_option = logging_option(self.directory)
         self._archive = self.directory / "classes.jsa"
         # All later tools use this class archive, which halves their startup time.
         self._archive_option = f"-XX:ArchiveClassesAtExit={self._archive}"
@@ -124,9 +102,9 @@ class KafkaTools:
         """Return the command line of a tool, including the bootstrap servers."""
         return [
             self._java,
-            *_JVM_OPTIONS,
+            *JVM_OPTIONS,
             self._archive_option,
-            f"-Dlog4j2.configurationFile={self._logging}",
+            self._logging_option,
             "-cp",
             self._class_path,
             MAIN_CLASSES[tool],
@@ -135,12 +113,6 @@ class KafkaTools:
             *self._command_config,
             *arguments,
         ]
-
-    def java_program(self, program: Path, *arguments: str, jars: Sequence[Path] = ()) -> list[str]:
-        """Return the command line that runs a single-file Java program with Kafka's classes."""
-        class_path = os.pathsep.join([self._class_path, *map(str, jars)])
-        logging = f"-Dlog4j2.configurationFile={self._logging}"
-        return [self._java, *_JVM_OPTIONS, logging, "-cp", class_path, str(program), *arguments]
 
     def run(
         self, tool: str, *arguments: str, stdin: str = "", timeout_s: float = TIMEOUT_S

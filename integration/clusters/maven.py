@@ -65,6 +65,17 @@ KAFKA_STREAMS = Artifacts(
     transitive=False,
 )
 
+KAFKA_CONNECT = Artifacts(
+    name=f"kafka-connect-{KAFKA_VERSION}",
+    # The runtime of Kafka Connect and all other dependencies are already in `apache_kafka`.
+    coordinates=(
+        f"org.apache.kafka:connect-file:{KAFKA_VERSION}",
+        f"org.apache.kafka:connect-mirror:{KAFKA_VERSION}",
+        f"org.apache.kafka:connect-mirror-client:{KAFKA_VERSION}",
+    ),
+    transitive=False,
+)
+
 SPARK_KAFKA_CONNECTOR = Artifacts(
     name="spark-sql-kafka-4.2.0",
     # Dependencies are not downloaded, because Spark's own JARs include them.

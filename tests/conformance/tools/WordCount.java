@@ -9,7 +9,7 @@ import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.state.BuiltInDslStoreSuppliers;
 
 /**
- * Counts the words in a topic with exactly_once_v2, until stdin is closed.
+ * Counts the words in a topic with exactly_once_v2, until the process is terminated.
  *
  * Arguments: a properties file, the input topic, the output topic, and a directory for the state.
  */
@@ -39,9 +39,8 @@ public class WordCount {
             .mapValues(count -> Long.toString(count))
             .to(arguments[2], Produced.with(Serdes.String(), Serdes.String()));
 
-        try (KafkaStreams streams = new KafkaStreams(builder.build(), properties)) {
-            streams.start();
-            while (System.in.read() >= 0) { }
-        }
+        KafkaStreams streams = new KafkaStreams(builder.build(), properties);
+        Runtime.getRuntime().addShutdownHook(new Thread(streams::close));
+        streams.start();
     }
 }

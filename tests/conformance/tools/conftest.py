@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -9,8 +10,10 @@ import pytest
 
 from integration import clusters
 from integration.clusters import Cluster
+from integration.clusters.maven import KAFKA_CONNECT, KAFKA_STREAMS
+from integration.java_programs import require_java_programs
 from integration.kafka_tools import KafkaTools
-from tests.conftest import BROKERS_OF_CONFORMANCE
+from tests.conftest import BROKERS_OF_CONFORMANCE, ClusterFactory
 
 
 @pytest.fixture(scope="package")
@@ -44,6 +47,25 @@ def processes(
         of_run: Cluster = request.getfixturevalue("cluster")
         return of_run
     return processes_of_package(transaction_version)
+
+
+@pytest.fixture(scope="session")
+def java_programs() -> None:
+    """Download Kafka Streams and Kafka Connect; skip the test if something is missing."""
+    try:
+        require_java_programs(KAFKA_STREAMS, KAFKA_CONNECT)
+    except clusters.ClusterUnavailableError as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module")
+def process_cluster_with(
+    request: pytest.FixtureRequest, cluster_with: ClusterFactory
+) -> ClusterFactory:
+    """Return `cluster_with`, but all nodes of the cluster are processes."""
+    if request.config.getoption("--cluster") == "reference":
+        return functools.partial(cluster_with, backend="reference-processes")
+    return cluster_with
 
 
 @pytest.fixture(scope="package")

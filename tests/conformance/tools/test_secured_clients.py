@@ -20,13 +20,18 @@ import kafka
 import pytest
 
 from integration import clusters
-from integration.clusters.maven import KAFKA_STREAMS, resolve
+from integration.clusters.maven import KAFKA_STREAMS
+from integration.java_programs import java_program
 from integration.kafka_tools import KafkaTools
 from pyspark_kafka.client.factory import open_client
 from pyspark_kafka.options.parse import parse_source_options
 from tests.conformance.eventually import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(240),
+    pytest.mark.usefixtures("java_programs"),
+]
 
 PROGRAM = Path(__file__).parent / "WordCount.java"
 READY_TIMEOUT_S = 90.0
@@ -63,15 +68,11 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @contextmanager
 def running(command: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program until its stdin is closed or it is terminated."""
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options
-    ) as process:
+    """Run a program until it is terminated."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, **options) as process:
         try:
             yield process
         finally:
-            assert process.stdin is not None
-            process.stdin.close()
             process.terminate()
             try:
                 process.wait(TIMEOUT_S)
@@ -162,12 +163,13 @@ def test_stock_clients_use_a_secured_cluster(directory: Path, tools: KafkaTools)
     assert "retention.ms=86400000" in tools.run("configs", "--topic", INPUT, "--describe").stdout
 
     write_words(directory, tools)
-    streams = tools.java_program(
+    with java_program(
+        "word count",
         PROGRAM,
         *(str(directory / "clients" / "java.properties"), INPUT, OUTPUT, str(tools.directory)),
-        jars=resolve(KAFKA_STREAMS),
-    )
-    with running(streams):
+        artifacts=(KAFKA_STREAMS,),
+        directory=tools.directory,
+    ):
         assert counts_of_confluent(directory) == COUNTS
 
     output = tools.run(
