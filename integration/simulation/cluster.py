@@ -41,7 +41,7 @@ from broker_ref.node.broker import BrokerNode
 from broker_ref.node.controller import ControllerNode
 from broker_ref.node.registration import BrokerState
 from broker_ref.security.listeners import Endpoint
-from integration.simulation.disk import INJECTED, SimulatedDisk
+from integration.simulation.disk import INJECTED, CrashedError, SimulatedDisk
 from integration.simulation.event_queue import EventQueue
 from integration.simulation.network import Connection, Network, NetworkConditions
 
@@ -215,6 +215,9 @@ class SimulatedCluster:
                     faults=self._faults,
                     log_dir=self._log_dir,
                 )
+        except CrashedError:
+            self._note(f"{host} crashes at its start")
+            return
         except (LogError, StorageError) as error:
             self._fail_start(host, error)
             return
@@ -255,8 +258,8 @@ class SimulatedCluster:
             self.kill(host)
             try:
                 node.close(self._event_queue.now_ms)
-            except (LogError, StorageError) as error:
-                self._note(f"{host} could not close its logs: {error}")
+            except (LogError, StorageError, CrashedError) as error:
+                self._note(f"{host} could not close its logs: {error!r}")
             then()
         else:
             self._event_queue.after(100, lambda: self._await_stop(host, process, then))
@@ -289,7 +292,11 @@ class SimulatedCluster:
                 process.kept.append(event)
             return
         node = process.node
-        effects = node.handle(event, self._event_queue.now_ms)
+        try:
+            effects = node.handle(event, self._event_queue.now_ms)
+        except CrashedError:
+            self.kill(host)
+            return
         for effect in effects:
             self._carry_out(host, process, effect)
         self._on_step(host, node)

@@ -2,8 +2,10 @@
 
 Implements `Storage` for simulated nodes. `lose_power` keeps flushed data and a random prefix of the
 unflushed data, whose last bytes may be torn. Files that were never flushed may disappear. A
-truncation that was not flushed may be undone. Renames, removals and atomic writes are durable, as
-`Storage` requires. Invariant: when a process ends, no data is lost.
+truncation that was not flushed may be undone, and so may the removal of a directory or of some of
+its files. Renames, removals of files and atomic writes are durable, as `Storage` requires. With
+`crash_after`, the process ends in the middle of a step, at a disk operation. Invariant: when a
+process ends, no data is lost.
 """
 
 from __future__ import annotations
@@ -16,8 +18,26 @@ from broker_ref.log.storage import RetriableStorageError, StorageError
 
 NO_SPACE: Final = "No space left on device"
 NO_DESCRIPTORS: Final = "Too many open files"
+CRASH_OPERATIONS_MAX: Final = 40
+RARE_OPERATIONS_MAX: Final = 5
+"""The maximum number of operations before a crash: of any kind, and of a kind that is rare."""
+
 INJECTED: Final = (NO_SPACE, NO_DESCRIPTORS)
 """Substrings of the errors that this disk injects."""
+
+
+class CrashedError(BaseException):
+    """The process ends. It is not an `Exception`, so no node can handle it."""
+
+
+@dataclass(slots=True)
+class _Crash:
+    """A crash after a number of disk operations of one kind, or of any kind (an empty string)."""
+
+    kind: str
+    operations: int
+    random: Random
+    loses_power: bool
 
 
 @dataclass(slots=True)
@@ -87,11 +107,16 @@ class SimulatedDisk:
 
     def __init__(self) -> None:
         self._files: dict[str, _Content] = {}
+        self._removed: dict[str, _Content] = {}
+        """The files of removed directories. A power loss may undo their removal."""
         self.is_full = False
         self.lacks_descriptors: Random | None = None
+        self._crash: _Crash | None = None
 
     def check(self, operation: str, path: str) -> None:
         """Raise the error of an injected fault if it affects this operation."""
+        if self._crash is not None and operation != "read":
+            self._approach(self._crash, operation)
         if self.is_full and operation in {"append", "write"}:
             raise StorageError(f"Cannot {operation} {path}: {NO_SPACE}.")
         if self.lacks_descriptors is None or operation == "read":
@@ -99,8 +124,41 @@ class SimulatedDisk:
         if self.lacks_descriptors.random() < 0.5:
             raise RetriableStorageError(f"Cannot {operation} {path}: {NO_DESCRIPTORS}.")
 
+    @property
+    def is_crashing(self) -> bool:
+        """Whether the process has crashed or will crash at one of the next operations."""
+        return self._crash is not None
+
+    def crash_after(self, random: Random, *, loses_power: bool) -> None:
+        """End the process at a random one of the next operations.
+
+        With `loses_power`, the machine loses power at the same time. Until `end_crash`, all later
+        operations fail, so that the process cannot do anything else.
+        """
+        kind = random.choice(("", "write", "write", "open", "truncate", "remove"))
+        operations = random.randint(0, CRASH_OPERATIONS_MAX if not kind else RARE_OPERATIONS_MAX)
+        self._crash = _Crash(kind, operations, random, loses_power)
+
+    def end_crash(self) -> None:
+        """Let a new process use the disk."""
+        self._crash = None
+
+    def _approach(self, crash: _Crash, operation: str) -> None:
+        if crash.operations >= 0:
+            crash.operations -= crash.kind in ("", operation)
+        if crash.operations >= 0:
+            return
+        if crash.loses_power:
+            crash.loses_power = False
+            self.lose_power(crash.random)
+        raise CrashedError
+
     def lose_power(self, random: Random) -> None:
         """Apply a power loss to all files."""
+        for path, content in self._removed.items():
+            if random.random() < 0.5:
+                self._files.setdefault(path, content)
+        self._removed.clear()
         for path, content in list(self._files.items()):
             left = _after_power_loss(content, random)
             if left is None:
@@ -144,9 +202,10 @@ class SimulatedDisk:
 
     def remove(self, path: str) -> None:
         self.check("remove", path)
+        self._files.pop(path, None)
         prefix = f"{path}/"
-        for name in [n for n in self._files if n == path or n.startswith(prefix)]:
-            del self._files[name]
+        for name in [name for name in self._files if name.startswith(prefix)]:
+            self._removed[name] = self._files.pop(name)
 
 
 def _after_power_loss(content: _Content, random: Random) -> bytes | None:

@@ -25,7 +25,7 @@ from types import MappingProxyType
 from broker_ref.controller.metadata import ClusterMetadata, PartitionMetadata
 from integration.simulation.administrator import Administrator
 from integration.simulation.client import TopicPartition
-from integration.simulation.cluster import SimulatedCluster, host_of
+from integration.simulation.cluster import CONTROLLER, SimulatedCluster, host_of
 from integration.simulation.event_queue import START_MS, EventQueue
 from integration.simulation.plan import (
     BROKERS,
@@ -77,6 +77,7 @@ class Faults:
         for disk in self._cluster.disks.values():
             disk.is_full = False
             disk.lacks_descriptors = None
+            disk.end_crash()
         self._note("all faults are repaired")
         self.restart_failed()
 
@@ -135,6 +136,10 @@ class Faults:
         ]
         return led[fault.number % len(led)] if led else None
 
+    def _until_ms(self, lasts_ms: int) -> int:
+        """Return the end of a fault that begins now. No fault lasts longer than `FAULTS_END_MS`."""
+        return min(self._event_queue.now_ms + lasts_ms, START_MS + FAULTS_END_MS)
+
     def _later(self, fault: Fault, act: Callable[[], None]) -> None:
         self._event_queue.after(fault.lasts_ms, lambda: None if self._is_over else act())
 
@@ -186,7 +191,10 @@ class Faults:
         )
 
     def _has_disk_faults(self) -> bool:
-        return any(disk.lacks_descriptors or disk.is_full for disk in self._cluster.disks.values())
+        return any(
+            disk.lacks_descriptors or disk.is_full or disk.is_crashing
+            for disk in self._cluster.disks.values()
+        )
 
     def _is_noticed(self, host: str) -> bool:
         """Return whether the broker is serving again and all partitions are fully in sync."""
@@ -228,7 +236,7 @@ class Faults:
         breaks = fault.kind is FaultKind.CUT or (
             fault.kind is FaultKind.ISOLATE and fault.number % 2 == 0
         )
-        until_ms = self._event_queue.now_ms + fault.lasts_ms
+        until_ms = self._until_ms(fault.lasts_ms)
         self._cluster.network.cut(fault.host, other, until_ms=until_ms, breaks=breaks)
 
     def _strand(self, fault: Fault) -> None:
@@ -238,8 +246,7 @@ class Faults:
         killed, records that it acknowledged too early are lost. If it is not killed, requests that
         it sent as leader arrive late.
         """
-        lasts_ms = fault.number // 16 % STRANDED_MAX_MS
-        until_ms = self._event_queue.now_ms + lasts_ms
+        until_ms = self._until_ms(fault.number // 16 % STRANDED_MAX_MS)
         self._cluster.network.cut(fault.host, fault.other, until_ms=until_ms, breaks=False)
         if fault.number // 16 // STRANDED_MAX_MS % 2:
             self._event_queue.at(
@@ -299,8 +306,24 @@ class Faults:
             TopicPartition(partition.topic, partition.partition),
             (*others, partition.leader),
             every_ms=30 + fault.number // 16 % 400,
-            until_ms=min(self._event_queue.now_ms + fault.lasts_ms, START_MS + FAULTS_END_MS),
+            until_ms=self._until_ms(fault.lasts_ms),
         )
+
+    def _crash(self, fault: Fault) -> None:
+        """End a process in one of its next steps. A new process may crash at its start."""
+        disk = self._cluster.disks[fault.host]
+        self._not_eligible.add(fault.host)
+        loses_power = self._settings.flushes_always or fault.host == CONTROLLER
+        disk.crash_after(
+            Random(fault.number),
+            loses_power=loses_power and bool(fault.number % 2),
+        )
+
+        def restart() -> None:
+            disk.end_crash()
+            self._start(fault.host)
+
+        self._later(fault, restart)
 
     def _fill_disk(self, fault: Fault) -> None:
         disk = self._cluster.disks[fault.host]
@@ -353,5 +376,6 @@ _INJECTORS: Mapping[FaultKind, Callable[[Faults, Fault], None]] = MappingProxyTy
         FaultKind.MOVE: Faults._move,
         FaultKind.STRAND: Faults._strand,
         FaultKind.LAST_REPLICA: Faults._lose_last_replica,
+        FaultKind.CRASH: Faults._crash,
     }
 )

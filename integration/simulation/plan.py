@@ -7,10 +7,11 @@ runs vary more. Invariant: a plan depends only on its seed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
+from types import MappingProxyType
 from typing import Final
 
 from integration.simulation.cluster import CONTROLLER, host_of
@@ -44,6 +45,7 @@ class FaultKind(Enum):
     MOVE = "an administrator elects one replica after another as leader"
     STRAND = "a leader cannot reach a follower and is then replaced"
     LAST_REPLICA = "a leader's machine loses power after all followers have been shut down cleanly"
+    CRASH = "a process ends between two disk operations of the same step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,8 @@ def plan_of(seed: int) -> Plan:
             at_ms = min(at_ms + random.randint(0, 600), FAULTS_END_MS)
         faults.append(_fault(random, random.choice(kinds), at_ms))
     faults += _last_replica(seed, settings)
+    for kind in _ADDED:
+        faults += _added(seed, kind)
     return Plan(
         seed=seed,
         settings=settings,
@@ -154,8 +158,28 @@ def _last_replica(seed: int, settings: Settings) -> list[Fault]:
     ]
 
 
+def _added(seed: int, kind: FaultKind) -> list[Fault]:
+    """Return the faults of one kind, which some of the runs contain."""
+    random = Random(f"{kind.name} {seed}")
+    if random.random() >= _ADDED[kind]:
+        return []
+    return [
+        _fault(random, kind, random.randint(FAULTS_BEGIN_MS, FAULTS_END_MS))
+        for _ in range(random.randint(1, 3))
+    ]
+
+
+_ADDED: Final[Mapping[FaultKind, float]] = MappingProxyType({FaultKind.CRASH: 0.2})
+"""Kinds of faults with their own random choices, and the share of runs that contain them.
+
+A new kind changes only the plans that contain it.
+"""
+
+
 def _kinds(random: Random) -> Sequence[FaultKind]:
-    kinds = [kind for kind in FaultKind if kind is not FaultKind.LAST_REPLICA]
+    kinds = [
+        kind for kind in FaultKind if kind is not FaultKind.LAST_REPLICA and kind not in _ADDED
+    ]
     return random.sample(kinds, random.randint(1, 5))
 
 
@@ -172,7 +196,7 @@ def _fault(random: Random, kind: FaultKind, at_ms: int) -> Fault:
             other = CONTROLLER
     elif kind is not FaultKind.MOVE:
         other = ""
-        if kind is FaultKind.PAUSE and random.random() < 0.2:
+        if kind in {FaultKind.PAUSE, FaultKind.CRASH} and random.random() < 0.2:
             host = CONTROLLER
     return Fault(
         at_ms=at_ms,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from tests.simulation.bugs import groups, idempotence, replication, transactions
+from tests.simulation.bugs import groups, idempotence, replication, storage, transactions
 from tests.simulation.bugs.bug import Bug
 
 BUGS: Final[Mapping[str, Sequence[Bug]]] = MappingProxyType(
@@ -18,6 +18,7 @@ BUGS: Final[Mapping[str, Sequence[Bug]]] = MappingProxyType(
         "Idempotence": idempotence.BUGS,
         "Transactions": transactions.BUGS,
         "Groups": groups.BUGS,
+        "Storage": storage.BUGS,
     }
 )
 
