@@ -6,6 +6,7 @@ Invariant: topic creation is retried until the topic exists.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from kio.schema.errors import ErrorCode
 
@@ -25,17 +26,22 @@ class Administrator:
         self._client.spawn(self._make(name, configs or {}), after_ms=300)
 
     def _make(self, name: str, configs: Mapping[str, str]) -> Script:
+        yield from self.create(name, configs)
+        self.made[name] = None
+
+    def create(self, name: str, configs: Mapping[str, str] = MappingProxyType({})) -> Step:
+        """Create a topic, as part of any client's script. Retry until it exists."""
         listed = [{"name": key, "value": value} for key, value in configs.items()]
         topic = {"name": name, "num_partitions": -1, "replication_factor": -1, "configs": listed}
         creation = request("create_topics", topics=[topic], timeout=5_000)
-        while name not in self.made:
+        while True:
             broker_id = self._client.any_broker()
             response = yield Call(broker_id=broker_id, request=creation)
             if response is not None and response.topics[0].error_code in {
                 ErrorCode.none,
                 ErrorCode.topic_already_exists,
             }:
-                self.made[name] = None
+                return
             yield Pause(ms=50)
 
     def upgrade(self, feature: str, level: int, *, at_ms: int) -> None:
@@ -61,6 +67,22 @@ class Administrator:
     ) -> None:
         """Elect each of these replicas as leader in turn, if it is in sync, until `until_ms`."""
         self._client.spawn(self._move_around(partition, tuple(replicas), every_ms, until_ms))
+
+    def reassign(
+        self, partition: TopicPartition, replicas: Sequence[int], *, cancel_after_ms: int | None
+    ) -> None:
+        """Move a partition to other brokers. Cancel the reassignment after a time, if given."""
+        self._client.spawn(self._reassign(partition, replicas))
+        if cancel_after_ms is not None:
+            self._client.spawn(self._reassign(partition, None), after_ms=cancel_after_ms)
+
+    def _reassign(self, partition: TopicPartition, replicas: Sequence[int] | None) -> Script:
+        wanted = {"partition_index": partition.partition, "replicas": replicas}
+        topic = {"name": partition.topic, "partitions": [wanted]}
+        yield Call(
+            broker_id=self._client.any_broker(),
+            request=request("alter_partition_reassignments", topics=[topic], timeout=1_000),
+        )
 
     def _move_around(
         self, partition: TopicPartition, replicas: tuple[int, ...], every_ms: int, until_ms: int

@@ -82,13 +82,16 @@ class Client:
         network: Network,
         random: Random,
         broker_ids: Sequence[int],
+        resets: bool = False,
     ) -> None:
+        """If `resets` is true, a late request is lost instead of delivered after its retry."""
         self.name = name
         self.random = random
         self.broker_ids = tuple(broker_ids)
         self.is_stopped = False
         self._event_queue = event_queue
         self._network = network
+        self._close = network.break_connection if resets else network.close
         self._leaders: dict[TopicPartition, Leader] = {}
         self._connections: dict[int, Connection] = {}
         self._in_flight: dict[int, _InFlightCall] = {}
@@ -124,6 +127,11 @@ class Client:
         """Return the partition's leader in the client's metadata, or None."""
         found = self._leaders.get(partition)
         return found if found is not None and found.broker_id >= 0 else None
+
+    def forget_leaders(self, topic: str) -> None:
+        """Forget the leaders of a topic, whose successor has lower leader epochs."""
+        for partition in [each for each in self._leaders if each.topic == topic]:
+            del self._leaders[partition]
 
     def find_leaders(self, *topics: str) -> Step:
         """Send a Metadata request to a random broker and store the leaders.
@@ -191,7 +199,7 @@ class Client:
     def _time_out(self, request_id: int) -> None:
         awaited = self._in_flight.get(request_id)
         if awaited is not None and awaited.connection.is_open_at_source:
-            self._network.close(awaited.connection)
+            self._close(awaited.connection)
 
     def responded(self, request_id: int, frame: bytes) -> None:
         """Continue the script with the response to its request."""

@@ -362,6 +362,9 @@ class SimulatedCluster:
 
     # As the network's server
 
+    def is_node(self, host: str) -> bool:
+        return host in self.disks
+
     def listens(self, host: str) -> bool:
         """Return whether a node accepts connections. A broker must be registered and unfenced."""
         process = self._processes.get(host)

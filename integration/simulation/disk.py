@@ -22,7 +22,9 @@ CRASH_OPERATIONS_MAX: Final = 40
 RARE_OPERATIONS_MAX: Final = 5
 """The maximum number of operations before a crash: of any kind, and of a kind that is rare."""
 
-INJECTED: Final = (NO_SPACE, NO_DESCRIPTORS)
+INPUT_ERROR: Final = "Input/output error"
+WRONG_DISK: Final = "in this data directory contains node.id"
+INJECTED: Final = (NO_SPACE, NO_DESCRIPTORS, INPUT_ERROR, WRONG_DISK)
 """Substrings of the errors that this disk injects."""
 
 
@@ -101,8 +103,9 @@ class SimulatedFile:
 class SimulatedDisk:
     """The files of a machine, by path.
 
-    With `is_full`, every write fails. With `lacks_descriptors`, operations that open a file for
-    writing fail at random, without side effects.
+    With `is_full`, every write fails. With `fails_flushes`, every flush fails, and the data stays
+    unflushed. With `lacks_descriptors`, operations that open a file for writing fail at random,
+    without side effects.
     """
 
     def __init__(self) -> None:
@@ -110,6 +113,7 @@ class SimulatedDisk:
         self._removed: dict[str, _Content] = {}
         """The files of removed directories. A power loss may undo their removal."""
         self.is_full = False
+        self.fails_flushes = False
         self.lacks_descriptors: Random | None = None
         self._crash: _Crash | None = None
 
@@ -119,6 +123,8 @@ class SimulatedDisk:
             self._approach(self._crash, operation)
         if self.is_full and operation in {"append", "write"}:
             raise StorageError(f"Cannot {operation} {path}: {NO_SPACE}.")
+        if self.fails_flushes and operation in {"flush", "write"}:
+            raise StorageError(f"Cannot {operation} {path}: {INPUT_ERROR}.")
         if self.lacks_descriptors is None or operation == "read":
             return
         if self.lacks_descriptors.random() < 0.5:
@@ -166,6 +172,22 @@ class SimulatedDisk:
             else:
                 content.data[:] = left
                 content.settle()
+
+    def clear(self) -> None:
+        """Replace the disk with an empty one."""
+        self._files.clear()
+        self._removed.clear()
+
+    def swap(self, other: SimulatedDisk) -> None:
+        """Exchange the contents of two disks."""
+        self._files, other._files = other._files, self._files
+        self._removed, other._removed = other._removed, self._removed
+
+    def rot(self, suffix: str, random: Random) -> None:
+        """Flip a bit in about half of the files whose names end with a suffix."""
+        for path, content in self._files.items():
+            if path.endswith(suffix) and content.data and random.random() < 0.5:
+                content.data[random.randrange(len(content.data))] ^= 1 << random.randrange(8)
 
     def open(self, path: str) -> SimulatedFile:
         self.check("open", path)

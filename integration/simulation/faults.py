@@ -23,12 +23,15 @@ from random import Random
 from types import MappingProxyType
 
 from broker_ref.controller.metadata import ClusterMetadata, PartitionMetadata
+from broker_ref.identity import META_PROPERTIES_FILE
+from broker_ref.log.producer_snapshots import SNAPSHOT_SUFFIX
 from integration.simulation.administrator import Administrator
 from integration.simulation.client import TopicPartition
 from integration.simulation.cluster import CONTROLLER, SimulatedCluster, host_of
 from integration.simulation.event_queue import START_MS, EventQueue
+from integration.simulation.invariants import InvariantViolationError
+from integration.simulation.network import CLIENTS
 from integration.simulation.plan import (
-    BROKERS,
     FAULTS_END_MS,
     LAST_REPLICA_MS,
     LEADER,
@@ -37,6 +40,8 @@ from integration.simulation.plan import (
     Settings,
 )
 
+SLOW_LINK_MS = 5_000
+"""The maximum delay of a frame on a slow link, which is longer than the timeouts of requests."""
 STRANDED_MAX_MS = 1_000
 """The maximum duration of a stall. A leader waits longer before it shrinks the ISR."""
 
@@ -76,6 +81,7 @@ class Faults:
             self._resume(host)
         for disk in self._cluster.disks.values():
             disk.is_full = False
+            disk.fails_flushes = False
             disk.lacks_descriptors = None
             disk.end_crash()
         self._note("all faults are repaired")
@@ -115,11 +121,11 @@ class Faults:
         if fault.host != LEADER:
             return fault
         partition = self._partition_for(fault)
-        broker_id = partition.leader if partition is not None else BROKERS[0]
+        broker_id = partition.leader if partition is not None else 1
         host = host_of(broker_id)
         other = fault.other
         if other == host:
-            other = host_of(BROKERS[broker_id % len(BROKERS)])
+            other = host_of(broker_id % self._settings.brokers + 1)
         return replace(fault, host=host, other=other)
 
     def _partition_for(self, fault: Fault) -> PartitionMetadata | None:
@@ -160,17 +166,33 @@ class Faults:
             self._cluster.start(host)
 
     def _lose_power(self, fault: Fault) -> None:
+        self._lose_data(
+            fault,
+            lambda: self._cluster.lose_power(fault.host, Random(fault.number)),
+            loses_records=not self._settings.flushes_always,
+        )
+
+    def _replace_disk(self, fault: Fault) -> None:
+        def replace_disk() -> None:
+            self._cluster.kill(fault.host)
+            self._cluster.disks[fault.host].clear()
+
+        self._lose_data(fault, replace_disk, loses_records=True)
+
+    def _lose_data(self, fault: Fault, lose: Callable[[], None], *, loses_records: bool) -> None:
+        """End a broker and change its disk, unless this could lose committed records."""
         host = fault.host
-        if not self._settings.flushes_always and (
-            self._is_quiet() or not self._may_lose_power(host)
+        if loses_records and (
+            self._is_quiet()
+            or not self._may_lose_power(host)
+            or self._settings.replication_factor == 1
         ):
             self._note("  skipped: committed records could be lost")
             return
-        random = Random(fault.number)
         self._not_eligible.add(host)
-        self._cluster.lose_power(host, random)
+        lose()
         self._start_later(fault)
-        if not self._settings.flushes_always:
+        if loses_records:
             self._quiet_until = lambda: self._is_noticed(host)
 
     def _may_lose_power(self, host: str) -> bool:
@@ -186,13 +208,13 @@ class Faults:
         return (
             controller is not None
             and not self._has_disk_faults()
-            and all(self._cluster.is_serving(broker_id) for broker_id in BROKERS)
+            and all(self._cluster.is_serving(broker_id) for broker_id in self._settings.broker_ids)
             and _in_sync_everywhere(controller.side.metadata)
         )
 
     def _has_disk_faults(self) -> bool:
         return any(
-            disk.lacks_descriptors or disk.is_full or disk.is_crashing
+            disk.lacks_descriptors or disk.is_full or disk.fails_flushes or disk.is_crashing
             for disk in self._cluster.disks.values()
         )
 
@@ -202,11 +224,14 @@ class Faults:
         if controller is None:
             return False
         metadata = controller.side.metadata
-        broker_id = next(each for each in BROKERS if host_of(each) == host)
+        broker_id = self._broker_id(host)
         return self._cluster.is_serving(broker_id) and _in_sync_everywhere(metadata)
 
+    def _broker_id(self, host: str) -> int:
+        return next(each for each in self._settings.broker_ids if host_of(each) == host)
+
     def _stop(self, fault: Fault) -> None:
-        broker_id = next(each for each in BROKERS if host_of(each) == fault.host)
+        broker_id = self._broker_id(fault.host)
         if not self._cluster.is_serving(broker_id):
             self._not_eligible.add(fault.host)  # The shutdown may not be clean.
         self._cluster.stop(broker_id, lambda: self._start_later(fault))
@@ -239,6 +264,27 @@ class Faults:
         until_ms = self._until_ms(fault.lasts_ms)
         self._cluster.network.cut(fault.host, other, until_ms=until_ms, breaks=breaks)
 
+    def _slow_down(self, fault: Fault) -> None:
+        """Delay all frames, or some of them, in one or both directions of a link.
+
+        A slow frame can arrive long after its sender has given up and sent the request again. If
+        the cluster does not fence such requests, only the responses to clients are slow.
+        """
+        until_ms = self._until_ms(fault.lasts_ms)
+        if fault.other == CLIENTS and fault.number % 4 == 0:
+            self._cluster.network.cut(fault.host, CLIENTS, until_ms=until_ms, breaks=True)
+            return
+        slow_ms = SLOW_LINK_MS if fault.number // 32 % 4 else 0
+        directions = [(fault.host, fault.other), (fault.other, fault.host)]
+        if fault.other == CLIENTS and not fences_late_requests(self._settings):
+            directions = directions[:1]
+        elif fault.number // 8 % 3:
+            directions = [directions[fault.number // 8 % 3 - 1]]
+        for source, target in directions:
+            self._cluster.network.slow_down(source, target, until_ms=until_ms, slow_ms=slow_ms)
+        if fault.other != CLIENTS and fault.number // 128 % 2:
+            self._move(fault)  # The requests of the old leader arrive late.
+
     def _strand(self, fault: Fault) -> None:
         """Stall the link from a leader to a follower, then replace the leader.
 
@@ -255,13 +301,21 @@ class Faults:
         else:
             self._move(replace(fault, lasts_ms=0))
 
-    def _lose_last_replica(self, fault: Fault) -> None:
-        """Shut down both followers of a leader, then cut the power of the leader's machine.
+    def _empty_disk(self, fault: Fault) -> None:
+        if self._has_elr and self._settings.brokers == 3 and fault.number % 2:
+            self._lose_last_replica(fault)
+        else:
+            self._replace_disk(fault)
 
-        The last follower that was in sync must lead, and not the leader without its unflushed
-        records.
+    def _lose_last_replica(self, fault: Fault) -> None:
+        """Shut down both followers of a leader, then cut its machine's power or replace its disk.
+
+        The last follower that was in sync must lead, and not the leader without its records.
         """
-        first, second = (broker_id for broker_id in BROKERS if host_of(broker_id) != fault.host)
+        lose = self._replace_disk if fault.kind is FaultKind.EMPTY_DISK else self._lose_power
+        first, second = (
+            broker_id for broker_id in self._settings.broker_ids if host_of(broker_id) != fault.host
+        )
         followers_last_ms = fault.number // 16 % LAST_REPLICA_MS
 
         def start_later(broker_id: int) -> None:
@@ -275,7 +329,7 @@ class Faults:
         def lose_power() -> None:
             start_later(second)
             if not self._is_over:
-                self._lose_power(fault)
+                lose(fault)
 
         for broker_id in (first, second):
             if not self._cluster.is_serving(broker_id):
@@ -299,7 +353,7 @@ class Faults:
         partition = self._partition_for(fault)
         if partition is None:
             return
-        others = [each for each in BROKERS if each != partition.leader]
+        others = sorted(each for each in partition.replicas if each != partition.leader)
         if fault.number // 16 % 2:
             others.reverse()
         self._administrator.move_leader(
@@ -325,6 +379,65 @@ class Faults:
 
         self._later(fault, restart)
 
+    def _fail_flushes(self, fault: Fault) -> None:
+        """Let flushes fail. Afterwards, the machine restarts without the data that was not flushed.
+
+        Unless every append is flushed, the process restarts instead, because committed records
+        could be lost.
+        """
+        disk = self._cluster.disks[fault.host]
+        self._not_eligible.add(fault.host)
+        disk.fails_flushes = True
+
+        def restart() -> None:
+            disk.fails_flushes = False
+            if self._settings.flushes_always:
+                self._cluster.lose_power(fault.host, Random(fault.number))
+            self._start(fault.host)
+
+        self._later(fault, restart)
+
+    def _swap_disks(self, fault: Fault) -> None:
+        """Start two brokers with each other's disks. Both starts must fail."""
+        hosts = (fault.host, fault.other)
+        first, second = (self._cluster.disks[host] for host in hosts)
+        if not (first.exists(META_PROPERTIES_FILE) and second.exists(META_PROPERTIES_FILE)):
+            return
+        self._not_eligible.update(hosts)
+        for host in hosts:
+            self._cluster.kill(host)
+        first.swap(second)
+        for host in hosts:
+            self._cluster.start(host)
+            if self._cluster.is_running(host):
+                raise InvariantViolationError(f"{host} started with the disk of another broker")
+        first.swap(second)
+        for host in hosts:
+            self._start_later(replace(fault, host=host))
+
+    def _rot(self, fault: Fault) -> None:
+        """Flip bits of files that have a checksum and can be rebuilt from the log."""
+        self._not_eligible.add(fault.host)
+        self._cluster.kill(fault.host)
+        self._cluster.disks[fault.host].rot(SNAPSHOT_SUFFIX, Random(fault.number))
+        self._start_later(fault)
+
+    def _reassign(self, fault: Fault) -> None:
+        """Reassign a partition, or change its replication factor if all brokers have replicas."""
+        partition = self._partition_for(fault)
+        if partition is None:
+            return
+        random = Random(fault.number)
+        settings = self._settings
+        count = settings.replication_factor
+        if count == settings.brokers:
+            count = random.choice((count - 1, count))
+        self._administrator.reassign(
+            TopicPartition(partition.topic, partition.partition),
+            random.sample(settings.broker_ids, count),
+            cancel_after_ms=fault.lasts_ms if random.random() < 0.3 else None,
+        )
+
     def _fill_disk(self, fault: Fault) -> None:
         disk = self._cluster.disks[fault.host]
         self._not_eligible.add(fault.host)
@@ -335,6 +448,15 @@ class Faults:
             self._start(fault.host)
 
         self._later(fault, make_room)
+
+
+def fences_late_requests(settings: Settings) -> bool:
+    """Return whether a late request cannot affect the producer's next transaction.
+
+    It can with `transaction.version` 1, in Kafka too: a late EndTxn or AddPartitionsToTxn request
+    has the same producer epoch as the next transaction (KAFKA-17754).
+    """
+    return settings.transaction_version >= 2
 
 
 def _in_sync_everywhere(metadata: ClusterMetadata) -> bool:
@@ -355,6 +477,9 @@ _HARMLESS = frozenset(
         FaultKind.ISOLATE,
         FaultKind.BREAK,
         FaultKind.MOVE,
+        FaultKind.CLIENT_LINKS,
+        FaultKind.SLOW,
+        FaultKind.REASSIGN,
     }
 )
 """Faults after which a broker is still eligible to lead."""
@@ -376,6 +501,13 @@ _INJECTORS: Mapping[FaultKind, Callable[[Faults, Fault], None]] = MappingProxyTy
         FaultKind.MOVE: Faults._move,
         FaultKind.STRAND: Faults._strand,
         FaultKind.LAST_REPLICA: Faults._lose_last_replica,
+        FaultKind.CLIENT_LINKS: Faults._slow_down,
+        FaultKind.SLOW: Faults._slow_down,
+        FaultKind.FAILED_FLUSHES: Faults._fail_flushes,
+        FaultKind.EMPTY_DISK: Faults._empty_disk,
+        FaultKind.SWAPPED_DISKS: Faults._swap_disks,
+        FaultKind.BIT_ROT: Faults._rot,
+        FaultKind.REASSIGN: Faults._reassign,
         FaultKind.CRASH: Faults._crash,
     }
 )

@@ -1,13 +1,16 @@
 """Clients that are members of a consumer group.
 
-Members join, get partitions, commit offsets, send heartbeats, and leave or are killed. Checked
-invariants: in each generation, a partition is assigned to one member, a commit succeeds only in the
-latest generation, and a committed offset is never lost and never decreases. Modeled on Kafka's
+Members join, get partitions, commit offsets, send heartbeats, and leave or are killed. A static
+member (KIP-345) keeps its partitions if another process with the same instance id replaces it, and
+may continue after that. Checked invariants: in each generation, a partition is assigned to one
+member, a commit succeeds only in the latest generation and from the latest process of a static
+member, and a committed offset is never lost and never decreases. Modeled on Kafka's
 `ConsumerCoordinator`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -36,43 +39,61 @@ REJOIN: Final = frozenset(
 )
 
 
+class _FencedError(Exception):
+    """Another process has replaced this static member."""
+
+
 @dataclass(slots=True)
 class _Owned:
     """The last owner of a partition, its generation, and the offsets that members committed.
 
-    `tried` contains all offsets that members tried to commit.
+    `tried` contains all offsets that members tried to commit, and the number of commits that the
+    coordinator did not reject.
     """
 
     acknowledged: AcknowledgedOffsets
     generation: int = -1
-    member_id: str = ""
-    tried: set[int] = field(default_factory=set)
+    process: str = ""
+    tried: Counter[int] = field(default_factory=Counter)
 
 
 class GroupHistory:
     """The responses that members have received, with checks of the invariants."""
 
-    def __init__(self, checker: InvariantChecker, partitions: Sequence[TopicPartition]) -> None:
+    def __init__(
+        self,
+        checker: InvariantChecker,
+        partitions: Sequence[TopicPartition],
+        *,
+        group_id: str = GROUP_ID,
+    ) -> None:
         self.checker = checker
+        self.group_id = group_id
         self._owners: dict[tuple[int, TopicPartition], str] = {}
         self._owned = {
             partition: _Owned(acknowledged=AcknowledgedOffsets(checker)) for partition in partitions
         }
 
-    def assigned(self, partition: TopicPartition, generation: int, member_id: str) -> None:
-        """Record that a member owns a partition in a generation.
+    def assigned(
+        self, partition: TopicPartition, generation: int, member: str, *, process: str
+    ) -> None:
+        """Record that a process, as a member, owns a partition in a generation.
 
         Raises `InvariantViolationError` if another member owns it.
         """
-        owner = self._owners.setdefault((generation, partition), member_id)
-        if owner != member_id:
+        owner = self._owners.setdefault((generation, partition), member)
+        if owner != member:
             raise InvariantViolationError(
-                f"group {GROUP_ID}: {partition} is assigned to {owner} and to {member_id} in "
+                f"group {self.group_id}: {partition} is assigned to {owner} and to {member} in "
                 f"generation {generation}"
             )
         owned = self._owned[partition]
-        if generation > owned.generation:
-            owned.generation, owned.member_id = generation, member_id
+        if generation >= owned.generation:
+            owned.generation, owned.process = generation, process
+
+    def process_of(self, partition: TopicPartition) -> str:
+        """Return the name of the last process that received the partition."""
+        return self._owned[partition].process
 
     def generation_of(self, partition: TopicPartition) -> int:
         """Return the latest generation in which a member owned the partition."""
@@ -80,7 +101,11 @@ class GroupHistory:
 
     def tries(self, partition: TopicPartition, offset: int) -> None:
         """Record that a member will try to commit an offset."""
-        self._owned[partition].tried.add(offset)
+        self._owned[partition].tried[offset] += 1
+
+    def rejected(self, partition: TopicPartition, offset: int) -> None:
+        """Record that the coordinator rejected the only request of a commit."""
+        self._owned[partition].tried[offset] -= 1
 
     def acknowledged(
         self, partition: TopicPartition, offset: int, *, generation: int, newest: int
@@ -91,7 +116,7 @@ class GroupHistory:
         """
         if generation < newest:
             raise InvariantViolationError(
-                f"group {GROUP_ID}: a commit of generation {generation} for {partition} was "
+                f"group {self.group_id}: a commit of generation {generation} for {partition} was "
                 f"acknowledged although generation {newest} had started"
             )
         self._owned[partition].acknowledged.add(offset)
@@ -100,11 +125,44 @@ class GroupHistory:
         """Check a fetched offset."""
         owned, offset = self._owned[partition], read.offset
         least = owned.acknowledged.highest_before(read.complete_to)
-        if offset < least or (offset >= 0 and offset not in owned.tried):
+        if offset < least:
             raise InvariantViolationError(
-                f"group {GROUP_ID}: {who} fetched offset {offset} of {partition}, but a commit of "
-                f"offset {least} was acknowledged"
+                f"group {self.group_id}: {who} fetched offset {offset} of {partition}, but a "
+                f"commit of offset {least} was acknowledged"
             )
+        if offset >= 0 and owned.tried[offset] <= 0:
+            raise InvariantViolationError(
+                f"group {self.group_id}: {who} fetched offset {offset} of {partition}, but all "
+                "commits of this offset were rejected"
+            )
+
+
+class CommitAttempts:
+    """The requests of one commit. An earlier request may have succeeded without a response.
+
+    `newest` was the latest generation, and `process` its owner, when the last request was sent.
+    """
+
+    def __init__(self, history: GroupHistory, partition: TopicPartition, offset: int) -> None:
+        self.newest = -1
+        self.process = ""
+        self._history = history
+        self._partition = partition
+        self._offset = offset
+        self._count = 0
+        history.tries(partition, offset)
+
+    def add(self, broker_id: int) -> None:
+        """Record that a request is sent."""
+        del broker_id
+        self._count += 1
+        self.newest = self._history.generation_of(self._partition)
+        self.process = self._history.process_of(self._partition)
+
+    def rejected(self) -> None:
+        """Record that the last request was rejected."""
+        if self._count == 1:
+            self._history.rejected(self._partition, self._offset)
 
 
 def committed_offset(partition: TopicPartition, offset: int) -> dict[str, object]:
@@ -128,8 +186,10 @@ class GroupMember:
         partitions: Sequence[TopicPartition],
         until_ms: int,
         start_successor: Callable[[], None],
+        instance_id: str | None = None,
     ) -> None:
         """`start_successor` starts the process that replaces this member."""
+        self._instance_id = instance_id
         self.is_done = False
         self._client = client
         self._history = history
@@ -139,21 +199,30 @@ class GroupMember:
         self._coordinator = Coordinator(client, GROUP_ID, GROUP)
         self._member_id = ""
         self._generation = -1
+        self._has_succeeded = False
         client.spawn(self._main(), after_ms=client.random.randint(0, 800))
 
     def _main(self) -> Script:
+        try:
+            yield from self._participate()
+        except _FencedError:
+            self.is_done = True
+
+    def _participate(self) -> Script:
         client = self._client
         while client.now_ms < self._until_ms:
             mine = yield from self._join()
             if mine is not None:
                 yield from self._work(mine)
-            if client.random.random() < 0.15 and client.now_ms < self._until_ms:
-                self.is_done = True
+            is_replaced = client.random.random() < 0.15 and not self._has_succeeded
+            if is_replaced and client.now_ms < self._until_ms:
+                self.is_done = self._has_succeeded = True
                 self._succeed()
                 if client.random.random() < 0.5:
                     client.stop()
                     return
-                break
+                if self._instance_id is None:
+                    break
             yield Pause(ms=client.random.randint(1, 50))
         yield from self._leave()
         self.is_done = True
@@ -168,6 +237,7 @@ class GroupMember:
             member_id=self._member_id,
             protocol_type="consumer",
             protocols=[{"name": "range", "metadata": b""}],
+            group_instance_id=self._instance_id,
         )
         joined, code = yield from self._coordinator.call(joining, timeout_ms=6_000)
         if code is ErrorCode.member_id_required:
@@ -182,6 +252,7 @@ class GroupMember:
                 group_id=GROUP_ID,
                 generation_id=self._generation,
                 member_id=self._member_id,
+                group_instance_id=self._instance_id,
                 assignments=self._assignments(joined),
             ),
             timeout_ms=6_000,
@@ -190,7 +261,12 @@ class GroupMember:
             return None
         mine = [self._partitions[index] for index in synced.assignment]
         for partition in mine:
-            self._history.assigned(partition, self._generation, self._member_id)
+            self._history.assigned(
+                partition,
+                self._generation,
+                self._instance_id or self._member_id,
+                process=self._client.name,
+            )
         return mine
 
     def _assignments(self, joined: Any) -> list[dict[str, object]]:
@@ -228,6 +304,7 @@ class GroupMember:
                 group_id=GROUP_ID,
                 generation_id=self._generation,
                 member_id=self._member_id,
+                group_instance_id=self._instance_id,
             )
             _, code = yield from self._coordinator.call(beat)
             if self._must_rejoin("Heartbeat", code):
@@ -246,27 +323,36 @@ class GroupMember:
 
     def _commit(self, partition: TopicPartition, offset: int) -> Step:
         """Commit an offset and return whether the commit succeeded."""
-        newest = self._history.generation_of(partition)
-        self._history.tries(partition, offset)
+        attempts = CommitAttempts(self._history, partition, offset)
         _, code = yield from self._coordinator.call(
             request(
                 "offset_commit",
                 group_id=GROUP_ID,
                 generation_id_or_member_epoch=self._generation,
                 member_id=self._member_id,
+                group_instance_id=self._instance_id,
                 topics=[committed_offset(partition, offset)],
             ),
             lambda response: response.topics[0].partitions[0].error_code,
             again_on=frozenset({ErrorCode.unknown_topic_or_partition}),
+            on_send=attempts.add,
         )
         if self._must_rejoin("OffsetCommit", code):
+            attempts.rejected()
             return False
-        self._history.acknowledged(partition, offset, generation=self._generation, newest=newest)
+        self._history.acknowledged(
+            partition, offset, generation=self._generation, newest=attempts.newest
+        )
+        if attempts.newest == self._generation and attempts.process != self._client.name:
+            raise InvariantViolationError(
+                f"group {GROUP_ID}: a commit of {self._client.name} for {partition} was "
+                f"acknowledged although {attempts.process} had replaced it"
+            )
         return True
 
     def _leave(self) -> Step:
         if self._member_id:
-            members = [{"member_id": self._member_id}]
+            members = [{"member_id": self._member_id, "group_instance_id": self._instance_id}]
             yield from self._coordinator.call(
                 request("leave_group", group_id=GROUP_ID, members=members)
             )
@@ -274,6 +360,8 @@ class GroupMember:
     def _must_rejoin(self, what: str, code: ErrorCode) -> bool:
         if code is ErrorCode.none:
             return False
+        if code is ErrorCode.fenced_instance_id and self._instance_id is not None:
+            raise _FencedError
         if code not in REJOIN:
             raise InvariantViolationError(f"group {GROUP_ID}: {what} failed with {code.name}")
         if code is ErrorCode.unknown_member_id:

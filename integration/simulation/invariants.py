@@ -5,8 +5,10 @@
 | committed records and leader epochs are never lost or changed    | `CommittedLog.add`, `agree`  |
 | replicas have the same batches up to their high watermarks       | `CommittedLog.agree`         |
 | a new leader has all committed records                           | `_begins_to_lead`            |
-| no value appears twice in a partition; sequences are consecutive | `CommittedLog.add`           |
+| no value appears twice; sequences are consecutive                | `CommittedLog.add`           |
 | an acknowledged record is committed at the acknowledged offset   | `CommittedLog.acknowledged`  |
+| a record is not committed if all attempts to write it were        | `CommittedLog.rejected`      |
+| rejected                                                         |                              |
 | a consumer reads committed records, in order, without gaps       | `CommittedLog.read`          |
 | a transaction is visible completely or not at all, and only if   | `Transactions.resolve`       |
 | its producer has requested the commit                            |                              |
@@ -14,8 +16,8 @@
 | a read_committed consumer reads exactly the visible records      | `CommittedLog.check_visible` |
 
 The module derives the committed state of each partition from all replicas: all records below any
-replica's high watermark are committed. Retention and compaction are off in simulated topics, so no
-record may be missing. Invariant: the checks do not change the cluster.
+replica's high watermark are committed. Retention is off, and only internal topics are compacted, so
+no other record may be missing. Invariant: the checks do not change the cluster.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from broker_ref.controller.metadata import PartitionMetadata
 from broker_ref.log.batch import BatchHeader, parse_checked_batches
 from broker_ref.log.control import Marker, decode_marker
 from broker_ref.node.broker import BrokerNode
@@ -35,6 +38,8 @@ from integration.simulation.elections import Elections
 from integration.simulation.messages import records_of
 
 READ_BYTES_MAX = 1 << 20
+RECREATED_TOPIC = "recreated"
+"""The topic that is deleted and created again. Each of its topic ids is checked separately."""
 
 
 class InvariantViolationError(Exception):
@@ -118,20 +123,24 @@ class CommittedLog:
         self,
         partition: TopicPartition,
         transactions: Transactions,
+        origins: dict[bytes, TopicPartition],
         *,
         has_values: bool,
     ) -> None:
+        """`origins` contains the partition of each value, for all partitions."""
         self.partition = partition
         self.end_offset = 0
         self.batches: list[BatchHeader] = []
         self.values: dict[int, bytes] = {}
         self._transactions = transactions
+        self._origins = origins
         self._has_values = has_values
         self._open: dict[int, list[int]] = {}
         self._outcomes: dict[int, Marker | None] = {}
         self._by_base: dict[int, tuple[int, int, int]] = {}
         self._offsets: dict[bytes, int] = {}
         self._sequences: dict[int, tuple[int, int]] = {}
+        self._rejected: dict[bytes, str] = {}
 
     def add(self, header: BatchHeader, batch: memoryview, host: str) -> None:
         """Add a batch below a replica's high watermark to the committed records."""
@@ -155,6 +164,13 @@ class CommittedLog:
         for record in records_of(batch):
             value = record.value or b""
             self.values[record.offset] = value
+            if value in self._rejected:
+                self._raise_rejected(value, record.offset)
+            origin = self._origins.setdefault(value, self.partition)
+            if origin != self.partition:
+                raise InvariantViolationError(
+                    f"{self.partition}: {value!r} at offset {record.offset} belongs to {origin}"
+                )
             before = self._offsets.setdefault(value, record.offset)
             if before != record.offset:
                 raise InvariantViolationError(
@@ -233,9 +249,30 @@ class CommittedLog:
                 f"committed {self.values.get(offset)!r}"
             )
 
+    def rejected(self, value: bytes, error: str) -> None:
+        """Record that all attempts to write a value were rejected, the last one with this error."""
+        self._rejected[value] = error
+        offset = self.offset_of(value)
+        if offset is not None:
+            self._raise_rejected(value, offset)
+
+    def _raise_rejected(self, value: bytes, offset: int) -> None:
+        raise InvariantViolationError(
+            f"{self.partition}: {value!r} is committed at offset {offset}, but all attempts to "
+            f"write it were rejected, the last one with {self._rejected[value]}"
+        )
+
     def offset_of(self, value: bytes) -> int | None:
         """Return the offset of a committed value, or None if no such value is committed."""
         return self._offsets.get(value)
+
+
+def name_of_log(metadata: PartitionMetadata) -> TopicPartition:
+    """Return the name under which the committed records of a partition are checked."""
+    topic = metadata.topic
+    if topic == RECREATED_TOPIC:
+        topic = f"{topic}@{metadata.topic_id}"
+    return TopicPartition(topic, metadata.partition)
 
 
 def _identity(header: BatchHeader) -> tuple[int, int, int]:
@@ -274,9 +311,17 @@ class _ObservedPartition:
 
 
 class InvariantChecker:
-    """Checks every replica after each step of its broker."""
+    """Checks every replica after each step of its broker.
 
-    def __init__(self) -> None:
+    The topic of group offsets has `offsets_partitions` partitions. If the internal topics are
+    compacted, only the ends of their logs are checked.
+    """
+
+    def __init__(
+        self, offsets_partitions: int = 1, *, compacts_internal_topics: bool = False
+    ) -> None:
+        self.offsets_partitions = offsets_partitions
+        self._compacts_internal_topics = compacts_internal_topics
         self.committed: dict[TopicPartition, CommittedLog] = {}
         self.transactions = Transactions()
         self.controller: ControllerNode | None = None
@@ -286,16 +331,28 @@ class InvariantChecker:
         self.openings: Counter[TopicPartition] = Counter()
         """The number of times that a replica was opened, on any broker."""
         self._seen: dict[tuple[str, str, int], _ObservedPartition] = {}
-        self._names: dict[tuple[str, int], TopicPartition] = {}
+        self._origins: dict[bytes, TopicPartition] = {}
 
     def of(self, partition: TopicPartition) -> CommittedLog:
         """Return the committed records of a partition."""
         found = self.committed.get(partition)
         if found is None:
             found = self.committed[partition] = CommittedLog(
-                partition, self.transactions, has_values=not partition.topic.startswith("__")
+                partition,
+                self.transactions,
+                self._origins,
+                has_values=not partition.topic.startswith("__"),
             )
         return found
+
+    def acknowledged_in_any(self, partition: TopicPartition, value: bytes, offset: int) -> None:
+        """Check that an acknowledged record is committed in a topic with this name."""
+        origin = self._origins.get(value)
+        if origin is None or self.of(origin).offset_of(value) != offset:
+            raise InvariantViolationError(
+                f"{partition}: {value!r} was acknowledged at offset {offset}, but is not committed "
+                "there in any topic with this name"
+            )
 
     def replica(self, host: str, partition: TopicPartition) -> Partition | None:
         """Return the replica of a host that was observed last, or None."""
@@ -345,14 +402,18 @@ class InvariantChecker:
             self._verify(host, seen, partition, high_watermark)
 
     def _begins_to_lead(self, host: str, partition: Partition) -> None:
-        name = TopicPartition(partition.key.topic, partition.key.partition)
+        name, key = name_of_log(partition.metadata), partition.key
         committed = self.of(name)
         end_offset = partition.log.log_end_offset
         if end_offset >= committed.end_offset:
             return
         metadata = self.controller.side.metadata if self.controller is not None else None
-        current = metadata.partition(name.topic, name.partition) if metadata is not None else None
-        if current is not None and current.leader_epoch == partition.leader_epoch:
+        current = metadata.partition(key.topic, key.partition) if metadata is not None else None
+        if (
+            current is not None
+            and current.topic_id == partition.metadata.topic_id
+            and current.leader_epoch == partition.leader_epoch
+        ):
             raise InvariantViolationError(
                 f"{name}: {host} becomes leader in leader epoch {partition.leader_epoch} with log "
                 f"end offset {end_offset}, but offsets below {committed.end_offset} are committed"
@@ -361,7 +422,11 @@ class InvariantChecker:
     def _verify(
         self, host: str, seen: _ObservedPartition, partition: Partition, end_offset: int
     ) -> None:
-        committed = self.of(TopicPartition(partition.key.topic, partition.key.partition))
+        committed = self.of(name_of_log(partition.metadata))
+        if self._compacts_internal_topics and partition.key.topic.startswith("__"):
+            committed.end_offset = max(committed.end_offset, end_offset)
+            seen.verified = end_offset
+            return
         for header, batch in batches_between(partition, seen.verified, end_offset):
             if header.base_offset < committed.end_offset:
                 committed.agree(header, host)

@@ -3,9 +3,10 @@
 The network transports frames in virtual time as TCP does: in order on one connection, and in any
 order across connections. Every frame has a random delay, and a small share of frames has a long
 delay. A connection can break and lose the frames in transit in both directions. A link between two
-hosts can be cut: either its frames wait until it is repaired, because TCP retransmits them, or its
-connections break. If a client closes a connection, the requests that it has sent still arrive.
-Requests that the client retries on another connection can therefore arrive twice and out of order.
+hosts can be cut or slow, in one or both directions. If it is cut, either its frames wait until it
+is repaired, because TCP retransmits them, or its connections break. If a client closes a
+connection, the requests that it has sent still arrive. Requests that the client retries on another
+connection can therefore arrive twice and out of order.
 
 Invariants: every request gets a response or fails, exactly once and in a later step. A node
 processes one request per connection at a time.
@@ -25,9 +26,14 @@ from integration.simulation.event_queue import EventQueue
 FIRST_CONNECTION_ID: Final = 1_000_000
 """Smaller ids are free for connections outside the network."""
 
+CLIENTS: Final = "clients"
+"""All hosts that are not nodes, as one end of a link."""
+
 CONNECT_TIMEOUT_MS: Final = 700
 SLOW_MS: Final = 400
 """The maximum extra delay of a slow frame."""
+SLOW_SHARE: Final = 0.1
+"""The share of delayed frames on a slow link."""
 
 
 def _up_to(random: Random, largest: int) -> int:
@@ -50,6 +56,9 @@ class Caller(Protocol):
 
 class Server(Protocol):
     """The interface for delivering requests to nodes, which are identified by host name."""
+
+    def is_node(self, host: str) -> bool:
+        """Return whether a host is a node of the cluster and not a client."""
 
     def listens(self, host: str) -> bool:
         """Return whether a host accepts connections."""
@@ -99,8 +108,10 @@ class NetworkConditions:
 
 @dataclass(slots=True, kw_only=True)
 class _Cut:
+    """A direction of a link whose frames wait, or are slow if `slow_ms` is positive."""
+
     until_ms: int
-    breaks: bool
+    slow_ms: int = 0
 
 
 class Network:
@@ -118,7 +129,7 @@ class Network:
         self._server = server
         self._random = random
         self._by_id: dict[int, Connection] = {}
-        self._cuts: dict[frozenset[str], _Cut] = {}
+        self._cuts: dict[tuple[str, str], _Cut] = {}
         self._last_id = FIRST_CONNECTION_ID
 
     def connect(self, source: str, target: str, caller: Caller) -> Connection:
@@ -128,8 +139,8 @@ class Network:
             connection_id=self._last_id, source=source, target=target, caller=caller
         )
         self._by_id[connection.connection_id] = connection
-        cut = self._cut(source, target)
-        if cut is not None:
+        cut = self._cut(source, target) or self._cut(target, source)
+        if cut is not None and not cut.slow_ms:
             wait_ms = min(CONNECT_TIMEOUT_MS, cut.until_ms - self._event_queue.now_ms)
             connection.is_refused = True
             self._event_queue.after(wait_ms, lambda: self._abort(connection, "no response"))
@@ -219,40 +230,56 @@ class Network:
         If `breaks` is true, the connections on the link are reset. Otherwise, their frames are
         delayed.
         """
-        self._cuts[frozenset((one, other))] = _Cut(until_ms=until_ms, breaks=breaks)
+        self.slow_down(one, other, until_ms=until_ms)
+        self.slow_down(other, one, until_ms=until_ms)
         if breaks:
-            self.break_where(lambda source, target: {source, target} == {one, other})
+            self.break_where(
+                lambda source, target: {self._end(source), self._end(target)} == {one, other}
+            )
+
+    def slow_down(self, source: str, target: str, *, until_ms: int, slow_ms: int = 0) -> None:
+        """Delay frames from one host to another until the time `until_ms`.
+
+        With `slow_ms`, some of the frames have a delay of up to `slow_ms` instead.
+        """
+        self._cuts[source, target] = _Cut(until_ms=until_ms, slow_ms=slow_ms)
 
     @property
     def has_cuts(self) -> bool:
-        """Whether any link is cut."""
+        """Whether any link is cut or slow."""
         return any(cut.until_ms > self._event_queue.now_ms for cut in self._cuts.values())
 
-    def _cut(self, one: str, other: str) -> _Cut | None:
+    def _end(self, host: str) -> str:
+        """Return the end of a link to which a host belongs."""
+        return host if self._server.is_node(host) else CLIENTS
+
+    def _cut(self, source: str, target: str) -> _Cut | None:
         if not self._cuts:
             return None
-        cut = self._cuts.get(frozenset((one, other)))
+        cut = self._cuts.get((self._end(source), self._end(target)))
         return cut if cut is not None and cut.until_ms > self._event_queue.now_ms else None
 
     # Frames
 
-    def _delay_ms(self, connection: Connection) -> int:
+    def _delay_ms(self, source: str, target: str) -> int:
         conditions = self.network_conditions
         delay_ms = _up_to(self._random, conditions.delay_max_ms)
         if self._random.random() < conditions.slow_chance:
             delay_ms += self._random.randint(0, SLOW_MS)
-        cut = self._cut(connection.source, connection.target)
-        if cut is not None:
+        cut = self._cut(source, target)
+        if cut is not None and not cut.slow_ms:
             delay_ms += cut.until_ms - self._event_queue.now_ms
+        elif cut is not None and self._random.random() < SLOW_SHARE:
+            delay_ms += self._random.randint(cut.slow_ms // 2, cut.slow_ms)
         return delay_ms
 
     def _send_to_target(self, connection: Connection, act: Callable[[], None]) -> None:
-        when_ms = self._event_queue.now_ms + self._delay_ms(connection)
+        when_ms = self._event_queue.now_ms + self._delay_ms(connection.source, connection.target)
         connection.to_target_ms = max(connection.to_target_ms, when_ms)
         self._event_queue.at(connection.to_target_ms, act)
 
     def _send_to_source(self, connection: Connection, act: Callable[[], None]) -> None:
-        when_ms = self._event_queue.now_ms + self._delay_ms(connection)
+        when_ms = self._event_queue.now_ms + self._delay_ms(connection.target, connection.source)
         connection.to_source_ms = max(connection.to_source_ms, when_ms)
         self._event_queue.at(connection.to_source_ms, act)
 

@@ -17,6 +17,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.metadata import OFFSETS_TOPIC
+from broker_ref.coordination.partitioning import partition_of
 from broker_ref.replication.partition import Partition
 from integration.simulation.client import Step, TopicPartition
 from integration.simulation.cluster import host_of
@@ -24,8 +25,20 @@ from integration.simulation.coordinators import Coordinator
 from integration.simulation.invariants import InvariantChecker, InvariantViolationError
 from integration.simulation.messages import Request, request
 
-OFFSETS_PARTITION = TopicPartition(OFFSETS_TOPIC, 0)
-"""The only partition of the topic in simulated clusters."""
+
+def offsets_partition(checker: InvariantChecker, group_id: str) -> TopicPartition:
+    """Return the partition that contains the offsets and members of a group."""
+    return TopicPartition(OFFSETS_TOPIC, partition_of(group_id, checker.offsets_partitions))
+
+
+def was_replaced(checker: InvariantChecker, group_id: str, broker_id: int) -> bool:
+    """Return whether a broker has been replaced as the coordinator of a group."""
+    partition = offsets_partition(checker, group_id)
+    replica = checker.replica(host_of(broker_id), partition)
+    return (
+        replica is not None
+        and checker.elections.replaced_in(partition, broker_id, replica.leader_epoch) is not None
+    )
 
 
 class AcknowledgedOffsets:
@@ -61,14 +74,15 @@ class OffsetRead:
 class _SentRead:
     """The coordinator's replica of the partition at the time of a request."""
 
-    def __init__(self, checker: InvariantChecker, broker_id: int) -> None:
+    def __init__(self, checker: InvariantChecker, group_id: str, broker_id: int) -> None:
         self._checker = checker
+        self._partition = offsets_partition(checker, group_id)
         self._host = host_of(broker_id)
         self._replica = self._current
         self._leader_epoch = self._replica.leader_epoch if self._replica is not None else -1
         self._end_offset = self._replica.log.log_end_offset if self._replica is not None else 0
         self._replaced_in = checker.elections.replaced_in(
-            OFFSETS_PARTITION, broker_id, self._leader_epoch
+            self._partition, broker_id, self._leader_epoch
         )
         self._sent_in = checker.step
 
@@ -82,7 +96,7 @@ class _SentRead:
             and replica.high_watermark < self._end_offset
         ):
             raise InvariantViolationError(
-                f"{OFFSETS_PARTITION}: {self._host} returned offset {offset} of a group, although "
+                f"{self._partition}: {self._host} returned offset {offset} of a group, although "
                 f"its log end offset was {self._end_offset} and its high watermark is still "
                 f"{replica.high_watermark}"
             )
@@ -95,7 +109,7 @@ class _SentRead:
 
     @property
     def _current(self) -> Partition | None:
-        return self._checker.replica(self._host, OFFSETS_PARTITION)
+        return self._checker.replica(self._host, self._partition)
 
 
 def fetch_offset(
@@ -105,7 +119,7 @@ def fetch_offset(
     last: list[_SentRead] = []
 
     def sending(broker_id: int) -> None:
-        last[:] = [_SentRead(checker, broker_id)]
+        last[:] = [_SentRead(checker, group_id, broker_id)]
 
     response, code = yield from coordinator.call(
         _offset_fetch(group_id, partition),

@@ -65,7 +65,11 @@ def is_abort(batch: memoryview) -> bool:
 
 
 class PartitionConsumer:
-    """Client that reads one partition with isolation level read_uncommitted or read_committed."""
+    """Client that reads one partition with isolation level read_uncommitted or read_committed.
+
+    With `reads_from_followers`, it fetches from random replicas (KIP-392). After an
+    OFFSET_OUT_OF_RANGE error of a follower, whose log may be shorter, it fetches from the leader.
+    """
 
     def __init__(
         self,
@@ -74,8 +78,11 @@ class PartitionConsumer:
         partition: TopicPartition,
         *,
         isolation: int,
+        reads_from_followers: bool = False,
     ) -> None:
         self._isolation = isolation
+        self._reads_from_followers = reads_from_followers
+        self._is_behind = False
         self._aborted: dict[int, None] = {}
         self._client = client
         self._checker = checker
@@ -94,10 +101,16 @@ class PartitionConsumer:
         while True:
             leader = yield from self._client.await_leader(self._partition, refresh=refresh)
             rounds += 1
-            step = self._fetch_end_offset if rounds % 4 == 0 else self._fetch
+            step = self._fetch_end_offset if rounds % 4 == 0 else self._fetch_from_replica
             refresh = not (yield from step(leader.broker_id, leader.epoch))
 
-    def _fetch(self, broker_id: int, leader_epoch: int) -> Step:
+    def _fetch_from_replica(self, leader_id: int, leader_epoch: int) -> Step:
+        reads_leader = self._is_behind or not self._reads_from_followers
+        broker_id = leader_id if reads_leader else self._client.any_broker()
+        self._is_behind = False
+        return (yield from self._fetch(broker_id, leader_epoch, is_leader=broker_id == leader_id))
+
+    def _fetch(self, broker_id: int, leader_epoch: int, *, is_leader: bool) -> Step:
         fetch = fetch_request(
             self._partition, self._offset, leader_epoch=leader_epoch, isolation=self._isolation
         )
@@ -105,6 +118,9 @@ class PartitionConsumer:
         if response is None:
             return False
         partition_response = response.responses[0].partitions[0]
+        self._is_behind = partition_response.error_code is ErrorCode.offset_out_of_range
+        if self._is_behind and not is_leader:
+            return False
         self._check(partition_response.error_code, "fetch")
         if partition_response.error_code is ErrorCode.none:
             self._handle_response(partition_response)

@@ -8,16 +8,15 @@ runs vary more. Invariant: a plan depends only on its seed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 from types import MappingProxyType
 from typing import Final
 
 from integration.simulation.cluster import CONTROLLER, host_of
-from integration.simulation.network import NetworkConditions
+from integration.simulation.network import CLIENTS, NetworkConditions
 
-BROKERS: Final = (1, 2, 3)
 LEADER: Final = "a leader"
 """A placeholder for the host of the broker that leads a partition when the fault is injected."""
 
@@ -45,6 +44,13 @@ class FaultKind(Enum):
     MOVE = "an administrator elects one replica after another as leader"
     STRAND = "a leader cannot reach a follower and is then replaced"
     LAST_REPLICA = "a leader's machine loses power after all followers have been shut down cleanly"
+    CLIENT_LINKS = "clients reach a broker late, in one direction only, or not at all"
+    SLOW = "frames between two hosts are slow or delayed, in one or both directions"
+    FAILED_FLUSHES = "flushes to a broker's disk fail"
+    EMPTY_DISK = "a broker's disk is replaced with an empty one"
+    SWAPPED_DISKS = "two brokers are started with each other's disks, which they must refuse"
+    BIT_ROT = "bits of a broker's producer snapshots flip while it is down"
+    REASSIGN = "an administrator moves a partition to other brokers"
     CRASH = "a process ends between two disk operations of the same step"
 
 
@@ -80,12 +86,27 @@ class Settings:
     group_members: int = 0
     transactional_clients: int = 0
     transaction_version: int = 2
+    has_static_members: bool = False
+    consumer_members: int = 0
+    """The members of the group with the consumer protocol."""
+    reads_from_followers: bool = False
+    brokers: int = 3
+    replication_factor: int = 3
+    """The replication factor of all topics, including the internal topics."""
+    internal_partitions: int = 1
+    compacts_internal_topics: bool = False
+    recreates_topic: bool = False
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        """The ids of all brokers."""
+        return tuple(range(1, self.brokers + 1))
 
     @property
     def is_valid(self) -> bool:
         """Whether all client counts are at least zero."""
         counts = (self.acks_one_producers, self.idempotent_producers, self.group_members)
-        return min(*counts, self.transactional_clients) >= 0
+        return min(*counts, self.transactional_clients, self.consumer_members) >= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +121,14 @@ class Plan:
 def plan_of(seed: int) -> Plan:
     """Return the plan for a seed."""
     random = Random(f"plan {seed}")
-    settings = _settings(random)
+    settings = replace(
+        _with_topology(_settings(random), seed),
+        has_static_members=Random(f"static members {seed}").random() < 0.3,
+        consumer_members=Random(f"consumer members {seed}").choice((0, 0, 0, 2, 3)),
+        reads_from_followers=Random(f"reads from followers {seed}").random() < 0.3,
+        recreates_topic=Random(f"recreates topic {seed}").random() < 0.2,
+        compacts_internal_topics=Random(f"compaction {seed}").random() < 0.3,
+    )
     kinds = _kinds(random)
     faults: list[Fault] = []
     at_ms = FAULTS_BEGIN_MS
@@ -110,10 +138,10 @@ def plan_of(seed: int) -> Plan:
             at_ms = random.randint(FAULTS_BEGIN_MS, FAULTS_END_MS)
         else:
             at_ms = min(at_ms + random.randint(0, 600), FAULTS_END_MS)
-        faults.append(_fault(random, random.choice(kinds), at_ms))
+        faults.append(_fault(random, random.choice(kinds), at_ms, settings))
     faults += _last_replica(seed, settings)
     for kind in _ADDED:
-        faults += _added(seed, kind)
+        faults += _added(seed, kind, settings)
     return Plan(
         seed=seed,
         settings=settings,
@@ -142,10 +170,28 @@ def _settings(random: Random) -> Settings:
     )
 
 
+def _with_topology(settings: Settings, seed: int) -> Settings:
+    """Return the settings with another number of brokers, replicas and coordinators in some runs.
+
+    `min.insync.replicas` is at most the replication factor, as the effective value in Kafka.
+    """
+    random = Random(f"topology {seed}")
+    if random.random() < 0.7:
+        return settings
+    replication_factor = random.choice((1, 2, 3, 3))
+    return replace(
+        settings,
+        brokers=random.choice((3, 4, 5)),
+        replication_factor=replication_factor,
+        min_insync_replicas=min(settings.min_insync_replicas, replication_factor),
+        internal_partitions=random.choice((1, 2, 3)),
+    )
+
+
 def _last_replica(seed: int, settings: Settings) -> list[Fault]:
     """Return a fault that only eligible leader replicas survive, in some of the runs."""
     random = Random(f"last replica {seed}")
-    if settings.min_insync_replicas < 2 or random.random() < 0.75:
+    if settings.min_insync_replicas < 2 or random.random() < 0.75 or settings.brokers > 3:
         return []
     return [
         Fault(
@@ -158,18 +204,29 @@ def _last_replica(seed: int, settings: Settings) -> list[Fault]:
     ]
 
 
-def _added(seed: int, kind: FaultKind) -> list[Fault]:
+def _added(seed: int, kind: FaultKind, settings: Settings) -> list[Fault]:
     """Return the faults of one kind, which some of the runs contain."""
     random = Random(f"{kind.name} {seed}")
     if random.random() >= _ADDED[kind]:
         return []
     return [
-        _fault(random, kind, random.randint(FAULTS_BEGIN_MS, FAULTS_END_MS))
+        _fault(random, kind, random.randint(FAULTS_BEGIN_MS, FAULTS_END_MS), settings)
         for _ in range(random.randint(1, 3))
     ]
 
 
-_ADDED: Final[Mapping[FaultKind, float]] = MappingProxyType({FaultKind.CRASH: 0.2})
+_ADDED: Final[Mapping[FaultKind, float]] = MappingProxyType(
+    {
+        FaultKind.CRASH: 0.2,
+        FaultKind.CLIENT_LINKS: 0.15,
+        FaultKind.SLOW: 0.15,
+        FaultKind.FAILED_FLUSHES: 0.1,
+        FaultKind.EMPTY_DISK: 0.1,
+        FaultKind.SWAPPED_DISKS: 0.05,
+        FaultKind.BIT_ROT: 0.1,
+        FaultKind.REASSIGN: 0.15,
+    }
+)
 """Kinds of faults with their own random choices, and the share of runs that contain them.
 
 A new kind changes only the plans that contain it.
@@ -183,18 +240,20 @@ def _kinds(random: Random) -> Sequence[FaultKind]:
     return random.sample(kinds, random.randint(1, 5))
 
 
-def _fault(random: Random, kind: FaultKind, at_ms: int) -> Fault:
-    host, other = random.sample([host_of(broker_id) for broker_id in BROKERS], 2)
+def _fault(random: Random, kind: FaultKind, at_ms: int, settings: Settings) -> Fault:
+    host, other = random.sample([host_of(broker_id) for broker_id in settings.broker_ids], 2)
     if random.random() < 0.4:
         host = LEADER
     if kind in {FaultKind.KILL_CONTROLLER, FaultKind.CONTROLLER_POWER_LOSS}:
         host, other = CONTROLLER, ""
     elif kind is FaultKind.STRAND:
         host = LEADER
-    elif kind in {FaultKind.CUT, FaultKind.STALL}:
+    elif kind is FaultKind.CLIENT_LINKS:
+        other = CLIENTS
+    elif kind in {FaultKind.CUT, FaultKind.STALL, FaultKind.SLOW}:
         if random.random() < 0.4:
             other = CONTROLLER
-    elif kind is not FaultKind.MOVE:
+    elif kind not in {FaultKind.MOVE, FaultKind.SWAPPED_DISKS}:
         other = ""
         if kind in {FaultKind.PAUSE, FaultKind.CRASH} and random.random() < 0.2:
             host = CONTROLLER

@@ -45,6 +45,18 @@ RETRIABLE: Final = frozenset(
     }
 )
 
+MAY_BE_APPENDED: Final = frozenset(
+    {
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.request_timed_out,
+        ErrorCode.not_enough_replicas_after_append,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.network_exception,
+    }
+)
+"""Error codes of batches that may be in the log. All other error codes are definite."""
+
 
 def produce_request(
     partition: TopicPartition,

@@ -16,20 +16,32 @@ from random import Random
 from typing import Final, Protocol
 
 from broker_ref.config import BrokerConfig
+from broker_ref.controller.metadata import ClusterMetadata
 from integration.simulation.administrator import Administrator
 from integration.simulation.client import Client, TopicPartition
 from integration.simulation.cluster import SimulatedCluster, UnexplainedFailureError, host_of
+from integration.simulation.consumer_member import (
+    CONSUMER_HEARTBEAT_MS,
+    CONSUMER_SESSION_TIMEOUT_MS,
+    ConsumerGroupHistory,
+    ConsumerGroupMember,
+)
 from integration.simulation.event_queue import START_MS, EndlessLoopError, EventQueue
 from integration.simulation.faults import Faults
 from integration.simulation.group_member import GroupHistory, GroupMember
-from integration.simulation.invariants import InvariantChecker, InvariantViolationError
+from integration.simulation.invariants import (
+    InvariantChecker,
+    InvariantViolationError,
+    name_of_log,
+)
 from integration.simulation.partition_consumer import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     PartitionConsumer,
 )
-from integration.simulation.plan import BROKERS, FAULTS_END_MS, Plan, Settings
+from integration.simulation.plan import FAULTS_END_MS, Plan, Settings
 from integration.simulation.producers import AcksOneProducer, IdempotentProducer
+from integration.simulation.recreated_topic import RecreatedTopic
 from integration.simulation.transactional_producer import TransactionalProducer, TransactionHistory
 
 TOPIC: Final = "t"
@@ -38,6 +50,8 @@ READY_LIMIT_MS: Final = 10_000
 IDLE_LIMIT_MS: Final = 30_000
 """Several times the usual duration: correct runs become idle after about four seconds."""
 CHECK_INTERVAL_MS: Final = 250
+_DELETE_RETENTION_MS: Final = 6_000
+"""This is longer than any follower is down."""
 
 
 class Work(Protocol):
@@ -80,9 +94,16 @@ def config_of(broker_id: int, settings: Settings) -> BrokerConfig:
     }
     if settings.flushes_always:
         defaults["flush.messages"] = "1"
+    if settings.compacts_internal_topics:
+        defaults |= {
+            "segment.ms": "200",
+            "min.cleanable.dirty.ratio": "0.01",
+            # A follower that misses a tombstone or a marker would keep what it removes.
+            "delete.retention.ms": str(_DELETE_RETENTION_MS),
+        }
     return BrokerConfig(
         node_id=broker_id,
-        default_replication_factor=len(BROKERS),
+        default_replication_factor=settings.replication_factor,
         num_partitions=settings.partitions,
         broker_heartbeat_interval_ms=400,
         broker_session_timeout_ms=1_800,
@@ -93,14 +114,19 @@ def config_of(broker_id: int, settings: Settings) -> BrokerConfig:
         replica_high_watermark_checkpoint_interval_ms=1_000,
         log_flush_offset_checkpoint_interval_ms=3_000,
         leader_imbalance_check_interval_seconds=4,
-        log_cleaner_enable=False,
+        log_cleaner_enable=settings.compacts_internal_topics,
+        log_cleaner_backoff_ms=300,
         group_initial_rebalance_delay_ms=200,
         group_min_session_timeout_ms=1_000,
-        offsets_topic_num_partitions=1,
-        offsets_topic_replication_factor=len(BROKERS),
+        group_consumer_session_timeout_ms=CONSUMER_SESSION_TIMEOUT_MS,
+        group_consumer_min_session_timeout_ms=CONSUMER_SESSION_TIMEOUT_MS,
+        group_consumer_heartbeat_interval_ms=CONSUMER_HEARTBEAT_MS,
+        group_consumer_min_heartbeat_interval_ms=CONSUMER_HEARTBEAT_MS,
+        offsets_topic_num_partitions=settings.internal_partitions,
+        offsets_topic_replication_factor=settings.replication_factor,
         offsets_commit_timeout_ms=1_500,
-        transaction_state_log_num_partitions=1,
-        transaction_state_log_replication_factor=len(BROKERS),
+        transaction_state_log_num_partitions=settings.internal_partitions,
+        transaction_state_log_replication_factor=settings.replication_factor,
         transaction_state_log_min_isr=settings.min_insync_replicas,
         transaction_abort_timed_out_transaction_cleanup_interval_ms=400,
         topic_defaults=defaults,
@@ -115,10 +141,13 @@ class _Run:
         self.trace: list[str] = []
         settings = plan.settings
         self._event_queue = EventQueue()
-        self._checker = InvariantChecker()
+        self._checker = InvariantChecker(
+            settings.internal_partitions,
+            compacts_internal_topics=settings.compacts_internal_topics,
+        )
         self._random = Random(f"clients {plan.seed}")
         self.cluster = SimulatedCluster(
-            {broker_id: config_of(broker_id, settings) for broker_id in BROKERS},
+            {broker_id: config_of(broker_id, settings) for broker_id in settings.broker_ids},
             event_queue=self._event_queue,
             random=Random(f"network {plan.seed}"),
             network_conditions=settings.network_conditions,
@@ -186,13 +215,14 @@ class _Run:
 
     # Work
 
-    def _client(self, name: str) -> Client:
+    def _client(self, name: str, *, resets: bool = False, random: Random | None = None) -> Client:
         return Client(
             name,
             event_queue=self._event_queue,
             network=self.cluster.network,
-            random=Random(self._random.getrandbits(64)),
-            broker_ids=BROKERS,
+            random=random or Random(self._random.getrandbits(64)),
+            broker_ids=self.plan.settings.broker_ids,
+            resets=resets,
         )
 
     @property
@@ -226,19 +256,62 @@ class _Run:
             self._start_consumer(f"reader-{partition.partition}", partition, READ_UNCOMMITTED)
             if settings.transactional_clients:
                 self._start_consumer(f"committed-{partition.partition}", partition, READ_COMMITTED)
+            if settings.reads_from_followers:
+                name = f"nearest-{partition.partition}"
+                client = self._client(name, random=Random(f"{name} {self.plan.seed}"))
+                self._work.append(
+                    PartitionConsumer(
+                        client,
+                        self._checker,
+                        partition,
+                        isolation=READ_COMMITTED,
+                        reads_from_followers=True,
+                    )
+                )
         for number in range(settings.transactional_clients):
             self._start_transacting(TransactionHistory(f"tx-{number}", self._checker), 0)
         history = GroupHistory(self._checker, self.partitions)
         for number in range(settings.group_members):
             self._start_member(history, number, 0)
 
+        if settings.recreates_topic:
+            client = self._client("recreating", random=Random(f"recreating {self.plan.seed}"))
+            self._work.append(
+                RecreatedTopic(
+                    client,
+                    self._administrator,
+                    self._checker,
+                    pace_ms=settings.pace_ms,
+                    until_ms=until_ms,
+                )
+            )
+        consumers = ConsumerGroupHistory(self._checker, self.partitions)
+        for number in range(settings.consumer_members):
+            self._start_consumer_member(consumers, number, 0)
+
+    def _start_consumer_member(
+        self, history: ConsumerGroupHistory, number: int, incarnation: int
+    ) -> None:
+        name = f"consumer-{number}/{incarnation}"
+        member = ConsumerGroupMember(
+            self._client(name, resets=True, random=Random(f"{name} {self.plan.seed}")),
+            history,
+            topic=TOPIC,
+            instance_id=f"instance-{number}" if number % 2 else None,
+            until_ms=START_MS + FAULTS_END_MS,
+            start_successor=lambda: self._start_consumer_member(history, number, incarnation + 1),
+        )
+        self._work.append(member)
+
     def _start_member(self, history: GroupHistory, number: int, incarnation: int) -> None:
+        # A late OffsetCommit of the same generation overwrites a newer offset, in Kafka too.
         member = GroupMember(
-            self._client(f"member-{number}/{incarnation}"),
+            self._client(f"member-{number}/{incarnation}", resets=True),
             history,
             partitions=self.partitions,
             until_ms=START_MS + FAULTS_END_MS,
             start_successor=lambda: self._start_member(history, number, incarnation + 1),
+            instance_id=f"static-{number}" if self.plan.settings.has_static_members else None,
         )
         self._work.append(member)
 
@@ -292,29 +365,44 @@ class _Run:
 
     def _difference(self) -> str | None:
         """Return how replicas differ, or None if they are equal and completely committed."""
-        for partition, committed in self._checker.committed.items():
-            for broker_id in BROKERS:
+        controller = self.cluster.controller
+        assert controller is not None
+        for metadata in controller.side.metadata.partitions():
+            committed = self._checker.of(name_of_log(metadata))
+            for broker_id in metadata.replicas:
                 node = self.cluster.broker(broker_id)
                 if node is None or node.broker is None:
                     return f"broker {broker_id} is not running"
-                replica = node.broker.replicas.partition(partition.topic, partition.partition)
+                replica = node.broker.replicas.partition(metadata.topic, metadata.partition)
+                name = f"{committed.partition} on {host_of(broker_id)}"
                 ends = (replica.log.log_end_offset, replica.high_watermark)
                 if ends != (committed.end_offset, committed.end_offset):
                     return (
-                        f"{partition} on {host_of(broker_id)}: log end offset and high watermark "
-                        f"are {ends} instead of {committed.end_offset}"
+                        f"{name}: log end offset and high watermark are {ends} instead of "
+                        f"{committed.end_offset}"
                     )
                 if replica.last_stable_offset != committed.end_offset:
-                    return (
-                        f"{partition} on {host_of(broker_id)}: a transaction is open at offset "
-                        f"{replica.last_stable_offset}"
-                    )
+                    return f"{name}: a transaction is open at offset {replica.last_stable_offset}"
+        return self._stale_replica(controller.side.metadata)
+
+    def _stale_replica(self, metadata: ClusterMetadata) -> str | None:
+        """Return which broker has a replica that the metadata does not contain, or None."""
+        for broker_id in self.plan.settings.broker_ids:
+            node = self.cluster.broker(broker_id)
+            for replica in node.broker.replicas.partitions() if node and node.broker else ():
+                current = metadata.partition(replica.key.topic, replica.key.partition)
+                if (
+                    current is None
+                    or current.topic_id != replica.metadata.topic_id
+                    or broker_id not in current.replicas
+                ):
+                    return f"{host_of(broker_id)} has a replica of {name_of_log(replica.metadata)}"
         return None
 
     def _check_the_end(self) -> None:
         """Check all transactions, and check all replicas again from the start of their logs."""
         self._checker.transactions.check_end(self._checker.committed)
-        for broker_id in BROKERS:
+        for broker_id in self.plan.settings.broker_ids:
             node = self.cluster.broker(broker_id)
             assert node is not None
             self._checker.check_again(host_of(broker_id), node)

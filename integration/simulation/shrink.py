@@ -53,6 +53,7 @@ def _simpler(plan: Plan) -> Iterator[Plan]:
         dataclasses.replace(settings, acks_one_producers=settings.acks_one_producers - 1),
         dataclasses.replace(settings, idempotent_producers=settings.idempotent_producers - 1),
         dataclasses.replace(settings, group_members=settings.group_members - 1),
+        dataclasses.replace(settings, consumer_members=settings.consumer_members - 1),
         dataclasses.replace(settings, transactional_clients=settings.transactional_clients - 1),
     ):
         if fewer.is_valid:

@@ -24,7 +24,13 @@ from integration.simulation.group_member import committed_offset
 from integration.simulation.invariants import InvariantChecker, InvariantViolationError, Transaction
 from integration.simulation.messages import request
 from integration.simulation.offset_reads import AcknowledgedOffsets, OffsetRead, fetch_offset
-from integration.simulation.producers import RETRIABLE, encode, produce_request, produced
+from integration.simulation.producers import (
+    MAY_BE_APPENDED,
+    RETRIABLE,
+    encode,
+    produce_request,
+    produced,
+)
 
 TIMEOUT_MS: Final = 2_500
 CONCURRENT: Final = frozenset({ErrorCode.concurrent_transactions})
@@ -261,6 +267,7 @@ class TransactionalProducer:
             transactional_id=self._history.transactional_id,
             is_v2=self._is_v2,
         )
+        committed, is_rejected = self._checker.of(partition), True
         for _ in range(ATTEMPTS_MAX):
             leader = yield from self._client.await_leader(partition)
             partition_response = produced((yield Call(broker_id=leader.broker_id, request=writing)))
@@ -270,12 +277,14 @@ class TransactionalProducer:
                 else ErrorCode.network_exception
             )
             if partition_response is not None and code is ErrorCode.none:
-                committed = self._checker.of(partition)
                 committed.acknowledged(value, partition_response.base_offset, self._client.name)
                 transaction.acknowledged.setdefault(partition, []).append(value)
                 self._sequences[partition] = sequence + 1
                 return True
+            is_rejected = is_rejected and code not in MAY_BE_APPENDED
             if code not in RETRIABLE and code not in CONCURRENT:
+                if is_rejected:
+                    committed.rejected(value, code.name)
                 self._require("Produce", code)
             yield Pause(ms=self._client.random.randint(5, 60))
             yield from self._client.find_leaders(partition.topic)

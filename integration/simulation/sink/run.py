@@ -27,7 +27,7 @@ from integration.simulation.cluster import PORT, SimulatedCluster, UnexplainedFa
 from integration.simulation.event_queue import START_MS, EndlessLoopError, EventQueue
 from integration.simulation.faults import Faults
 from integration.simulation.invariants import InvariantViolationError
-from integration.simulation.plan import BROKERS, FAULTS_BEGIN_MS, FAULTS_END_MS, Settings
+from integration.simulation.plan import FAULTS_BEGIN_MS, FAULTS_END_MS, Settings
 from integration.simulation.run import WORK_BEGINS_MS, config_of, quiet_logs
 from integration.simulation.sink import transport
 from integration.simulation.sink.processes import KilledError, SimulatedProcess, current
@@ -116,10 +116,14 @@ class _SinkRun:
         self._random = Random(f"processes {plan.seed}")
         self._event_queue = EventQueue()
         settings = replace(
-            plan.cluster.settings, min_insync_replicas=2, partitions=plan.workload.partitions
+            plan.cluster.settings,
+            min_insync_replicas=2,
+            replication_factor=3,
+            partitions=plan.workload.partitions,
         )
+        self._broker_ids = settings.broker_ids
         self.cluster = SimulatedCluster(
-            {broker_id: _config_of(broker_id, settings, plan.workload) for broker_id in BROKERS},
+            {each: _config_of(each, settings, plan.workload) for each in self._broker_ids},
             event_queue=self._event_queue,
             random=Random(f"network {plan.seed}"),
             network_conditions=settings.network_conditions,
@@ -134,7 +138,7 @@ class _SinkRun:
                 event_queue=self._event_queue,
                 network=self.cluster.network,
                 random=Random(f"admin {plan.seed}"),
-                broker_ids=BROKERS,
+                broker_ids=self._broker_ids,
             )
         )
         self._faults = Faults(
@@ -212,7 +216,7 @@ class _SinkRun:
 
     def _restart_brokers_with_offline_partitions(self) -> None:
         """Restart, one by one, brokers that could not create a log while their disk was full."""
-        for broker_id in BROKERS:
+        for broker_id in self._broker_ids:
             node = self.cluster.broker(broker_id)
             if (
                 node is not None
@@ -267,7 +271,7 @@ class _SinkRun:
         return process
 
     def client(self) -> TransactionalClient:
-        servers = ",".join(f"{host_of(broker_id)}:{PORT}" for broker_id in BROKERS)
+        servers = ",".join(f"{host_of(broker_id)}:{PORT}" for broker_id in self._broker_ids)
         options = ClientOptions(
             bootstrap_servers=servers, kafka=_CLIENT_SETTINGS, group_id=GROUP_ID
         )

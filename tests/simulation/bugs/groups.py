@@ -11,6 +11,7 @@ from broker_ref.coordination.replies import Reply
 from broker_ref.group import membership
 from broker_ref.group.classic_group import ClassicGroup
 from broker_ref.group.coordinator import GroupCoordinator
+from broker_ref.group.members import Member
 from broker_ref.replication.partition import PendingReplication
 from integration.simulation.plan import Settings
 from tests.simulation.bugs.bug import Bug
@@ -43,6 +44,16 @@ def _return_offsets_before_writes_are_replicated(monkeypatch: pytest.MonkeyPatch
         return PendingReplication(partition=self.check_coordinator(group_id), required_offset=0)
 
     monkeypatch.setattr(GroupCoordinator, "last_write", nothing_written)
+
+
+def _keep_ids_of_static_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    replace = ClassicGroup.replace_static
+
+    def keep(self: ClassicGroup, old: Member, new_id: str) -> Member:
+        del new_id
+        return replace(self, old, old.member_id)
+
+    monkeypatch.setattr(ClassicGroup, "replace_static", keep)
 
 
 def has_members(settings: Settings) -> bool:
@@ -80,5 +91,13 @@ BUGS = (
         description="OffsetFetch with require_stable does not wait for the writes in the log",
         reintroduce=_return_offsets_before_writes_are_replicated,
         first_seed=0,
+    ),
+    Bug(
+        name="keep ids of static members",
+        source="KIP-345, ClassicGroup.replaceStaticMember",
+        description="a replaced static member is not fenced, because its successor has the same id",
+        reintroduce=_keep_ids_of_static_members,
+        first_seed=0,
+        applies_to=lambda settings: has_members(settings) and settings.has_static_members,
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ from kio.schema.errors import ErrorCode
 from broker_ref.api import k02_list_offsets
 from broker_ref.controller import controller, elections
 from broker_ref.log.errors import LogError
+from broker_ref.log.log_manager import LogManager
 from broker_ref.replication.leader import Leader
 from broker_ref.replication.partition import DivergingEpoch, Partition
 from broker_ref.replication.partition_state import PendingExpandIsr, PendingShrinkIsr
 from broker_ref.replication.replica_fetcher import ReplicaFetcher
+from broker_ref.replication.replica_manager import ReplicaManager
 from tests.simulation.bugs.bug import Bug
 
 
@@ -114,6 +117,53 @@ def _commit_below_min_isr(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Leader, "is_under_min_isr", property(lambda _: False))
 
 
+def _followers_return_uncommitted_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    end_offset_for = Partition.end_offset_for
+
+    def log_end_on_followers(self: Partition, *what: Any) -> int:
+        return end_offset_for(self, *what) if self.is_leader else self.log.log_end_offset
+
+    monkeypatch.setattr(Partition, "end_offset_for", log_end_on_followers)
+
+
+def _followers_ignore_open_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    stable = vars(Partition)["last_stable_offset"].fget
+
+    def on_leaders(self: Partition) -> int:
+        offset: int = stable(self) if self.is_leader else self.high_watermark
+        return offset
+
+    monkeypatch.setattr(Partition, "last_stable_offset", property(on_leaders))
+
+
+def _keep_logs_of_deleted_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReplicaManager, "_remove_log_of_other_topic", lambda *_, **__: True)
+    monkeypatch.setattr(LogManager, "delete_log", lambda self, *key, **_: _close_log(self, key))
+
+
+def _close_log(self: LogManager, key: Any) -> None:
+    self._logs.pop(key).discard()
+
+
+def _keep_checkpoints_of_deleted_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LogManager, "_remove_from_checkpoints", lambda *_: None)
+    monkeypatch.setattr(LogManager, "remove_checkpoints", lambda *_: None)
+
+
+def _trust_new_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    def complete(target: Any) -> Any:
+        replicas = tuple(
+            replica for replica in target.replicas if replica not in target.removing_replicas
+        )
+        if not target.adding_replicas and not target.removing_replicas:
+            return target
+        return dataclasses.replace(
+            target, replicas=replicas, isr=replicas, adding_replicas=(), removing_replicas=()
+        )
+
+    monkeypatch.setattr(elections, "_complete_reassignment", complete)
+
+
 BUGS = (
     Bug(
         name="truncate to own high watermark",
@@ -199,6 +249,58 @@ BUGS = (
         description="a broker stays an eligible leader after its machine has lost power",
         reintroduce=_trust_every_shutdown,
         first_seed=48,
+    ),
+    Bug(
+        name="lead with an empty disk",
+        source="KAFKA-15495",
+        description=(
+            "the last in-sync replica leads after its disk was replaced, although every append was "
+            "flushed, and the other replicas remove all records"
+        ),
+        reintroduce=_disable_elr,
+        first_seed=0,
+        applies_to=lambda settings: settings.flushes_always and settings.min_insync_replicas > 1,
+    ),
+    Bug(
+        name="read above a follower's high watermark",
+        source="KIP-392",
+        description="consumers read uncommitted records from followers",
+        reintroduce=_followers_return_uncommitted_records,
+        first_seed=0,
+        applies_to=lambda settings: settings.reads_from_followers,
+    ),
+    Bug(
+        name="read open transactions from a follower",
+        source="KIP-392, UnifiedLog.lastStableOffset",
+        description="read_committed consumers read up to the high watermark of a follower",
+        reintroduce=_followers_ignore_open_transactions,
+        first_seed=0,
+        applies_to=lambda settings: (
+            settings.reads_from_followers and settings.transactional_clients > 0
+        ),
+    ),
+    Bug(
+        name="keep logs of deleted topics",
+        source="KIP-516",
+        description="a new topic has the records of a deleted topic with the same name",
+        reintroduce=_keep_logs_of_deleted_topics,
+        first_seed=0,
+        applies_to=lambda settings: settings.recreates_topic,
+    ),
+    Bug(
+        name="keep checkpoints of deleted topics",
+        source="LogManager.asyncDelete",
+        description="a new topic inherits the checkpointed offsets of a deleted topic",
+        reintroduce=_keep_checkpoints_of_deleted_topics,
+        first_seed=0,
+        applies_to=lambda settings: settings.recreates_topic,
+    ),
+    Bug(
+        name="trust new replicas",
+        source="KIP-455, PartitionReassignmentReplicas.maybeCompleteReassignment",
+        description="a reassignment is completed before the new replicas are in sync",
+        reintroduce=_trust_new_replicas,
+        first_seed=0,
     ),
     Bug(
         name="commit below the min ISR",

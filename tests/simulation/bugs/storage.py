@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-import pytest
+from contextlib import suppress
 
+import pytest
+from crc32c import crc32c
+
+from broker_ref import identity
+from broker_ref.log import producer_snapshots
+from broker_ref.log.producer_state import ProducerStateEntry
+from broker_ref.log.segment import LogSegment
+from broker_ref.log.storage import StorageError
 from integration.simulation.disk import SimulatedDisk
 from tests.simulation.bugs.bug import Bug
+
+_SNAPSHOT_CRC = 2
+"""The position of the CRC in a producer snapshot."""
+_SNAPSHOT_BODY = 6
+"""The position of the bytes that the CRC covers."""
 
 
 def _write_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,6 +34,30 @@ def _write_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimulatedDisk, "write_atomically", in_place)
 
 
+def _ignore_failed_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
+    flush = LogSegment.flush
+
+    def try_to_flush(self: LogSegment) -> None:
+        with suppress(StorageError):
+            flush(self)
+
+    monkeypatch.setattr(LogSegment, "flush", try_to_flush)
+
+
+def _read_corrupt_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = producer_snapshots.decode_snapshot
+
+    def decode_unchecked(data: bytes) -> list[ProducerStateEntry] | None:
+        body = data[_SNAPSHOT_BODY:]
+        return decode(data[:_SNAPSHOT_CRC] + crc32c(body).to_bytes(4) + body)
+
+    monkeypatch.setattr(producer_snapshots, "decode_snapshot", decode_unchecked)
+
+
+def _use_disks_of_other_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity, "_require", lambda *_: None)
+
+
 BUGS = (
     Bug(
         name="write checkpoints in place",
@@ -28,5 +65,26 @@ BUGS = (
         description="a checkpoint file is truncated and written again instead of replaced",
         reintroduce=_write_in_place,
         first_seed=23,
+    ),
+    Bug(
+        name="ignore failed flushes",
+        source="LogDirFailureChannel",
+        description="a broker continues after a failed flush, and treats the data as flushed",
+        reintroduce=_ignore_failed_flushes,
+        first_seed=0,
+    ),
+    Bug(
+        name="read corrupt producer snapshots",
+        source="ProducerStateManager.readSnapshot",
+        description="the CRC of a producer snapshot is not checked",
+        reintroduce=_read_corrupt_snapshots,
+        first_seed=0,
+    ),
+    Bug(
+        name="use another broker's disk",
+        source="KAFKA-1070, MetaPropertiesEnsemble.verify",
+        description="a broker starts although meta.properties contains another node.id",
+        reintroduce=_use_disks_of_other_brokers,
+        first_seed=0,
     ),
 )

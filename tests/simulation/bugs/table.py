@@ -9,7 +9,15 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from tests.simulation.bugs import groups, idempotence, replication, storage, transactions
+from tests.simulation.bugs import (
+    compaction,
+    consumer_groups,
+    groups,
+    idempotence,
+    replication,
+    storage,
+    transactions,
+)
 from tests.simulation.bugs.bug import Bug
 
 BUGS: Final[Mapping[str, Sequence[Bug]]] = MappingProxyType(
@@ -18,7 +26,9 @@ BUGS: Final[Mapping[str, Sequence[Bug]]] = MappingProxyType(
         "Idempotence": idempotence.BUGS,
         "Transactions": transactions.BUGS,
         "Groups": groups.BUGS,
+        "Consumer protocol": consumer_groups.BUGS,
         "Storage": storage.BUGS,
+        "Compaction": compaction.BUGS,
     }
 )
 

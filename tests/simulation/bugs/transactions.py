@@ -21,6 +21,7 @@ from broker_ref.transaction import coordinator, request_validation, transitions
 from broker_ref.transaction.coordinator import TransactionCoordinator
 from broker_ref.transaction.marker_channel_manager import TransactionMarkerChannelManager
 from broker_ref.transaction.shard import ShardState
+from integration.simulation import faults
 from integration.simulation.plan import Settings
 from tests.simulation.bugs.bug import Bug
 
@@ -153,6 +154,10 @@ def _activate_before_records_are_replicated(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(TransactionCoordinator, "_activate_if_replicated", at_once)
 
 
+def _deliver_late_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "fences_late_requests", lambda _: True)
+
+
 def has_transactions(settings: Settings) -> bool:
     return settings.transactional_clients > 0
 
@@ -281,5 +286,16 @@ BUGS = (
         reintroduce=_forget_pending_offsets,
         first_seed=9,
         applies_to=has_transactions,
+    ),
+    Bug(
+        name="one epoch for all transactions",
+        source="KIP-890 part 2 (KAFKA-17754)",
+        description=(
+            "with transaction.version 1, a late EndTxn or AddPartitionsToTxn request affects the "
+            "next transaction"
+        ),
+        reintroduce=_deliver_late_requests,
+        first_seed=0,
+        applies_to=has_transactions_of_version_1,
     ),
 )

@@ -1,0 +1,96 @@
+"""Bugs of groups with the consumer protocol (KIP-848)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker_ref.group import offset_metadata_manager
+from broker_ref.group.consumer.reconciliation import Reconciliation
+from broker_ref.group.consumer_membership import ConsumerMembership
+from integration.simulation.plan import Settings
+from tests.simulation.bugs.bug import Bug
+
+
+def _assign_owned_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    next_state = Reconciliation.next_state
+
+    def without_owners(self: Reconciliation, member: Any) -> Any:
+        return next_state(dataclasses.replace(self, has_owner=lambda *_: False), member)
+
+    monkeypatch.setattr(Reconciliation, "next_state", without_owners)
+
+
+def _accept_commits_of_any_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_metadata_manager, "check_offset_commit", lambda *_, **__: None)
+
+
+class _Replicated:
+    """A write that counts as replicated at once."""
+
+    def when_done(self, stored: Callable[[ErrorCode, int], None], now_ms: int) -> None:
+        stored(ErrorCode.none, now_ms)
+
+
+def _respond_before_replication(monkeypatch: pytest.MonkeyPatch) -> None:
+    heartbeat = ConsumerMembership._heartbeat
+
+    def at_once(self: ConsumerMembership, *what: Any) -> Any:
+        result, _ = heartbeat(self, *what)
+        return result, _Replicated()
+
+    monkeypatch.setattr(ConsumerMembership, "_heartbeat", at_once)
+
+
+def _extend_sessions_only_after_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = ConsumerMembership._start_timers
+
+    def after_changes(self: ConsumerMembership, group_id: str, update: Any, now_ms: int) -> None:
+        if update.changes:
+            start(self, group_id, update, now_ms)
+
+    monkeypatch.setattr(ConsumerMembership, "_start_timers", after_changes)
+
+
+def has_consumer_members(settings: Settings) -> bool:
+    return settings.consumer_members > 0
+
+
+BUGS = (
+    Bug(
+        name="assign owned partitions",
+        source="KIP-848, CurrentAssignmentBuilder.computeNextAssignment",
+        description="a member receives a partition before its owner has released it",
+        reintroduce=_assign_owned_partitions,
+        first_seed=0,
+        applies_to=has_consumer_members,
+    ),
+    Bug(
+        name="accept commits of any member epoch",
+        source="KIP-848, ConsumerGroup.validateOffsetCommit",
+        description="a member that was removed from the group can commit offsets",
+        reintroduce=_accept_commits_of_any_epoch,
+        first_seed=0,
+        applies_to=has_consumer_members,
+    ),
+    Bug(
+        name="respond before the group is replicated",
+        source="KIP-848, CoordinatorRuntime.CoordinatorWriteEvent",
+        description="a member receives an assignment that a new coordinator does not know",
+        reintroduce=_respond_before_replication,
+        first_seed=0,
+        applies_to=has_consumer_members,
+    ),
+    Bug(
+        name="extend sessions only after changes",
+        source="KIP-848, GroupMetadataManager.scheduleConsumerGroupSessionTimeout",
+        description="a heartbeat that changes nothing does not extend the session of its member",
+        reintroduce=_extend_sessions_only_after_changes,
+        first_seed=0,
+        applies_to=has_consumer_members,
+    ),
+)
