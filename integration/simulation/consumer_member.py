@@ -22,11 +22,11 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from integration import raw
 from integration.simulation.client import Client, Pause, Script, Step, TopicPartition
 from integration.simulation.coordinators import GROUP, Coordinator
 from integration.simulation.group_member import CommitAttempts, GroupHistory, committed_offset
 from integration.simulation.invariants import InvariantChecker, InvariantViolationError
+from integration.simulation.messages import request
 from integration.simulation.offset_reads import OffsetRead, fetch_offset, was_replaced
 
 CONSUMER_GROUP_ID: Final = "g-consumer"
@@ -168,16 +168,15 @@ class ConsumerGroupMember:
 
     def _request(self, epoch: int) -> Any:
         """Return a heartbeat, which contains all fields after an error and at random times."""
-        fields: dict[str, object] = {}
+        fields: dict[str, Any] = {}
         if epoch == JOIN_EPOCH or self._reports_all or self._client.random.random() < 0.3:
             fields = {
                 "rebalance_timeout": REBALANCE_TIMEOUT_MS,
                 "subscribed_topic_names": [self._topic],
                 "topic_partitions": self._reported(),
             }
-        return raw.request(
+        return request(
             "consumer_group_heartbeat",
-            1,
             group_id=CONSUMER_GROUP_ID,
             member_id=self._member_id,
             instance_id=self._instance_id,
@@ -225,9 +224,9 @@ class ConsumerGroupMember:
         """Commit an offset and return whether the commit succeeded."""
         attempts = CommitAttempts(self._history, partition, offset)
         _, code = yield from self._coordinator.call(
-            raw.request(
+            request(
                 "offset_commit",
-                9,
+                version=9,
                 group_id=CONSUMER_GROUP_ID,
                 generation_id_or_member_epoch=self._epoch,
                 member_id=self._member_id,

@@ -29,7 +29,9 @@ _VERSIONS: Final[Mapping[str, int]] = MappingProxyType(
         "add_offsets_to_txn": 3,
         "add_partitions_to_txn": 3,
         "alter_partition_reassignments": 0,
+        "consumer_group_heartbeat": 1,
         "create_topics": 5,
+        "delete_topics": 5,
         "elect_leaders": 2,
         "end_txn": 3,
         "fetch": 12,
@@ -94,9 +96,12 @@ class Request:
         return raw.decode_response_of(self.api_key, self.version, frame, correlation_id)
 
 
-def request(api: str, /, *, is_v2: bool = False, **fields: Any) -> Request:
+def request(
+    api: str, /, *, is_v2: bool = False, version: int | None = None, **fields: Any
+) -> Request:
     """Return a request. Nested entities are mappings, and times are in milliseconds."""
-    version = (_VERSIONS_V2 if is_v2 else _VERSIONS)[api]
+    if version is None:
+        version = (_VERSIONS_V2 if is_v2 else _VERSIONS)[api]
     api_key = raw.api_key(api)
     schema = request_schema(api_key, version)
     out = bytearray()

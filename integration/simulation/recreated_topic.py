@@ -11,10 +11,10 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from integration import raw
 from integration.simulation.administrator import Administrator
 from integration.simulation.client import Call, Client, Pause, Script, TopicPartition
 from integration.simulation.invariants import RECREATED_TOPIC, InvariantChecker
+from integration.simulation.messages import request
 from integration.simulation.producers import encode, produce_request, produced
 
 _PARTITION: Final = TopicPartition(RECREATED_TOPIC, 0)
@@ -50,9 +50,7 @@ class RecreatedTopic:
             yield Pause(ms=random.randint(200, 2_000))
             yield Call(
                 broker_id=self._client.any_broker(),
-                request=raw.request(
-                    "delete_topics", 5, topic_names=[RECREATED_TOPIC], timeout=1_000
-                ),
+                request=request("delete_topics", topic_names=[RECREATED_TOPIC], timeout=1_000),
             )
             yield Pause(ms=random.choice((0, 0, 20, 200)))
             yield from self._administrator.create(RECREATED_TOPIC)
@@ -64,6 +62,8 @@ class RecreatedTopic:
             yield Pause(ms=client.random.randint(1, self._pace_ms))
             leader = client.leader(_PARTITION)
             if leader is None:
+                if not self._is_recreating:  # a delayed request can delete the topic at the end
+                    yield from self._administrator.create(RECREATED_TOPIC)
                 client.forget_leaders(RECREATED_TOPIC)
                 yield from client.find_leaders(RECREATED_TOPIC)
                 continue
