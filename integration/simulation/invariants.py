@@ -373,7 +373,7 @@ class InvariantChecker:
         if node.broker is None:
             return
         for partition in node.broker.replicas.partitions():
-            key = (host, partition.key.topic, partition.key.partition)
+            key = (host, *partition.key)
             seen = self._seen.get(key)
             if seen is None or seen.partition is not partition:
                 self.openings[TopicPartition(*key[1:])] += 1
@@ -397,9 +397,10 @@ class InvariantChecker:
         if partition.is_leader and partition.leader_epoch != seen.led_epoch:
             seen.led_epoch = partition.leader_epoch
             self._begins_to_lead(host, partition)
-        high_watermark = partition.high_watermark
-        if high_watermark > seen.verified:
-            self._verify(host, seen, partition, high_watermark)
+        if log_end_offset > seen.verified:
+            high_watermark = partition.high_watermark
+            if high_watermark > seen.verified:
+                self._verify(host, seen, partition, high_watermark)
 
     def _begins_to_lead(self, host: str, partition: Partition) -> None:
         name, key = name_of_log(partition.metadata), partition.key

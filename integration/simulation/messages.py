@@ -66,7 +66,7 @@ def records_of(batch: memoryview) -> tuple[Record, ...]:
     return _records_of(bytes(batch))
 
 
-_COMPARED: Final = 100
+COMPARED: Final = 100
 """One in so many requests is also encoded with kio."""
 
 _HEADER: Final = struct.Struct(">hhih")
@@ -107,7 +107,7 @@ def request(
     out = bytearray()
     write_message(schema, _struct_of(schema).message(fields), out)
     built = Request(api_key, version, bytes(out), schema.__flexible__)
-    if zlib.crc32(built.body) % _COMPARED == 0:
+    if zlib.crc32(built.body) % COMPARED == 0:
         expected = raw.encode_request(raw.request(api, version, **fields), 1, "client")
         if built.frame(1, "client") != expected:
             raise EncodingError(f"{built} should be encoded as {expected!r}: {fields}")

@@ -9,6 +9,7 @@ from functools import cache
 
 import pytest
 
+from integration.simulation import messages
 from integration.simulation.__main__ import report_failure
 from integration.simulation.plan import Plan, plan_of
 from integration.simulation.run import Outcome, run
@@ -50,6 +51,12 @@ def test_the_invariants_hold_under_faults(seed: int) -> None:
 def test_the_invariants_hold_in_many_runs() -> None:
     for seed in FULL_SEEDS:
         check(run(plan_of(seed)))
+
+
+def test_clients_encode_requests_as_kio_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "COMPARED", 1)
+    seed = next(seed for seed in SEEDS if _has_everything(plan_of(seed)))
+    check(run(plan_of(seed)))
 
 
 @pytest.mark.slow
