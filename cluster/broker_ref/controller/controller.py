@@ -12,6 +12,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -282,6 +283,7 @@ class Controller:
         outcomes: list[PartitionMetadata | ApiError] = []
         records: list[MetadataRecord] = []
         seen: set[tuple[Uuid, int]] = set()
+        min_isr, is_unclean_allowed = cache(self._min_isr), cache(self._is_unclean_allowed)
         for proposal in proposals:
             try:
                 if (proposal.topic_id, proposal.partition) in seen:
@@ -299,8 +301,8 @@ class Controller:
                 self.metadata,
                 partition,
                 proposal,
-                is_unclean_allowed=self._is_unclean_allowed(partition.topic),
-                min_isr=self._min_isr(partition.topic),
+                is_unclean_allowed=is_unclean_allowed(partition.topic),
+                min_isr=min_isr(partition.topic),
             )
             if change is not None:
                 records.append(change)
@@ -559,19 +561,21 @@ class Controller:
         return leader_and_isr_updates(
             self.metadata,
             partitions,
-            is_unclean_allowed=self._is_unclean_allowed,
-            min_isr=self._min_isr,
+            # All partitions of a topic have the same configs.
+            is_unclean_allowed=cache(self._is_unclean_allowed),
+            min_isr=cache(self._min_isr),
             **brokers,
         )
 
     def _balance_leaders(self, now_ms: int) -> None:
         """Move leadership to the preferred leaders (`auto.leader.rebalance.enable`)."""
         del now_ms
+        min_isr = cache(self._min_isr)
         changes = [
             change_partition(
                 partition,
                 is_acceptable_leader=self.metadata.is_active,
-                min_isr=self._min_isr(partition.topic),
+                min_isr=min_isr(partition.topic),
                 election=Election.PREFERRED,
             )
             for partition in self.metadata.partitions()

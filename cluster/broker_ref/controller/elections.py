@@ -63,10 +63,10 @@ class Target:
     leader_recovery_state: int
 
     @classmethod
-    def of(cls, partition: PartitionMetadata) -> Target:
-        """Return the current state of the partition as a target."""
+    def of(cls, partition: PartitionMetadata, *, isr: Replicas | None = None) -> Target:
+        """Return the current state of the partition as a target, with another ISR if it is set."""
         return cls(
-            isr=partition.isr,
+            isr=partition.isr if isr is None else isr,
             replicas=partition.replicas,
             adding_replicas=partition.adding_replicas,
             removing_replicas=partition.removing_replicas,
@@ -152,7 +152,7 @@ def leader_and_isr_updates(
             is_acceptable_leader=is_acceptable_leader,
             min_isr=min_isr(partition.topic),
             election=Election.UNCLEAN if unclean else Election.ONLINE,
-            target=replace(Target.of(partition), isr=remaining),
+            target=Target.of(partition, isr=remaining),
             unclean_shutdown=unclean_shutdown,
         )
         if change is not None:

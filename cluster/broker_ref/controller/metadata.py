@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 from broker_ref.controller.features import ELIGIBLE_LEADER_REPLICAS_VERSION, TRANSACTION_VERSION
 from broker_ref.controller.metadata_delta import MetadataDelta
@@ -58,6 +58,8 @@ RECOVERING: Final = 1
 """The leader recovery state of a partition after an unclean election (KIP-704)."""
 
 REMOVED_TOPICS_MAX: Final = 10_000
+
+Value = TypeVar("Value")
 
 _NO_BROKER: Final = -1
 """The broker id of a producer id block in a snapshot. As in Kafka, the actual id is not stored."""
@@ -122,27 +124,29 @@ class PartitionMetadata:
 
     def merge(self, change: PartitionChangeRecord) -> PartitionMetadata:
         """Return the partition after a change (Kafka's `PartitionRegistration.merge`)."""
-        values = {
-            name: value for name in _CHANGEABLE if (value := getattr(change, name)) is not None
-        }
-        return dataclasses.replace(
-            self,
-            leader_epoch=self.leader_epoch + ("leader" in values),
+        return PartitionMetadata(
+            topic_id=self.topic_id,
+            topic=self.topic,
+            partition=self.partition,
+            replicas=_changed(change.replicas, self.replicas),
+            isr=_changed(change.isr, self.isr),
+            leader=_changed(change.leader, self.leader),
+            leader_epoch=self.leader_epoch + (change.leader is not None),
             partition_epoch=self.partition_epoch + 1,
-            **values,
+            adding_replicas=_changed(change.adding_replicas, self.adding_replicas),
+            removing_replicas=_changed(change.removing_replicas, self.removing_replicas),
+            leader_recovery_state=_changed(
+                change.leader_recovery_state, self.leader_recovery_state
+            ),
+            eligible_leader_replicas=_changed(
+                change.eligible_leader_replicas, self.eligible_leader_replicas
+            ),
+            last_known_elr=_changed(change.last_known_elr, self.last_known_elr),
         )
 
 
-_CHANGEABLE: Final = (
-    "isr",
-    "leader",
-    "replicas",
-    "adding_replicas",
-    "removing_replicas",
-    "leader_recovery_state",
-    "eligible_leader_replicas",
-    "last_known_elr",
-)
+def _changed(value: Value | None, before: Value) -> Value:
+    return before if value is None else value
 
 
 @dataclass(slots=True, kw_only=True)

@@ -60,7 +60,10 @@ class DivergingEpoch:
 
 
 class PartitionKey(NamedTuple):
-    """The purgatory key for the delayed operations of a partition."""
+    """The purgatory key for the delayed operations of a partition.
+
+    It is a tuple because each fetch request calculates the hashes of many keys.
+    """
 
     topic: str
     partition: int
