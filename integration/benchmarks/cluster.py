@@ -4,8 +4,10 @@
 
 Measures how many records per second confluent-kafka produces and fetches, how long a partition is
 unavailable after its leader is killed, the CPU time of three idle brokers, the memory that a
-thousand partitions use, transactions (see `cluster_transactions`), and many partitions (see
-`cluster_partitions`). Prints a table and writes `build/cluster-benchmark.json`.
+thousand partitions use, transactions (see `cluster_transactions`), many partitions (see
+`cluster_partitions`), and how long a callback holds the event loop of a node (see
+`cluster_event_loop`). Prints a table and writes `build/cluster-benchmark.json`. `--partitions`
+limits the number of partitions, for a test of the benchmark.
 
 Invariant: each round measures both clusters with the same client and settings, so that other load
 on the machine affects both. Throughput is that of the best round. All other figures are medians.
@@ -29,7 +31,11 @@ from typing import Any, Final
 import confluent_kafka
 
 from integration import clusters
-from integration.benchmarks import cluster_partitions, cluster_transactions
+from integration.benchmarks import (
+    cluster_event_loop,
+    cluster_partitions,
+    cluster_transactions,
+)
 from integration.benchmarks.processes import CpuMeter, descendants, resident_bytes
 from integration.clusters import Cluster
 
@@ -38,10 +44,9 @@ IN_THIS_PROCESS: Final = "reference"
 RECORD: Final = b"x" * 100
 TOPIC_PARTITIONS: Final = 3
 MANY_PARTITIONS: Final = 1_000
-STALL_TOPICS: Final = 400
-STALL_PARTITIONS: Final = 4
 GROWTH: Final = (1, 100, 500, 2_000, 10_000)
 GROWTH_RECORDS: Final = 200
+LOOP_HELD_MAX_MS: Final = 100.0
 TRANSACTIONS: Final = 200
 TRANSACTIONAL_IDS: Final = 10_000
 TIMEOUT_S: Final = 120.0
@@ -65,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Compare the reference cluster with Apache Kafka.")
     parser.add_argument("--records", type=int, default=200_000, help="records per round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--partitions", type=int, default=GROWTH[-1], help="the largest number")
     parser.add_argument("--only", choices=sorted(MEASURES), action="append")
     parsed = parser.parse_args(arguments)
     figures: list[Figure] = []
@@ -207,7 +213,9 @@ def stalls(parsed: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
     for backend in BACKENDS:
         with clusters.open_cluster(backend, brokers=3, is_measured=True) as cluster:
             found = cluster_partitions.creation_stalls(
-                cluster, topics=STALL_TOPICS, partitions=STALL_PARTITIONS
+                cluster,
+                topics=cluster_event_loop.STALL_TOPICS,
+                partitions=cluster_event_loop.STALL_PARTITIONS,
             )
         for measure, value, unit in (
             ("Metadata, topic creation", found.creation_s, "s"),
@@ -218,18 +226,23 @@ def stalls(parsed: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
             yield Figure(measure=measure, backend=backend, brokers=3, value=value, unit=unit)
 
 
-def growth(parsed: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
+def growth(parsed: argparse.Namespace) -> Iterator[Figure]:
     """Measure one partition, and the whole cluster, with more and more partitions."""
+    counts = tuple(count for count in GROWTH if count <= parsed.partitions)
     for backend in BACKENDS:
         with clusters.open_cluster(backend, brokers=3, is_measured=True) as cluster:
-            for step in cluster_partitions.growth(cluster, GROWTH, records=GROWTH_RECORDS):
+            for step in cluster_partitions.growth(cluster, counts, records=GROWTH_RECORDS):
                 for measure, value, unit in (
                     ("acks=all", step.acks_all_ms, "ms"),
                     ("acks=all, p99", step.acks_all_p99_ms, "ms"),
+                    ("fetch session", step.session_ms, "ms"),
                     ("Metadata", step.metadata_ms, "ms"),
                     ("created", step.created_s, "s"),
                     ("memory", step.resident_bytes / 2**20, "MB"),
+                    ("restart", step.restart_s, "s"),
                 ):
+                    if value is None:
+                        continue
                     yield Figure(
                         measure=f"{step.partitions:6}: {measure}",
                         backend=backend,
@@ -237,6 +250,31 @@ def growth(parsed: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
                         value=value,
                         unit=unit,
                     )
+
+
+def event_loop(parsed: argparse.Namespace) -> Iterator[Figure]:
+    """Measure the longest callback of the reference cluster's nodes during each operation.
+
+    Callbacks that are too long are printed with their stacks.
+    """
+    topics = parsed.partitions // 5
+    for phase in cluster_event_loop.phases(
+        topics=topics, partitions=parsed.partitions - topics, ids=parsed.partitions
+    ):
+        for measure, values in (
+            ("elapsed", [stall.held_ms for stall in phase.stalls]),
+            ("CPU", [stall.cpu_ms for stall in phase.stalls]),
+        ):
+            yield Figure(
+                measure=f"event loop: {phase.name}, {measure}",
+                backend="reference-processes",
+                brokers=3,
+                value=max(values, default=0.0),
+                unit="ms",
+            )
+        for stall in phase.stalls:
+            if stall.held_ms > LOOP_HELD_MAX_MS:
+                sys.stdout.write(f"{phase.name}: {stall.text()}\n")
 
 
 MEASURES: Final[Mapping[str, Callable[[argparse.Namespace], Iterator[Figure]]]] = {
@@ -248,6 +286,7 @@ MEASURES: Final[Mapping[str, Callable[[argparse.Namespace], Iterator[Figure]]]] 
     "coordinator-failover": coordinator_failover,
     "stalls": stalls,
     "growth": growth,
+    "event-loop": event_loop,
 }
 
 
@@ -353,14 +392,15 @@ def _resident_bytes() -> int:
 def _print_table(figures: Sequence[Figure]) -> None:
     rows = sorted({(figure.measure, figure.brokers, figure.unit) for figure in figures})
     backends = dict.fromkeys((*BACKENDS, *(figure.backend for figure in figures)))
-    lines = [f"{'':26}{'brokers':>8}" + "".join(f"{backend:>22}" for backend in backends)]
+    width = max(len(measure) for measure, _, _ in rows)
+    lines = [f"{'':{width}}{'brokers':>9}" + "".join(f"{backend:>22}" for backend in backends)]
     for measure, brokers, unit in rows:
         values = {
             figure.backend: figure.value
             for figure in figures
             if (figure.measure, figure.brokers) == (measure, brokers)
         }
-        line = f"{measure:26}{brokers:>8}"
+        line = f"{measure:{width}}{brokers:>9}"
         line += "".join(f"{_shown(values.get(backend)):>22}" for backend in backends)
         lines.append(f"{line}  {unit}")
     sys.stdout.write("\n".join(lines) + "\n")

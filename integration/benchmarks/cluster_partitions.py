@@ -1,7 +1,8 @@
 """Benchmark of many partitions on the reference cluster and on Apache Kafka.
 
 `creation_stalls` creates and deletes many topics, and measures how long a Metadata request waits in
-the meantime. `growth` measures one partition of a cluster that has more and more other partitions.
+the meantime. `growth` measures one partition of a cluster that has more and more other partitions,
+and finally restarts a broker.
 
 Invariant: the same client measures both backends.
 """
@@ -11,11 +12,11 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import confluent_kafka
 from kio.schema.errors import ErrorCode
@@ -28,6 +29,7 @@ REPLICATION_FACTOR: Final = 3
 
 _TIMEOUT_S: Final = 600.0
 _PAUSE_S: Final = 0.02
+_POLL_S: Final = 0.5
 _TOPICS_AT_ONCE: Final = 400
 _WARM_UP: Final = 20
 _RECORD: Final = b"x" * 100
@@ -51,17 +53,22 @@ class Stalls:
 class GrowthStep:
     """The state of a cluster with `partitions` partitions.
 
-    `created_s` is the time in which the last partitions were created, `acks_all_ms` and
-    `acks_all_p99_ms` are latencies of single records, `metadata_ms` is the time of a Metadata
-    request for all topics, and `resident_bytes` is the memory of all nodes.
+    `created_s` is the time in which the last partitions were created. `acks_all_ms` and
+    `acks_all_p99_ms` are latencies of single records. `session_ms` is the latency from the producer
+    to a fetch session with all partitions of the leader. `metadata_ms` is the time of a Metadata
+    request for all topics, and `resident_bytes` is the memory of all nodes. `restart_s` is the time
+    of a clean restart of a broker, until its replicas are in sync. It is None except in the last
+    step.
     """
 
     partitions: int
     created_s: float
     acks_all_ms: float
     acks_all_p99_ms: float
+    session_ms: float
     metadata_ms: float
     resident_bytes: int
+    restart_s: float | None
 
 
 def creation_stalls(cluster: Cluster, *, topics: int, partitions: int) -> Stalls:
@@ -69,8 +76,8 @@ def creation_stalls(cluster: Cluster, *, topics: int, partitions: int) -> Stalls
     names = [f"stalls-{number}" for number in range(topics)]
     with _metadata_requests(cluster) as creating:
         started_s = time.perf_counter()
-        _create_topics(cluster, names, partitions)
-        _await_served(cluster, dict.fromkeys(names, partitions))
+        create_topics(cluster, names, partitions)
+        await_served(cluster, dict.fromkeys(names, partitions))
         created_s = time.perf_counter() - started_s
     with _metadata_requests(cluster) as deleting:
         with RawConnection(cluster.address(cluster.broker_ids[0]), timeout_s=_TIMEOUT_S) as broker:
@@ -95,8 +102,8 @@ def growth(cluster: Cluster, counts: tuple[int, ...], *, records: int) -> Iterat
     for count in counts:
         started_s = time.perf_counter()
         name = f"growth-{existing}"
-        _create_topics(cluster, [name], count - existing)
-        _await_served(cluster, {name: count - existing})
+        create_topics(cluster, [name], count - existing)
+        await_served(cluster, {name: count - existing})
         created_s = time.perf_counter() - started_s
         existing = count
         latencies_ms = _acks_all_ms(cluster, measured, records)
@@ -105,8 +112,10 @@ def growth(cluster: Cluster, counts: tuple[int, ...], *, records: int) -> Iterat
             created_s=created_s,
             acks_all_ms=statistics.median(latencies_ms),
             acks_all_p99_ms=statistics.quantiles(latencies_ms, n=100)[98],
+            session_ms=session_fetch_ms(cluster, (measured, 0), records=records),
             metadata_ms=_metadata_ms(cluster),
             resident_bytes=sum(resident_bytes(pid) or 0 for pid in descendants()),
+            restart_s=_restart_s(cluster) if count == counts[-1] else None,
         )
 
 
@@ -145,7 +154,8 @@ def _metadata_requests(cluster: Cluster) -> Iterator[_MetadataTimes]:
             thread.join()
 
 
-def _create_topics(cluster: Cluster, names: list[str], partitions: int) -> None:
+def create_topics(cluster: Cluster, names: list[str], partitions: int) -> None:
+    """Create topics in requests with many topics each. Raises: SystemExit."""
     with RawConnection(cluster.address(cluster.broker_ids[0]), timeout_s=_TIMEOUT_S) as broker:
         for first in range(0, len(names), _TOPICS_AT_ONCE):
             created = broker.call(
@@ -172,7 +182,7 @@ def _require_success(error_codes: Iterator[ErrorCode]) -> None:
         raise SystemExit(f"the cluster rejected topics: {', '.join(sorted(failures))}")
 
 
-def _await_served(cluster: Cluster, partitions: dict[str, int]) -> None:
+def await_served(cluster: Cluster, partitions: dict[str, int]) -> None:
     """Wait until each broker serves the partitions that it leads."""
     deadline_s = time.monotonic() + _TIMEOUT_S
     for broker_id in cluster.broker_ids:
@@ -217,9 +227,147 @@ def _serves(address: str, broker_id: int, partitions: dict[str, int]) -> bool:
     return all(p.error_code == ErrorCode.none for topic in offsets.topics for p in topic.partitions)
 
 
+def await_in_sync(cluster: Cluster) -> None:
+    """Wait until all replicas of all partitions are in sync."""
+    _await(
+        cluster,
+        lambda metadata: all(
+            len(partition.isr_nodes) == len(partition.replica_nodes)
+            for topic in metadata.topics
+            for partition in topic.partitions
+        ),
+    )
+
+
+def await_fenced(cluster: Cluster, broker_id: int) -> None:
+    """Wait until the first broker knows that another broker is fenced."""
+    _await(
+        cluster,
+        lambda metadata: all(broker.node_id != broker_id for broker in metadata.brokers),
+        topics=[],
+    )
+
+
+def _await(cluster: Cluster, condition: Callable[[Any], bool], **fields: Any) -> None:
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    with RawConnection(cluster.address(cluster.broker_ids[0]), timeout_s=_TIMEOUT_S) as broker:
+        while not condition(broker.call("metadata", 9, **{"topics": None, **fields})):
+            if time.monotonic() > deadline_s:
+                raise SystemExit(f"{cluster.version}: the cluster does not recover")
+            time.sleep(_POLL_S)
+
+
+def _restart_s(cluster: Cluster) -> float:
+    broker_id = cluster.broker_ids[-1]
+    started_s = time.perf_counter()
+    cluster.stop_broker(broker_id)
+    cluster.start_broker(broker_id)
+    await_in_sync(cluster)
+    return time.perf_counter() - started_s
+
+
+def session_fetch_ms(cluster: Cluster, partition: tuple[str, int], *, records: int) -> float:
+    """Return the median latency of records to a consumer with an incremental fetch session.
+
+    The session contains all partitions of the leader of `partition`, which receives the records.
+    """
+    led = _partitions_with_same_leader(cluster, partition)
+    with RawConnection(cluster.address(led.leader), timeout_s=_TIMEOUT_S) as broker:
+        ends = broker.call(
+            "list_offsets",
+            4,
+            replica_id=-1,
+            topics=[
+                {
+                    "name": name,
+                    "partitions": [{"partition_index": p, "timestamp": -1} for p in indexes],
+                }
+                for name, indexes in led.partitions.items()
+            ],
+        )
+        offsets = {
+            (topic.name, each.partition_index): each.offset
+            for topic in ends.topics
+            for each in topic.partitions
+        }
+        session_id = broker.send(_fetch((0, 0), offsets, max_wait=0)).session_id
+        broker.send(_fetch((session_id, 1), {}, max_wait=0))
+        producer = _producer(cluster)
+        taken_ms = []
+        for number in range(records + _WARM_UP):
+            offset = offsets[partition] + number
+            fetch = _fetch((session_id, number + 2), {partition: offset}, max_wait=60_000)
+            broker.send_only(fetch)
+            started_s = time.perf_counter()
+            _send_record(cluster, producer, partition[0], partition[1])
+            fetched = broker.receive(fetch)
+            taken_ms.append(1000 * (time.perf_counter() - started_s))
+            if fetched.error_code is not ErrorCode.none or not fetched.responses:
+                raise SystemExit(f"{cluster.version}: a record was not fetched: {fetched}")
+    return statistics.median(taken_ms[_WARM_UP:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Led:
+    """A leader, and the partitions that it leads by topic."""
+
+    leader: int
+    partitions: dict[str, list[int]]
+
+
+def _partitions_with_same_leader(cluster: Cluster, partition: tuple[str, int]) -> _Led:
+    with RawConnection(cluster.address(cluster.broker_ids[0]), timeout_s=_TIMEOUT_S) as broker:
+        metadata = broker.call("metadata", 9, topics=None)
+    leaders = {
+        (topic.name, each.partition_index): each.leader_id
+        for topic in metadata.topics
+        for each in topic.partitions
+    }
+    leader = leaders[partition]
+    by_topic: dict[str, list[int]] = {}
+    for (name, index), leader_id in leaders.items():
+        if leader_id == leader:
+            by_topic.setdefault(name, []).append(index)
+    return _Led(leader=leader, partitions=by_topic)
+
+
+def _fetch(
+    session: tuple[int, int], offsets: Mapping[tuple[str, int], int], *, max_wait: int
+) -> Any:
+    by_topic: dict[str, list[dict[str, int]]] = {}
+    for (name, index), offset in offsets.items():
+        by_topic.setdefault(name, []).append(
+            {"partition": index, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
+        )
+    return request(
+        "fetch",
+        12,
+        replica_id=-1,
+        max_wait=max_wait,
+        min_bytes=1,
+        max_bytes=50 << 20,
+        isolation_level=0,
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=[{"topic": name, "partitions": found} for name, found in by_topic.items()],
+        forgotten_topics_data=[],
+        rack_id="",
+    )
+
+
 def _acks_all_ms(cluster: Cluster, topic: str, records: int) -> list[float]:
     """Return the latencies in milliseconds of single records with acks=all."""
-    producer = confluent_kafka.Producer(
+    producer = _producer(cluster)
+    taken_ms = []
+    for _ in range(records + _WARM_UP):
+        started_s = time.perf_counter()
+        _send_record(cluster, producer, topic, 0)
+        taken_ms.append(1000 * (time.perf_counter() - started_s))
+    return taken_ms[_WARM_UP:]
+
+
+def _producer(cluster: Cluster) -> confluent_kafka.Producer:
+    return confluent_kafka.Producer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
             "log_level": 2,
@@ -227,20 +375,17 @@ def _acks_all_ms(cluster: Cluster, topic: str, records: int) -> list[float]:
             "linger.ms": 0,
         }
     )
-    taken_ms = []
-    for _ in range(records + _WARM_UP):
-        failures: list[confluent_kafka.KafkaError] = []
-        started_s = time.perf_counter()
-        producer.produce(
-            topic,
-            _RECORD,
-            partition=0,
-            on_delivery=partial(_add_failure, failures),
-        )
-        if producer.flush(_TIMEOUT_S) or failures:
-            raise SystemExit(f"{cluster.version}: a record was not acknowledged: {failures}")
-        taken_ms.append(1000 * (time.perf_counter() - started_s))
-    return taken_ms[_WARM_UP:]
+
+
+def _send_record(
+    cluster: Cluster, producer: confluent_kafka.Producer, topic: str, partition: int
+) -> None:
+    failures: list[confluent_kafka.KafkaError] = []
+    producer.produce(
+        topic, _RECORD, partition=partition, on_delivery=partial(_add_failure, failures)
+    )
+    if producer.flush(_TIMEOUT_S) or failures:
+        raise SystemExit(f"{cluster.version}: a record was not acknowledged: {failures}")
 
 
 def _add_failure(

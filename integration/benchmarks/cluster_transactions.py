@@ -106,15 +106,14 @@ def coordinator_failover(cluster: Cluster, ids: int) -> Failover:
 
     The killed broker is not restarted, so the caller must close the cluster.
     """
-    with RawConnection(cluster.address(cluster.broker_ids[0]), timeout_s=_TIMEOUT_S) as connection:
-        coordinator = _eventually(lambda: _coordinator(connection, "t-0"))
-    epochs = _initialize_all(cluster, coordinator, ids)
-    other = next(broker_id for broker_id in cluster.broker_ids if broker_id != coordinator)
+    first = coordinator(cluster, "t-0")
+    epochs = _initialize_all(cluster, first, ids)
+    other = next(broker_id for broker_id in cluster.broker_ids if broker_id != first)
     last = f"t-{ids - 1}"
     killed_s = time.perf_counter()
-    cluster.kill_broker(coordinator)
+    cluster.kill_broker(first)
     with RawConnection(cluster.address(other), timeout_s=_TIMEOUT_S) as connection:
-        found = _eventually(lambda: _other_coordinator(connection, last, coordinator))
+        found = _eventually(lambda: _other_coordinator(connection, last, first))
     named_s = time.perf_counter()
     with RawConnection(cluster.address(found), timeout_s=_TIMEOUT_S) as connection:
         epoch = _eventually(lambda: _initialized(connection, last))
@@ -122,6 +121,12 @@ def coordinator_failover(cluster: Cluster, ids: int) -> Failover:
     if epoch <= epochs[last]:
         raise SystemExit(f"{cluster.version}: {last}: epoch {epoch} is not above {epochs[last]}")
     return Failover(total_s=served_s - killed_s, loading_s=served_s - named_s)
+
+
+def coordinator(cluster: Cluster, key: str, key_type: int = _TRANSACTION_KEY) -> int:
+    """Return the coordinator of a transactional id or a group, as soon as there is one."""
+    with RawConnection(cluster.address(cluster.broker_ids[0]), timeout_s=_TIMEOUT_S) as connection:
+        return _eventually(lambda: _coordinator(connection, key, key_type))
 
 
 def _producer(cluster: Cluster, topic: str) -> confluent_kafka.Producer:
@@ -181,10 +186,10 @@ def _other_coordinator(connection: RawConnection, transactional_id: str, dead: i
     return None if found == dead else found
 
 
-def _coordinator(connection: RawConnection, transactional_id: str) -> int | None:
-    response: Any = connection.call(
-        "find_coordinator", 3, key=transactional_id, key_type=_TRANSACTION_KEY
-    )
+def _coordinator(
+    connection: RawConnection, key: str, key_type: int = _TRANSACTION_KEY
+) -> int | None:
+    response: Any = connection.call("find_coordinator", 3, key=key, key_type=key_type)
     return int(response.node_id) if response.error_code is ErrorCode.none else None
 
 

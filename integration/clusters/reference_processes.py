@@ -6,7 +6,7 @@ Tests use it to send SIGKILL and SIGSTOP to nodes.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,10 @@ class ReferenceProcessesCluster(NodeCluster):
         features: Mapping[str, int] | None = None,
         links: Links | None = None,
         security: Security | None = None,
+        program: Sequence[str] = ("-m", "broker_ref"),
     ) -> None:
+        """Start the cluster. `program` are the arguments with which Python runs `broker_ref`."""
+        self._program = tuple(program)
         self._configs = {**reference.settings(brokers), **(configs or {})}
         self._racks = dict(racks or {})
         self._features = dict(features or {})
@@ -91,7 +94,7 @@ class ReferenceProcessesCluster(NodeCluster):
 
     def _node(self, name: str, role: str, *options: str, data: Path, listener: str) -> NodeProcess:
         host, _, port = listener.rpartition(":")
-        command = [sys.executable, "-m", "broker_ref", role, *options]
+        command = [sys.executable, *self._program, role, *options]
         command += ["--data", str(data), "--host", host, "--port", port]
         for key, value in self._configs.items():
             command += ["--config", f"{key}={value}"]
