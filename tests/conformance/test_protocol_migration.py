@@ -196,7 +196,9 @@ def test_errors_of_classic_members_in_a_consumer_group(
     member = classic()
     assert member.join().error_code == NONE
     other = classic(protocols={"roundrobin": b""})
-    assert other.join().error_code == inconsistent
+    other.member_id = "other"
+    refused = other.join()
+    assert (refused.error_code, refused.member_id) == (inconsistent, "")
     malformed = classic()
     malformed.protocols = {"range": b"m"}
     assert malformed.join().error_code == ErrorCode.unknown_server_error

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.metadata import ClusterMetadata
-from broker_ref.coordination.partition_writer import PendingWrite
+from broker_ref.coordination.partition_writer import NOTHING_WRITTEN, PendingWrite
 from broker_ref.coordination.replies import Reply, Wake
 from broker_ref.group.consumer.assignment import Assignment, without_epochs
 from broker_ref.group.consumer.group import ConsumerGroup
@@ -81,12 +81,12 @@ class ClassicProtocolMembership:
         try:
             result, write = self._join(request, now_ms)
         except ApiError as error:
-            reply.complete(JoinResult(member_id=request.member_id, error_code=error.error_code))
+            reply.complete(JoinResult(member_id="", error_code=error.error_code))
             return reply
 
         def stored(outcome: ErrorCode, time_ms: int) -> None:
             del time_ms
-            failed = JoinResult(member_id=request.member_id, error_code=outcome)
+            failed = JoinResult(member_id="", error_code=outcome)
             reply.complete(result if outcome is ErrorCode.none else failed)
 
         write.when_done(stored, now_ms)
@@ -101,7 +101,7 @@ class ClassicProtocolMembership:
         is_dynamic = request.group_instance_id is None
         if is_dynamic and not request.member_id and request.requires_known_member_id:
             required = JoinResult(member_id=member_id, error_code=ErrorCode.member_id_required)
-            return required, consumers.last_write
+            return required, NOTHING_WRITTEN
         joining = _Joining(
             request=request, member_id=member_id, subscription=_subscription_of(request)
         )
