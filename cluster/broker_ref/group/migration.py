@@ -59,12 +59,8 @@ def upgraded_records(group: ClassicGroup, metadata: ClusterMetadata) -> list[Con
     Raises: ApiError (GROUP_ID_NOT_FOUND if the metadata of a member is invalid, or if its
     assignment contains data of a client-side assignor, which would be lost).
     """
-    # A group has no protocol before its first generation.
-    protocol = group.protocol_name or group.select_protocol()
     try:
-        members = [
-            _consumer_member(group, member, protocol, metadata) for member in group.members.values()
-        ]
+        members = [_consumer_member(group, one, metadata) for one in group.members.values()]
     except MalformedRequestError as error:
         raise _not_upgraded(group, f"the metadata of a member is invalid: {error}") from error
     names = {name for member in members for name in member.subscribed_topic_names}
@@ -77,8 +73,12 @@ def upgraded_records(group: ClassicGroup, metadata: ClusterMetadata) -> list[Con
 
 
 def _consumer_member(
-    group: ClassicGroup, member: Member, protocol: str, metadata: ClusterMetadata
+    group: ClassicGroup, member: Member, metadata: ClusterMetadata
 ) -> ConsumerGroupMember:
+    protocol = group.protocol_name
+    if protocol not in member.protocol_names:
+        # The group has no protocol yet, or the member has joined since the last generation.
+        protocol = member.protocols[0].name
     subscription = read_subscription(member.metadata(protocol))
     assignment = read_assignment(member.assignment)
     if assignment.user_data:

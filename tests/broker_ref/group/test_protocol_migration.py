@@ -336,3 +336,25 @@ def test_a_static_member_replaces_the_last_consumer() -> None:
     assert groups.heartbeat(classic.member_id, classic.generation_id) is NONE
     groups.advance(11_000)
     assert groups.groups.describe("g").group_state == GroupState.EMPTY.value
+
+
+def test_a_rebalancing_group_is_converted() -> None:
+    """Its members may not have joined yet, or may not support its current protocol."""
+    groups = Groups(config())
+    groups.join(requires_known_member_id=True)
+    groups.join()
+    (group,) = groups.groups.groups()
+    (member_id,) = group.members
+    groups.groups.leave("g", [MemberIdentity(member_id=member_id)], groups.now_ms)
+    assert (group.state, len(group.members)) == (GroupState.PREPARING_REBALANCE, 0)
+    assert Consumer(groups, "m1", "t").join() is NONE
+    groups = Groups(config())
+    metadata = subscription("t")
+    names = ("range", "roundrobin")
+    groups.join(protocols=[MemberProtocol(name=name, metadata=metadata) for name in names])
+    groups.advance(0)
+    groups.join(protocols=(MemberProtocol(name="roundrobin", metadata=metadata),))
+    (group,) = groups.groups.groups()
+    assert (group.state, len(group.members)) == (GroupState.PREPARING_REBALANCE, 2)
+    assert Consumer(groups, "m1", "t").join() is NONE
+    assert len(groups.group.members) == 3
