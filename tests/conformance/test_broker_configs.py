@@ -286,7 +286,8 @@ def test_min_insync_replicas_with_eligible_leader_replicas(own: RawConnection) -
     none, refused = ErrorCode.none, ErrorCode.invalid_config
     assert min_isr(own, ALL_BROKERS) == ("2", OF_ALL_BROKERS)
     assert [change_min_isr(own, "1", value) for value in ("3", None)] == [refused, refused]
-    assert change_min_isr(own, ALL_BROKERS, None) == refused
+    of_broker = replace_settings(own, "1", {MIN_ISR: "3"}, resource_type=BROKER)
+    assert (of_broker.error_code, change_min_isr(own, ALL_BROKERS, None)) == (refused, refused)
     cleared = replace_settings(own, ALL_BROKERS, {}, resource_type=BROKER)
     assert cleared.error_code == refused
     kept = replace_settings(own, ALL_BROKERS, {MIN_ISR: "3"}, resource_type=BROKER)

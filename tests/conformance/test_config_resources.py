@@ -237,6 +237,13 @@ def test_loggers_and_other_resources_in_one_request(
     }
 
 
+def test_repeated_logger_is_refused(raw: RawConnection, cluster: Cluster) -> None:
+    broker = str(cluster.broker_ids[0])
+    resource = changes(broker, ("root", SET, "INFO"), resource_type=BROKER_LOGGER)
+    response = raw.call("incremental_alter_configs", 1, resources=[resource, resource])
+    assert {one.error_code for one in response.responses} == {INVALID_REQUEST}
+
+
 # Invalid requests
 
 OF_GROUP_CONFIGS = [
