@@ -43,7 +43,7 @@ class Source:
     def function(self, origin: str) -> Callable[..., Any]:
         """Return the function. `origin` describes it in tracebacks."""
         name = self._signature.partition("(")[0]
-        text = "\n    ".join([f"def {self._signature}:", *self._lines]) + "\n"
+        text = "\n    ".join([f"def {self._signature}:", *(self._lines or ["pass"])]) + "\n"
         path = f"<generated {origin}>"
         linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
         namespace = dict(self._names)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -41,6 +40,7 @@ from broker_ref.controller_api import (
     k67_allocate_producer_ids,
 )
 from broker_ref.controller_api.contract import ControllerContext
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.frames import (
     finish_header,
     read_prefix,
