@@ -239,17 +239,12 @@ class ConsumerMembership:
         """
         classic = downgraded_group(group, self._metadata, now_ms, leaving=leaving, joining=joining)
         assignments = {one.member_id: one.assignment for one in classic.members.values()}
-        member_ids = dict.fromkeys((*group.members, *classic.members))
-        write = self.write(
-            [
-                *changes,
-                *group_tombstones(group, member_ids),
-                group_record(classic, assignments),
-            ],
-            now_ms,
-        )
+        before = tuple(group.members)
+        # `changes` removes the member that `joining` replaces.
+        tombstones = group_tombstones(group, before if joining is None else classic.members)
+        write = self.write([*changes, *tombstones, group_record(classic, assignments)], now_ms)
         logger.info("Group %r becomes a classic group", group.group_id)
-        for member_id in member_ids:
+        for member_id in (*before, *classic.members):
             self._timers.cancel_member(group.group_id, member_id)
         self._adopt(classic, "it became a classic group" if rebalances else None, now_ms)
         return write
