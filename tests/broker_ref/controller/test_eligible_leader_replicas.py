@@ -8,10 +8,11 @@ from broker_ref.controller.features import (
     FeatureUpdate,
     UpgradeType,
 )
+from broker_ref.controller.journal import Journal
 from broker_ref.controller.metadata import RECOVERED, RECOVERING
-from broker_ref.controller.records import ConfigResourceType
+from broker_ref.controller.records import ConfigRecord, ConfigResourceType
 from broker_ref.controller.topics import NewTopic
-from tests.broker_ref.controller.clusters import ControllerDriver
+from tests.broker_ref.controller.clusters import JOURNAL, ControllerDriver
 from tests.broker_ref.controller.test_elections import ALL_BROKERS, TOPIC, cluster
 
 TWO = {"min.insync.replicas": "2"}
@@ -144,3 +145,16 @@ def test_feature_can_be_disabled_and_enabled() -> None:
     finalize(1)
     driver.start(1, is_clean=True)
     assert state(driver) == (1, (1,), (), ())
+
+
+def test_cluster_of_an_older_version_gets_a_value_for_all_brokers() -> None:
+    driver = ControllerDriver(min_insync_replicas="2")
+    records = [one for one in driver.metadata.records() if not isinstance(one, ConfigRecord)]
+    end_offset = driver.metadata.end_offset
+    driver.controller.close()
+    Journal(driver.storage, JOURNAL).rewrite(records, end_offset=end_offset)
+    driver.restart()
+    assert driver.metadata.end_offset == end_offset + 1
+    assert driver.metadata.configs(ConfigResourceType.BROKER, "") == TWO
+    driver.restart()
+    assert driver.metadata.end_offset == end_offset + 1
