@@ -23,8 +23,9 @@ from broker_ref.coordination.partition_writer import NOTHING_WRITTEN, PendingWri
 from broker_ref.coordination.replies import Reply, Wake
 from broker_ref.group.consumer.assignment import Assignment, without_epochs
 from broker_ref.group.consumer.group import ConsumerGroup
-from broker_ref.group.consumer.manager import checked_static_member, subscribe_dynamic
+from broker_ref.group.consumer.manager import subscribe_dynamic
 from broker_ref.group.consumer.member import ClassicMetadata, ConsumerGroupMember, MemberState
+from broker_ref.group.consumer.member_checks import checked_static_member
 from broker_ref.group.consumer.records import ConsumerGroupChange
 from broker_ref.group.consumer_membership import ConsumerMembership
 from broker_ref.group.consumer_protocol import (
