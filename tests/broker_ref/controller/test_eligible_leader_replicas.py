@@ -152,7 +152,7 @@ def test_cluster_of_an_older_version_gets_a_value_for_all_brokers() -> None:
     records = [one for one in driver.metadata.records() if not isinstance(one, ConfigRecord)]
     end_offset = driver.metadata.end_offset
     driver.controller.close()
-    Journal(driver.storage, JOURNAL).rewrite(records, end_offset=end_offset)
+    Journal(driver.storage, JOURNAL).rewrite(map(encode_record, records), end_offset=end_offset)
     driver.restart()
     assert driver.metadata.end_offset == end_offset + 1
     assert driver.metadata.configs(ConfigResourceType.BROKER, "") == TWO
