@@ -135,14 +135,15 @@ def _add_tagged(source: Source, schema: type[Any], offered: set[str]) -> None:
     for tag, field in sorted(fields.items()):
         default = _encoded_default(field, flexible=True)
         source.add(f"value = message.{field.message_name}")
-        source.add_block(
-            "if value is not None:" if default is None else "if True:",
-            [
-                "out = bytearray()",
-                *_value_lines(source, field, flexible=True, nullable=False),
-                f"if out != {default!r}: tags.append(({tag}, out))",
-            ],
-        )
+        lines = [
+            "out = bytearray()",
+            *_value_lines(source, field, flexible=True, nullable=False),
+            f"if out != {default!r}: tags.append(({tag}, out))",
+        ]
+        if default is None:
+            source.add_block("if value is not None:", lines)
+        else:
+            source.add(*lines)
     source.add("out = whole", f"{varint}(out, len(tags))")
     source.add_block(
         "for tag, value in tags:",
