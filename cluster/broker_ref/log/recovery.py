@@ -178,7 +178,10 @@ class LogLoader:
                 (file_name(base, INDEX_SUFFIX), file_name(base, TIME_INDEX_SUFFIX))
             )
             segment = self._open_segment(base)
-            damage = "an index is missing" if index_missing else segment.index_damage()
+            if index_missing and segment.size_bytes:
+                damage: str | None = "an index is missing"
+            else:
+                damage = segment.index_damage()
             if damage is not None and not self._to_recover(base, bases):
                 logger.warning("Rebuilding the indexes of %s: %s", segment.path, damage)
                 segment.rebuild_indexes()

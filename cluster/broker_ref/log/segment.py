@@ -4,8 +4,9 @@
 
 A segment appends, reads and searches complete batches, and can rebuild its offset index and its
 time index from the log file. Rebuilding the transaction index requires the producer state of the
-entire log. Invariants: batches that `read` returns have valid CRCs and ascending offsets. If a file
-is corrupt, the methods raise `CorruptLogError` with its path and the position.
+entire log. Invariants: a segment with records has an offset index and a time index. Batches that
+`read` returns have valid CRCs and ascending offsets. If a file is corrupt, the methods raise
+`CorruptLogError` with its path and the position.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from broker_ref.log.config import LogConfig
 from broker_ref.log.control import EndTransactionMarker, decode_marker
 from broker_ref.log.errors import CorruptLogError, LogError
 from broker_ref.log.indexes import RELATIVE_OFFSET_MAX, OffsetIndex, TimeIndex
+from broker_ref.log.lazy_file import LazyFile
 from broker_ref.log.records import NO_TIMESTAMP
 from broker_ref.log.storage import File, RetriableStorageError, Storage, StorageError
 from broker_ref.log.transaction_index import AbortedTransaction, TransactionIndex
@@ -84,7 +86,10 @@ class LogSegment:
         now_ms: int,
         name_end: str = "",
     ) -> None:
-        """Open the files and create missing files. `name_end` is appended to the file names."""
+        """Open the files. Create the log file if it does not exist.
+
+        `name_end` is appended to the file names.
+        """
         self.base_offset = base_offset
         self.created_ms = now_ms
         self.end_offset: int | None = None
@@ -95,13 +100,14 @@ class LogSegment:
         ]
         self._index_interval_bytes = config.index_interval_bytes
         self._log: File = storage.open(self._paths[0])
+        self._index_files = LazyFile(storage, self._paths[1]), LazyFile(storage, self._paths[2])
         self._offset_index = OffsetIndex(
-            storage.open(self._paths[1]),
+            self._index_files[0],
             base_offset=base_offset,
             bytes_max=config.segment_index_bytes,
         )
         self._time_index = TimeIndex(
-            storage.open(self._paths[2]),
+            self._index_files[1],
             base_offset=base_offset,
             bytes_max=config.segment_index_bytes,
         )
@@ -121,7 +127,7 @@ class LogSegment:
     @property
     def index_bytes(self) -> int:
         """Return the size of the offset index or the time index, whichever is larger, in bytes."""
-        return max(self._offset_index.file.size(), self._time_index.file.size())
+        return max(file.size() for file in self._index_files)
 
     @property
     def first_timestamp(self) -> int:
@@ -151,6 +157,7 @@ class LogSegment:
         """Append complete batches with one write. `headers` are the headers of these batches."""
         position = self._log.size()
         if position == 0:
+            self._create_indexes()
             self._first_batch_timestamp = headers[0].max_timestamp
         self._log.append(batches)
         try:
@@ -162,6 +169,10 @@ class LogSegment:
                 str(error)
             ) from error  # The batches were already written, so a retry is not safe.
         self.end_offset = headers[-1].next_offset
+
+    def _create_indexes(self) -> None:
+        for file in self._index_files:
+            file.create()
 
     def append_aborted(self, transaction: AbortedTransaction) -> None:
         """Add a transaction whose abort marker is in this segment to the transaction index."""
@@ -226,7 +237,7 @@ class LogSegment:
             file.close()
 
     def _files(self) -> tuple[File | TransactionIndex, ...]:
-        return self._log, self._offset_index.file, self._time_index.file, self.transactions
+        return self._log, *self._index_files, self.transactions
 
     def delete(self) -> None:
         """Close and delete the files, beginning with the log file.
@@ -509,6 +520,7 @@ class LogSegment:
         Yield the headers of valid batches. If there is an invalid batch, the last item is a
         `BadBatch`. The log file does not change; see `truncate`.
         """
+        self._create_indexes()
         self._offset_index.clear()
         self._time_index.clear()
         self._max_timestamp = None

@@ -178,7 +178,9 @@ def test_a_truncated_segment_has_the_indexes_of_a_shorter_one(
     for added in range(3):
         assert read_all(log) == read_all(expected)
         if sealed is None:
-            assert storage.read(index) == of_expected.read(index)
+            # An empty segment that is new has no index files.
+            indexed = of_expected.read(index) if of_expected.exists(index) else b""
+            assert storage.read(index) == indexed
         stamps = [unpack_header(data).max_timestamp for data in read_all(log)]
         for stamp, offset in struct.iter_unpack("!qi", storage.read(time_index)):
             assert (stamp, offset % 2) == (max(stamps[: offset // 2 + 1]), 1)
