@@ -22,7 +22,7 @@ _REPLICA_APIS: Final = frozenset({1, 2, 23, 59})
 _TOPICS: Final = (
     "topics", "topic_data", "topic_partitions", "topic_names", "v3_and_below_topics"
 )  # fmt: skip
-_TOPICS_WITHIN: Final = ("groups", "transactions", "markers")
+_TOPICS_WITHIN: Final = ("dirs", "groups", "transactions", "markers")
 _PARTITIONS: Final = ("partitions", "partition_data", "partition_indexes")
 _PARTITION: Final = ("partition_index", "partition", "index")
 _TOPIC: Final = ("name", "topic")

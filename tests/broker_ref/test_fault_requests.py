@@ -45,6 +45,11 @@ def partitions(**fields: Any) -> list[dict[str, Any]]:
             groups=[{"group_id": "g", "topics": [{"name": "orders", "partition_indexes": [2]}]}],
         ),
         request("delete_records", 2, topics=partitions()),
+        request(
+            "alter_replica_log_dirs",
+            2,
+            dirs=[{"path": "/data", "topics": [{"name": "orders", "partitions": [2]}]}],
+        ),
         request("elect_leaders", 2, topic_partitions=[{"topic": "orders", "partitions": [2]}]),
         request(
             "offset_for_leader_epoch",

@@ -472,6 +472,11 @@ ROWS = (
     Row("incremental_alter_configs", (on_cluster(ALTER_CONFIGS),), altered(LOGGER_CONFIGS, "1")),
     Row("incremental_alter_configs", (on_cluster(ALTER_CONFIGS),), altered(CLIENT_METRICS, "m")),
     Row("incremental_alter_configs", (on_group(ALTER_CONFIGS),), altered(GROUP_CONFIGS, GROUP_ID)),
+    Row(
+        "alter_replica_log_dirs",
+        (on_cluster(ALTER),),
+        {"dirs": [{"path": "/", "topics": [{"name": TOPIC_NAME, "partitions": [0]}]}]},
+    ),
     Row("describe_log_dirs", (on_cluster(DESCRIBE),), {"topics": None}),
     Row(
         "elect_leaders",

@@ -27,7 +27,8 @@ from broker_ref.protocol.writer import write_entities
 class Mirror:
     """The request array that corresponds to each array of the response.
 
-    If several names are listed, their elements are concatenated. If later versions have only a
+    If several names are listed, their elements are concatenated. The name `dirs.topics` represents
+    the concatenated `topics` of all elements of `dirs`. If later versions have only a
     top-level error code, `until` contains the last version that has the array.
     `fields` contains additional fields to copy from the request, as in `MIRRORED_FIELDS`.
     """
@@ -106,6 +107,10 @@ MIRRORS: Final[Mapping[int, Mirror]] = {
     31: Mirror(arrays={"filter_results": ("filters",)}),  # DeleteAcls
     32: _RESOURCES,  # DescribeConfigs
     33: _RESOURCES,  # AlterConfigs
+    34: Mirror(  # AlterReplicaLogDirs
+        arrays={"results": ("dirs.topics",), "partitions": ("partitions",)},
+        fields={"topic_name": ("name",)},
+    ),
     35: _TOP_LEVEL_ONLY,  # DescribeLogDirs; versions 1 and 2 have no error code
     36: _TOP_LEVEL_ONLY,  # SaslAuthenticate
     37: Mirror(arrays={"results": ("topics",)}),  # CreatePartitions
@@ -307,4 +312,10 @@ def _mirrored(
 
 
 def _elements(source: object, names: tuple[str, ...]) -> tuple[Any, ...]:
-    return tuple(element for name in names for element in getattr(source, name, None) or ())
+    return tuple(element for name in names for element in _array(source, name))
+
+
+def _array(source: object, name: str) -> tuple[Any, ...]:
+    first, _, rest = name.partition(".")
+    elements = getattr(source, first, None) or ()
+    return tuple(inner for each in elements for inner in _array(each, rest)) if rest else elements

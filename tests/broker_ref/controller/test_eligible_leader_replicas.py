@@ -10,7 +10,7 @@ from broker_ref.controller.features import (
 )
 from broker_ref.controller.journal import Journal
 from broker_ref.controller.metadata import RECOVERED, RECOVERING
-from broker_ref.controller.records import ConfigRecord, ConfigResourceType
+from broker_ref.controller.records import ConfigRecord, ConfigResourceType, encode_record
 from broker_ref.controller.topics import NewTopic
 from tests.broker_ref.controller.clusters import JOURNAL, ControllerDriver
 from tests.broker_ref.controller.test_elections import ALL_BROKERS, TOPIC, cluster

@@ -167,5 +167,12 @@ def test_error_responses_name_groups_coordinators_and_elections() -> None:
     assert deleted.name == "some-topic_names"
 
 
+def test_an_error_for_log_directories_names_the_partitions_of_all_directories() -> None:
+    (directory,) = example(request_schema(34, 2)).dirs
+    request = request_schema(34, 2)(dirs=(directory, directory))
+    found = [(topic.topic_name, topic.partitions[0]) for topic in refuse(request).results]
+    assert [(name, one.partition_index) for name, one in found] == [("some-name", 3)] * 2
+
+
 def test_every_served_api_has_an_error_response() -> None:
     assert APIS.keys() <= MIRRORS.keys()

@@ -229,10 +229,12 @@ def test_partition_reassignment(
     source, target = ids[0], ids[-1]
     tools.run("topics", "--create", "--topic", topic, "--replica-assignment", str(source))
     produce(tools, topic)
-    plan = {"topic": topic, "partition": 0, "replicas": [target]}
+    log_dirs = [str(processes.data_directory(target))]
+    plan = {"topic": topic, "partition": 0, "replicas": [target], "log_dirs": log_dirs}
     file = tools.json_file("move.json", {"version": 1, "partitions": [plan]})
     throttled = ("--execute", "--throttle", "10000000")
-    tools.run("reassign-partitions", "--reassignment-json-file", file, *throttled)
+    started = tools.run("reassign-partitions", "--reassignment-json-file", file, *throttled)
+    assert f"Successfully started moving log directory to {log_dirs[0]}" in started.stdout
     assert "replication.throttled.rate=10000000" in dynamic_broker_configs(tools)
     verify = ("--reassignment-json-file", file, "--verify")
     done = f"Reassignment of partition {topic}-0 is completed."
