@@ -24,10 +24,15 @@ from kio.schema.errors import ErrorCode
 
 from integration.simulation.client import Client, Pause, Script, Step, TopicPartition
 from integration.simulation.coordinators import GROUP, Coordinator
-from integration.simulation.group_member import CommitAttempts, GroupHistory, committed_offset
+from integration.simulation.group_member import CommitAttempts, GroupHistory
 from integration.simulation.invariants import InvariantChecker, InvariantViolationError
 from integration.simulation.messages import request
-from integration.simulation.offset_reads import OffsetRead, fetch_offset, was_replaced
+from integration.simulation.offset_reads import (
+    OffsetRead,
+    committed_offset,
+    fetch_offset,
+    was_replaced,
+)
 
 CONSUMER_GROUP_ID: Final = "g-consumer"
 CONSUMER_SESSION_TIMEOUT_MS: Final = 1_500

@@ -66,6 +66,7 @@ class Faults:
         self._quiet_until: Callable[[], bool] | None = None
         self._is_over = False
         self._paused: dict[str, None] = {}
+        self._moves_until_ms = 0
         self._not_eligible: set[str] = set()
         """The hosts of brokers that may have failed since all replicas were last in sync."""
 
@@ -92,6 +93,17 @@ class Faults:
         for host in self._cluster.hosts:
             if not self._cluster.is_running(host):
                 self._cluster.start(host)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether any fault is active."""
+        return (
+            bool(self._paused)
+            or self._event_queue.now_ms < self._moves_until_ms
+            or self._has_disk_faults()
+            or self._cluster.network.has_cuts
+            or not all(self._cluster.is_running(host) for host in self._cluster.hosts)
+        )
 
     def _inject(self, fault: Fault) -> None:
         if self._is_over:
@@ -356,11 +368,13 @@ class Faults:
         others = sorted(each for each in partition.replicas if each != partition.leader)
         if fault.number // 16 % 2:
             others.reverse()
+        until_ms = self._until_ms(fault.lasts_ms)
+        self._moves_until_ms = max(self._moves_until_ms, until_ms)
         self._administrator.move_leader(
             TopicPartition(partition.topic, partition.partition),
             (*others, partition.leader),
             every_ms=30 + fault.number // 16 % 400,
-            until_ms=self._until_ms(fault.lasts_ms),
+            until_ms=until_ms,
         )
 
     def _crash(self, fault: Fault) -> None:

@@ -21,7 +21,13 @@ from integration.simulation.client import Client, Pause, Script, Step, TopicPart
 from integration.simulation.coordinators import GROUP, Coordinator
 from integration.simulation.invariants import InvariantChecker, InvariantViolationError
 from integration.simulation.messages import request
-from integration.simulation.offset_reads import AcknowledgedOffsets, OffsetRead, fetch_offset
+from integration.simulation.offset_reads import (
+    AcknowledgedOffsets,
+    OffsetRead,
+    committed_offset,
+    fetch_offset,
+)
+from integration.simulation.offset_transactions import NOT_COMMITTED, OffsetTransactions
 
 GROUP_ID: Final = "g"
 SESSION_TIMEOUT_MS: Final = 1_500
@@ -165,16 +171,6 @@ class CommitAttempts:
             self._history.rejected(self._partition, self._offset)
 
 
-def committed_offset(partition: TopicPartition, offset: int) -> dict[str, object]:
-    """Return an offset in the form used in OffsetCommit requests."""
-    committed = {
-        "partition_index": partition.partition,
-        "committed_offset": offset,
-        "committed_metadata": None,
-    }
-    return {"name": partition.topic, "partitions": [committed]}
-
-
 class GroupMember:
     """A simulated process that is a member of the group."""
 
@@ -187,8 +183,13 @@ class GroupMember:
         until_ms: int,
         start_successor: Callable[[], None],
         instance_id: str | None = None,
+        transactions: OffsetTransactions | None = None,
     ) -> None:
-        """`start_successor` starts the process that replaces this member."""
+        """`start_successor` starts the process that replaces this member.
+
+        With `transactions`, the member commits offsets in transactions.
+        """
+        self._transactions = transactions
         self._instance_id = instance_id
         self.is_done = False
         self._client = client
@@ -324,19 +325,9 @@ class GroupMember:
     def _commit(self, partition: TopicPartition, offset: int) -> Step:
         """Commit an offset and return whether the commit succeeded."""
         attempts = CommitAttempts(self._history, partition, offset)
-        _, code = yield from self._coordinator.call(
-            request(
-                "offset_commit",
-                group_id=GROUP_ID,
-                generation_id_or_member_epoch=self._generation,
-                member_id=self._member_id,
-                group_instance_id=self._instance_id,
-                topics=[committed_offset(partition, offset)],
-            ),
-            lambda response: response.topics[0].partitions[0].error_code,
-            again_on=frozenset({ErrorCode.unknown_topic_or_partition}),
-            on_send=attempts.add,
-        )
+        code = yield from self._send_commit(committed_offset(partition, offset), attempts.add)
+        if code is NOT_COMMITTED:
+            return False
         if self._must_rejoin("OffsetCommit", code):
             attempts.rejected()
             return False
@@ -349,6 +340,35 @@ class GroupMember:
                 f"acknowledged although {attempts.process} had replaced it"
             )
         return True
+
+    def _send_commit(self, offset: dict[str, object], on_send: Callable[[int], None]) -> Step:
+        member: dict[str, Any] = {
+            "member_id": self._member_id,
+            "group_instance_id": self._instance_id,
+        }
+        if self._transactions is not None:
+            return (
+                yield from self._transactions.commit(
+                    self._coordinator,
+                    GROUP_ID,
+                    offset,
+                    member={**member, "generation_id": self._generation},
+                    on_send=on_send,
+                )
+            )
+        _, code = yield from self._coordinator.call(
+            request(
+                "offset_commit",
+                group_id=GROUP_ID,
+                generation_id_or_member_epoch=self._generation,
+                topics=[offset],
+                **member,
+            ),
+            lambda response: response.topics[0].partitions[0].error_code,
+            again_on=frozenset({ErrorCode.unknown_topic_or_partition}),
+            on_send=on_send,
+        )
+        return code
 
     def _leave(self) -> Step:
         if self._member_id:

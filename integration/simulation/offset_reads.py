@@ -112,6 +112,16 @@ class _SentRead:
         return self._checker.replica(self._host, self._partition)
 
 
+def committed_offset(partition: TopicPartition, offset: int) -> dict[str, object]:
+    """Return an offset in the form used in OffsetCommit requests."""
+    committed = {
+        "partition_index": partition.partition,
+        "committed_offset": offset,
+        "committed_metadata": None,
+    }
+    return {"name": partition.topic, "partitions": [committed]}
+
+
 def fetch_offset(
     coordinator: Coordinator, checker: InvariantChecker, group_id: str, partition: TopicPartition
 ) -> Step:

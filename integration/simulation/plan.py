@@ -87,6 +87,8 @@ class Settings:
     transactional_clients: int = 0
     transaction_version: int = 2
     has_static_members: bool = False
+    members_use_transactions: bool = False
+    """Whether group members commit their offsets in transactions."""
     consumer_members: int = 0
     """The members of the group with the consumer protocol."""
     reads_from_followers: bool = False
@@ -123,6 +125,7 @@ def plan_of(seed: int) -> Plan:
     random = Random(f"plan {seed}")
     settings = replace(
         _with_topology(_settings(random), seed),
+        members_use_transactions=Random(f"offset transactions {seed}").random() < 0.3,
         has_static_members=Random(f"static members {seed}").random() < 0.3,
         consumer_members=Random(f"consumer members {seed}").choice((0, 0, 0, 2, 3)),
         reads_from_followers=Random(f"reads from followers {seed}").random() < 0.3,
@@ -257,11 +260,14 @@ def _fault(random: Random, kind: FaultKind, at_ms: int, settings: Settings) -> F
         other = ""
         if kind in {FaultKind.PAUSE, FaultKind.CRASH} and random.random() < 0.2:
             host = CONTROLLER
+    lasts_ms = random.choice((50, 300, 1_000, 2_500, 4_000))
+    if kind is FaultKind.CLIENT_LINKS:  # Few requests are late.
+        lasts_ms = max(lasts_ms, 2_500)
     return Fault(
         at_ms=at_ms,
         kind=kind,
         host=host,
         other=other,
-        lasts_ms=random.choice((50, 300, 1_000, 2_500, 4_000)),
+        lasts_ms=lasts_ms,
         number=random.getrandbits(32),
     )

@@ -141,6 +141,7 @@ class IdempotentProducer:
         pace_ms: int,
         until_ms: int,
     ) -> None:
+        self.name = client.name
         self.acknowledged = 0
         self._client = client
         self._checker = checker

@@ -34,6 +34,7 @@ from integration.simulation.invariants import (
     InvariantViolationError,
     name_of_log,
 )
+from integration.simulation.offset_transactions import OffsetTransactions
 from integration.simulation.partition_consumer import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
@@ -41,6 +42,7 @@ from integration.simulation.partition_consumer import (
 )
 from integration.simulation.plan import FAULTS_END_MS, Plan, Settings
 from integration.simulation.producers import AcksOneProducer, IdempotentProducer
+from integration.simulation.progress import Progress
 from integration.simulation.recreated_topic import RecreatedTopic
 from integration.simulation.transactional_producer import TransactionalProducer, TransactionHistory
 
@@ -206,12 +208,24 @@ class _Run:
             )
         self._faults.schedule(self.plan.faults)
         self._start_work()
-        self._event_queue.run_until(START_MS + FAULTS_END_MS)
+        self._inject_faults()
         self._faults.repair()
         for partition in self.partitions:  # Read records that other consumers have already read.
             self._start_consumer(f"late-{partition.partition}", partition, READ_COMMITTED)
         self._await_idle()
         self._check_the_end()
+
+    def _inject_faults(self) -> None:
+        """Run until the end of all faults, and check that producers make progress between them."""
+        progress = Progress()
+        producers = [work for work in self._work if isinstance(work, IdempotentProducer)]
+        while self._event_queue.elapsed_ms < FAULTS_END_MS:
+            self._event_queue.run_until(
+                min(self._event_queue.now_ms + CHECK_INTERVAL_MS, START_MS + FAULTS_END_MS)
+            )
+            progress.check(
+                producers, has_fault=self._faults.is_active, now_ms=self._event_queue.now_ms
+            )
 
     # Work
 
@@ -305,13 +319,17 @@ class _Run:
 
     def _start_member(self, history: GroupHistory, number: int, incarnation: int) -> None:
         # A late OffsetCommit of the same generation overwrites a newer offset, in Kafka too.
+        settings = self.plan.settings
+        client = self._client(f"member-{number}/{incarnation}", resets=True)
+        transactions = OffsetTransactions(client, is_v2=settings.transaction_version >= 2)
         member = GroupMember(
-            self._client(f"member-{number}/{incarnation}", resets=True),
+            client,
             history,
             partitions=self.partitions,
             until_ms=START_MS + FAULTS_END_MS,
             start_successor=lambda: self._start_member(history, number, incarnation + 1),
-            instance_id=f"static-{number}" if self.plan.settings.has_static_members else None,
+            instance_id=f"static-{number}" if settings.has_static_members else None,
+            transactions=transactions if settings.members_use_transactions else None,
         )
         self._work.append(member)
 

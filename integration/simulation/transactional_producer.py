@@ -18,12 +18,24 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.log.control import Marker
-from integration.simulation.client import Call, Client, Pause, Script, Step, TopicPartition
+from integration.simulation.client import (
+    REQUEST_TIMEOUT_MS,
+    Call,
+    Client,
+    Pause,
+    Script,
+    Step,
+    TopicPartition,
+)
 from integration.simulation.coordinators import GROUP, TRANSACTION, Coordinator
-from integration.simulation.group_member import committed_offset
 from integration.simulation.invariants import InvariantChecker, InvariantViolationError, Transaction
 from integration.simulation.messages import request
-from integration.simulation.offset_reads import AcknowledgedOffsets, OffsetRead, fetch_offset
+from integration.simulation.offset_reads import (
+    AcknowledgedOffsets,
+    OffsetRead,
+    committed_offset,
+    fetch_offset,
+)
 from integration.simulation.producers import (
     MAY_BE_APPENDED,
     RETRIABLE,
@@ -129,6 +141,7 @@ class TransactionalProducer:
         self._producer_id = self._epoch = -1
         self._sequences: dict[TopicPartition, int] = {}
         self._has_succeeded = False
+        self._has_retried_end = False
         client.spawn(self._main(), after_ms=client.random.randint(0, 100))
 
     def _main(self) -> Script:
@@ -211,6 +224,8 @@ class TransactionalProducer:
             raise _FencedError
         if random.random() < 0.2:
             yield Pause(ms=random.choice((50, 500, TIMEOUT_MS + 500)))
+        elif self._has_retried_end:  # The first request may still arrive, in this transaction.
+            yield Pause(ms=TIMEOUT_MS - 500)
         yield from self._end(transaction, commit=is_whole and random.random() < 0.75)
         if random.random() < 0.3:  # The coordinator may still be writing markers.
             yield from self._check_offset()
@@ -334,7 +349,9 @@ class TransactionalProducer:
             producer_epoch=self._epoch,
             committed=commit,
         )
+        begun_ms = self._client.now_ms
         response, code = yield from self._coordinator.call(ending, again_on=CONCURRENT)
+        self._has_retried_end = self._client.now_ms - begun_ms >= REQUEST_TIMEOUT_MS
         self._require("EndTxn", code)
         self._checker.transactions.record_response(
             transaction, Marker.COMMIT if commit else Marker.ABORT

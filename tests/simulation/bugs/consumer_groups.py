@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from broker_ref.group import offset_metadata_manager
 from broker_ref.group.consumer.reconciliation import Reconciliation
@@ -27,23 +25,6 @@ def _assign_owned_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _accept_commits_of_any_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offset_metadata_manager, "check_offset_commit", lambda *_, **__: None)
-
-
-class _Replicated:
-    """A write that counts as replicated at once."""
-
-    def when_done(self, stored: Callable[[ErrorCode, int], None], now_ms: int) -> None:
-        stored(ErrorCode.none, now_ms)
-
-
-def _respond_before_replication(monkeypatch: pytest.MonkeyPatch) -> None:
-    heartbeat = ConsumerMembership._heartbeat
-
-    def at_once(self: ConsumerMembership, *what: Any) -> Any:
-        result, _ = heartbeat(self, *what)
-        return result, _Replicated()
-
-    monkeypatch.setattr(ConsumerMembership, "_heartbeat", at_once)
 
 
 def _extend_sessions_only_after_changes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,14 +55,6 @@ BUGS = (
         source="KIP-848, ConsumerGroup.validateOffsetCommit",
         description="a member that was removed from the group can commit offsets",
         reintroduce=_accept_commits_of_any_epoch,
-        first_seed=0,
-        applies_to=has_consumer_members,
-    ),
-    Bug(
-        name="respond before the group is replicated",
-        source="KIP-848, CoordinatorRuntime.CoordinatorWriteEvent",
-        description="a member receives an assignment that a new coordinator does not know",
-        reintroduce=_respond_before_replication,
         first_seed=0,
         applies_to=has_consumer_members,
     ),

@@ -56,6 +56,12 @@ def _keep_ids_of_static_members(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ClassicGroup, "replace_static", keep)
 
 
+def _accept_transactional_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        membership.Membership, "check_transactional_committer", lambda *_, **__: None
+    )
+
+
 def has_members(settings: Settings) -> bool:
     return settings.group_members > 0
 
@@ -74,7 +80,7 @@ BUGS = (
         source="GroupMetadataManager.validateOffsetCommit",
         description="a member of an old generation can commit offsets",
         reintroduce=_take_commits_of_any_generation,
-        first_seed=None,
+        first_seed=15,
         applies_to=has_members,
     ),
     Bug(
@@ -97,7 +103,15 @@ BUGS = (
         source="KIP-345, ClassicGroup.replaceStaticMember",
         description="a replaced static member is not fenced, because its successor has the same id",
         reintroduce=_keep_ids_of_static_members,
-        first_seed=0,
+        first_seed=19,
         applies_to=lambda settings: has_members(settings) and settings.has_static_members,
+    ),
+    Bug(
+        name="accept transactional commits of any generation",
+        source="KIP-447, ClassicGroup.validateOffsetCommit",
+        description="a member of an old generation can commit offsets in a transaction",
+        reintroduce=_accept_transactional_commits,
+        first_seed=23,
+        applies_to=lambda settings: has_members(settings) and settings.members_use_transactions,
     ),
 )

@@ -93,7 +93,7 @@ BUGS = (
         source="KAFKA-5494",
         description="only a producer's last batch is deduplicated, although five may be in flight",
         reintroduce=_remember_one_batch,
-        first_seed=0,
+        first_seed=13,
     ),
     Bug(
         name="follower validates sequences",
@@ -131,6 +131,6 @@ BUGS = (
         source="ReplicaManager.appendRecords",
         description="a duplicate batch is acknowledged before it is replicated",
         reintroduce=_acknowledge_duplicates_at_once,
-        first_seed=0,
+        first_seed=11,
     ),
 )

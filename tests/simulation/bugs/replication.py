@@ -292,7 +292,7 @@ BUGS = (
         source="LogManager.asyncDelete",
         description="a new topic inherits the checkpointed offsets of a deleted topic",
         reintroduce=_keep_checkpoints_of_deleted_topics,
-        first_seed=0,
+        first_seed=11,
         applies_to=lambda settings: settings.recreates_topic,
     ),
     Bug(
@@ -300,7 +300,7 @@ BUGS = (
         source="KIP-455, PartitionReassignmentReplicas.maybeCompleteReassignment",
         description="a reassignment is completed before the new replicas are in sync",
         reintroduce=_trust_new_replicas,
-        first_seed=0,
+        first_seed=47,
     ),
     Bug(
         name="commit below the min ISR",
