@@ -22,7 +22,11 @@ from functools import partial
 from random import Random
 from types import MappingProxyType
 
-from broker_ref.controller.metadata import ClusterMetadata, PartitionMetadata
+from broker_ref.controller.metadata import (
+    TRANSACTION_STATE_TOPIC,
+    ClusterMetadata,
+    PartitionMetadata,
+)
 from broker_ref.identity import META_PROPERTIES_FILE
 from broker_ref.log.producer_snapshots import SNAPSHOT_SUFFIX
 from integration.simulation.administrator import Administrator
@@ -32,6 +36,7 @@ from integration.simulation.event_queue import START_MS, EventQueue
 from integration.simulation.invariants import InvariantViolationError
 from integration.simulation.network import CLIENTS
 from integration.simulation.plan import (
+    COORDINATOR,
     FAULTS_END_MS,
     LAST_REPLICA_MS,
     LEADER,
@@ -93,6 +98,21 @@ class Faults:
         for host in self._cluster.hosts:
             if not self._cluster.is_running(host):
                 self._cluster.start(host)
+        if all(self._cluster.is_serving(broker_id) for broker_id in self._settings.broker_ids):
+            self._restart_with_offline_partitions()
+
+    def _restart_with_offline_partitions(self) -> None:
+        """Restart one broker that could not create a log while its disk failed, if there is one."""
+        for broker_id in self._settings.broker_ids:
+            node = self._cluster.broker(broker_id)
+            if (
+                node is not None
+                and node.broker is not None
+                and node.broker.replicas.has_offline_partitions
+            ):
+                self._cluster.kill(host_of(broker_id))
+                self._cluster.start(host_of(broker_id))
+                return
 
     @property
     def is_active(self) -> bool:
@@ -129,8 +149,8 @@ class Faults:
         return self._quiet_until is not None
 
     def _resolved(self, fault: Fault) -> Fault:
-        """Return the fault with a host name instead of `LEADER`."""
-        if fault.host != LEADER:
+        """Return the fault with a host name instead of `LEADER` or `COORDINATOR`."""
+        if fault.host not in {LEADER, COORDINATOR}:
             return fault
         partition = self._partition_for(fault)
         broker_id = partition.leader if partition is not None else 1
@@ -143,7 +163,8 @@ class Faults:
     def _partition_for(self, fault: Fault) -> PartitionMetadata | None:
         """Return a partition with a leader, or None.
 
-        Partitions of the internal topics are included, so the leader may be a coordinator.
+        Partitions of the internal topics are included, so the leader may be a coordinator. If the
+        host is `COORDINATOR`, the partition is one of a transaction coordinator.
         """
         controller = self._cluster.controller
         led = [
@@ -151,6 +172,7 @@ class Faults:
             for topic in (controller.side.metadata.topics.values() if controller else ())
             for partition in topic.partitions.values()
             if partition.leader >= 0
+            and (fault.host != COORDINATOR or topic.name == TRANSACTION_STATE_TOPIC)
         ]
         return led[fault.number % len(led)] if led else None
 

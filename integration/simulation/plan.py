@@ -19,6 +19,8 @@ from integration.simulation.network import CLIENTS, NetworkConditions
 
 LEADER: Final = "a leader"
 """A placeholder for the host of the broker that leads a partition when the fault is injected."""
+COORDINATOR: Final = "a transaction coordinator"
+"""A placeholder for the host of a transaction coordinator when the fault is injected."""
 
 FAULTS_BEGIN_MS: Final = 1_500
 FAULTS_END_MS: Final = 8_500
@@ -221,7 +223,7 @@ def _added(seed: int, kind: FaultKind, settings: Settings) -> list[Fault]:
 _ADDED: Final[Mapping[FaultKind, float]] = MappingProxyType(
     {
         FaultKind.CRASH: 0.2,
-        FaultKind.CLIENT_LINKS: 0.15,
+        FaultKind.CLIENT_LINKS: 0.25,
         FaultKind.SLOW: 0.15,
         FaultKind.FAILED_FLUSHES: 0.1,
         FaultKind.EMPTY_DISK: 0.1,
@@ -253,6 +255,8 @@ def _fault(random: Random, kind: FaultKind, at_ms: int, settings: Settings) -> F
         host = LEADER
     elif kind is FaultKind.CLIENT_LINKS:
         other = CLIENTS
+        if random.random() < 0.6:
+            host = COORDINATOR
     elif kind in {FaultKind.CUT, FaultKind.STALL, FaultKind.SLOW}:
         if random.random() < 0.4:
             other = CONTROLLER

@@ -13,7 +13,7 @@ from tests.simulation.bugs.bug import Bug
 from tests.simulation.bugs.find import first_detecting_seed
 from tests.simulation.bugs.table import all_bugs, detected_bugs, table
 
-BUGS_MIN = 15
+BUGS_MIN = 45
 QUICK = {
     "truncate to own high watermark",
     "remember only the last batch",

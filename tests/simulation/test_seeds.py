@@ -16,9 +16,9 @@ from integration.simulation.run import Outcome, run
 from integration.simulation.shrink import shrink
 
 SEEDS = range(8)
-"""The seeds that always run. They take about six seconds of CPU time."""
+"""The seeds that always run. They take about five seconds of CPU time."""
 FULL_SEEDS = range(len(SEEDS), 80)
-"""The seeds of the full tests, which take about a minute. `make sim` runs more seeds."""
+"""The seeds of the full tests, which take about 40 seconds. `make sim` runs more seeds."""
 
 RUN_AGAIN = """
 import sys

@@ -56,7 +56,6 @@ COMPLETE_LIMIT_MS: Final = 120_000
 _KILLS_END_MS: Final = 25_000
 _STARTS_MAX: Final = 10
 """The number of drivers that may fail after all faults are repaired. Usually, none fails."""
-_BROKER_START_MS: Final = 2_000
 _FOCUSED_CHANCE: Final = 0.25
 _INTERVAL_MS: Final = 250
 _CLIENT_SETTINGS: Final = {
@@ -197,7 +196,6 @@ class _SinkRun:
         self._query.start()
         self._event_queue.run_until(START_MS + FAULTS_END_MS)
         self._faults.repair()
-        self._restart_brokers_with_offline_partitions()
         while self._event_queue.elapsed_ms < _KILLS_END_MS and not self._query.is_complete:
             self._event_queue.run_until(self._event_queue.now_ms + _INTERVAL_MS)
             self._faults.restart_failed()
@@ -213,19 +211,6 @@ class _SinkRun:
             "the last driver hangs",
         )
         self._check()
-
-    def _restart_brokers_with_offline_partitions(self) -> None:
-        """Restart, one by one, brokers that could not create a log while their disk was full."""
-        for broker_id in self._broker_ids:
-            node = self.cluster.broker(broker_id)
-            if (
-                node is not None
-                and node.broker is not None
-                and node.broker.replicas.has_offline_partitions
-            ):
-                self.cluster.kill(host_of(broker_id))
-                self._faults.restart_failed()
-                self._event_queue.run_until(self._event_queue.now_ms + _BROKER_START_MS)
 
     def _await(self, is_reached: Callable[[], bool], otherwise: str) -> None:
         limit_ms = self._event_queue.now_ms + COMPLETE_LIMIT_MS

@@ -96,7 +96,7 @@ BUGS = (
         source="GroupCoordinatorService.fetchOffsets",
         description="OffsetFetch with require_stable does not wait for the writes in the log",
         reintroduce=_return_offsets_before_writes_are_replicated,
-        first_seed=0,
+        first_seed=1,
     ),
     Bug(
         name="keep ids of static members",

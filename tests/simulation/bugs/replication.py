@@ -202,7 +202,7 @@ BUGS = (
             "a leader ignores lagging replicas before the controller has removed them from the ISR"
         ),
         reintroduce=_shrink_at_once,
-        first_seed=34,
+        first_seed=21,
     ),
     Bug(
         name="complete in a later leader epoch",
@@ -232,7 +232,7 @@ BUGS = (
         source="KIP-106",
         description="an out-of-sync replica is elected by default if no in-sync replica is alive",
         reintroduce=_elect_uncleanly,
-        first_seed=52,
+        first_seed=11,
     ),
     Bug(
         name="no eligible leader replicas",
@@ -258,7 +258,7 @@ BUGS = (
             "flushed, and the other replicas remove all records"
         ),
         reintroduce=_disable_elr,
-        first_seed=0,
+        first_seed=107,
         applies_to=lambda settings: settings.flushes_always and settings.min_insync_replicas > 1,
     ),
     Bug(

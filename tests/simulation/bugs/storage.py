@@ -85,6 +85,6 @@ BUGS = (
         source="KAFKA-1070, MetaPropertiesEnsemble.verify",
         description="a broker starts although meta.properties contains another node.id",
         reintroduce=_use_disks_of_other_brokers,
-        first_seed=0,
+        first_seed=16,
     ),
 )
