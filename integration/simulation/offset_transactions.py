@@ -7,7 +7,7 @@ group coordinator rejects commits of an earlier generation. Then the transaction
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -35,7 +35,7 @@ class OffsetTransactions:
         group_id: str,
         offset: Mapping[str, object],
         *,
-        member: Mapping[str, object],
+        member: Mapping[str, Any],
         on_send: Callable[[int], None],
     ) -> Step:
         """Commit an offset in a transaction and return the error code.
