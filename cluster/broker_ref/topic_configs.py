@@ -78,6 +78,13 @@ def _number(
     return check
 
 
+def _gzip_level(value: str) -> None:
+    name = "compression.gzip.level"
+    _number(name, ConfigType.INT, -1, 9)(value)
+    if int(value) == 0:
+        raise InvalidTopicConfigError(name, value, "Value must be between 1 and 9 or equal to -1")
+
+
 def _without_tiered_storage(value: str) -> None:
     name = "remote.storage.enable"
     _boolean(name)(value)
@@ -214,11 +221,11 @@ _OTHER_KEYS: Final = (
         "log.roll.jitter.ms",
         "Maximum random jitter that is subtracted from segment.ms.",
     ),
-    _int(
+    _key(
         "compression.gzip.level",
+        ConfigType.INT,
         "-1",
-        -1,
-        9,
+        _gzip_level,
         "compression.gzip.level",
         "Compression level that the gzip codec uses when the broker compresses batches.",
     ),

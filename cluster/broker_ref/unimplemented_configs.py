@@ -49,7 +49,7 @@ _ROWS: Final[tuple[tuple[str, ConfigType, UpdateMode, str | None], ...]] = (
     ("controller.quota.window.num", INT, READ_ONLY, "11"),
     ("controller.quota.window.size.seconds", INT, READ_ONLY, "1"),
     ("controller.socket.timeout.ms", INT, READ_ONLY, "30000"),
-    ("cordoned.log.dirs", LIST, CLUSTER, ""),
+    ("cordoned.log.dirs", LIST, PER_BROKER, ""),
     ("create.topic.policy.class.name", CLASS, READ_ONLY, None),
     ("delegation.token.expiry.check.interval.ms", LONG, READ_ONLY, "3600000"),
     ("delegation.token.expiry.time.ms", LONG, READ_ONLY, "86400000"),
@@ -245,6 +245,36 @@ _MAXIMUM: Final = MappingProxyType(
 )
 
 
+_MINIMUM: Final = MappingProxyType(
+    {
+        "background.threads": 1,
+        "group.coordinator.cached.buffer.max.bytes": 524288,
+        "group.share.assignment.interval.ms": 0,
+        "group.streams.assignment.interval.ms": 0,
+        "log.cleaner.io.buffer.size": 0,
+        "log.cleaner.threads": 1,
+        "max.connection.creation.rate": 1,
+        "max.connections": 1,
+        "max.connections.per.ip": 1,
+        "num.io.threads": 1,
+        "num.network.threads": 1,
+        "num.recovery.threads.per.data.dir": 1,
+        "num.replica.fetchers": 1,
+        "remote.fetch.max.wait.ms": 1,
+        "remote.list.offsets.request.timeout.ms": 1,
+        "remote.log.index.file.cache.total.size.bytes": 1,
+        "remote.log.manager.copier.thread.pool.size": 1,
+        "remote.log.manager.copy.max.bytes.per.second": 1,
+        "remote.log.manager.expiration.thread.pool.size": 1,
+        "remote.log.manager.fetch.max.bytes.per.second": 1,
+        "remote.log.manager.follower.thread.pool.size": 1,
+        "remote.log.reader.threads": 1,
+        "share.coordinator.cached.buffer.max.bytes": 524288,
+    }
+)
+"""The minimum of dynamic configs. Kafka rejects a change to a lower value."""
+
+
 def _key(name: str, kind: ConfigType, mode: UpdateMode, default: str | None) -> ConfigKey:
     maximum = _MAXIMUM.get(kind, INT64_MAX)
     return ConfigKey(
@@ -252,7 +282,7 @@ def _key(name: str, kind: ConfigType, mode: UpdateMode, default: str | None) -> 
         type=kind,
         default=default or "",
         doc="This config has no effect: this broker does not implement it.",
-        minimum=-maximum - 1,
+        minimum=_MINIMUM.get(name, -maximum - 1),
         maximum=maximum,
         empty_is_null=default is None,
         update_mode=mode,
