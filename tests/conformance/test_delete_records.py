@@ -9,7 +9,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from integration.raw import RawConnection
-from tests.conformance.batches import batch, parse, values
+from tests.conformance.batches import Record, batch, parse, values
+from tests.conformance.topic_settings import settings
 from tests.conformance.wire import (
     EARLIEST,
     LATEST,
@@ -99,3 +100,12 @@ def test_compacted_topic_refuses_delete_records(raw: RawConnection, topic: Topic
     append(raw, name, batch(values("a", "b")))
     assert delete(raw, name, 1).error_code == ErrorCode.policy_violation
     assert list_offset(raw, name, EARLIEST).offset == 0
+
+
+def test_topic_without_a_cleanup_policy(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic(**{"cleanup.policy": ""})
+    assert settings(raw, name)["cleanup.policy"] == ""
+    append(raw, name, batch(values("a", "b")))
+    append(raw, name, batch([Record(key=None)]))
+    assert delete(raw, name, 1).error_code == ErrorCode.none
+    assert list_offset(raw, name, EARLIEST).offset == 1

@@ -76,6 +76,8 @@ def test_subtract_removes_from_a_list(raw: RawConnection, topic: TopicFactory) -
     # Subtracting an element that is not in the list has no effect.
     assert change(raw, name, ("cleanup.policy", SUBTRACT, "delete")).error_code == ErrorCode.none
     assert own_settings(raw, name) == {"cleanup.policy": "compact"}
+    assert change(raw, name, ("cleanup.policy", SUBTRACT, "compact")).error_code == ErrorCode.none
+    await_own(raw, name, {"cleanup.policy": ""})
 
 
 @pytest.mark.parametrize("operation", [APPEND, SUBTRACT])

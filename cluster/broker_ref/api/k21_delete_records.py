@@ -7,7 +7,7 @@ live replicas have reached the requested offset, or with REQUEST_TIMED_OUT. The 
 survives a crash.
 
 The error is OFFSET_OUT_OF_RANGE if the offset is above the high watermark, POLICY_VIOLATION if the
-cleanup policy does not contain `delete`, INVALID_TOPIC_EXCEPTION for an internal topic, and
+cleanup policy is `compact`, INVALID_TOPIC_EXCEPTION for an internal topic, and
 NOT_LEADER_OR_FOLLOWER if the leader has changed. Source:
 `kafka.server.KafkaApis.handleDeleteRecordsRequest`.
 """

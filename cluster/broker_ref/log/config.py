@@ -116,8 +116,6 @@ def _one_of(*allowed: str) -> Callable[[ConfigValue], str | None]:
 def _list_of(*allowed: str) -> Callable[[ConfigValue], str | None]:
     def check(value: ConfigValue) -> str | None:
         assert isinstance(value, tuple)
-        if not value:
-            return f"The list must contain at least one of: {', '.join(allowed)}"
         if len(set(value)) != len(value):
             return "The list must not contain duplicates"
         wrong = [part for part in value if part not in allowed]
@@ -161,7 +159,8 @@ TOPIC_CONFIGS: tuple[TopicConfig, ...] = (
          "log.cleanup.policy",
          "How old segments are cleaned up: 'delete' deletes them when they exceed the retention "
          "time or size, 'compact' retains the last record of each key, and 'compact,delete' does "
-         "both. A compacted topic rejects records without a key."),
+         "both. If the list is empty, all segments are retained. A compacted topic rejects records "
+         "without a key."),
     _row("compression.type", ConfigType.STRING, "producer",
          _one_of(*_CODECS), "compression.type",
          "Codec of stored batches; 'producer' retains the codec that the producer used."),

@@ -436,11 +436,11 @@ class Partition:
         ApiError(OFFSET_OUT_OF_RANGE).
         """
         self._require_leader()
-        if not self.log.config.delete:
+        if self.log.config.compact and not self.log.config.delete:
             raise ApiError(
                 ErrorCode.policy_violation,
                 f"Records of {self._name} cannot be deleted, because the topic has cleanup.policy="
-                f"{','.join(self.log.config.cleanup_policy)}. Add delete to cleanup.policy.",
+                "compact. Add delete to cleanup.policy.",
             )
         target = self.high_watermark if offset == -1 else offset
         if not 0 <= target <= self.high_watermark:

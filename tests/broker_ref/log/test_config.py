@@ -40,7 +40,6 @@ def test_values_are_parsed() -> None:
     ("name", "value"),
     [
         ("cleanup.policy", "keep"),
-        ("cleanup.policy", ""),
         ("cleanup.policy", "delete,delete"),
         ("compression.type", "brotli"),
         ("flush.messages", "0"),
