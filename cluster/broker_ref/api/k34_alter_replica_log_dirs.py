@@ -10,13 +10,13 @@ directory of a future log. If a partition is requested twice, the last directory
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, on_cluster
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import PartitionKey
 from broker_ref.security.acls import AclOperation

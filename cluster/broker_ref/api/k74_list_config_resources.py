@@ -10,7 +10,6 @@ UNSUPPORTED_VERSION for an unknown type. Source:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -18,6 +17,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, on_cluster
 from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.controller.records import ConfigResourceType
+from broker_ref.frozen import dataclass
 from broker_ref.security.acls import AclOperation
 
 FIRST_VERSION_OF_TYPES: Final = 1

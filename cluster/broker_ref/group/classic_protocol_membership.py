@@ -14,13 +14,14 @@ other requests in Kafka's `GroupMetadataManager`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.coordination.partition_writer import NOTHING_WRITTEN, PendingWrite
 from broker_ref.coordination.replies import Reply, Wake
+from broker_ref.frozen import dataclass
 from broker_ref.group.consumer.assignment import Assignment, without_epochs
 from broker_ref.group.consumer.group import ConsumerGroup
 from broker_ref.group.consumer.manager import subscribe_dynamic

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from broker_ref.frozen import dataclass
 from broker_ref.protocol.reader import Cursor, MalformedRequestError
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
