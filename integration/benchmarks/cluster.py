@@ -6,8 +6,9 @@ Measures how many records per second confluent-kafka produces and fetches, how l
 unavailable after its leader is killed, the CPU time of three idle brokers, the memory that a
 thousand partitions use, transactions (see `cluster_transactions`), many partitions (see
 `cluster_partitions`), and how long a callback holds the event loop of a node (see
-`cluster_event_loop`). Prints a table and writes `build/cluster-benchmark.json`. `--partitions`
-limits the number of partitions, for a test of the benchmark.
+`cluster_event_loop`). Prints each figure to stderr when it is measured. Finally prints a table and
+writes `build/cluster-benchmark.json`. `--partitions` limits the number of partitions, for a test of
+the benchmark.
 
 Invariant: each round measures both clusters with the same client and settings, so that other load
 on the machine affects both. Throughput is that of the best round. All other figures are medians.
@@ -75,7 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parsed = parser.parse_args(arguments)
     figures: list[Figure] = []
     for name in parsed.only or MEASURES:
-        figures += MEASURES[name](parsed)
+        for figure in MEASURES[name](parsed):
+            sys.stderr.write(f"{figure.backend}: {figure.measure}: {_shown(figure.value)}\n")
+            figures.append(figure)
     _print_table(figures)
     _write_json(figures, parsed)
 

@@ -51,10 +51,11 @@ def open_cluster(
     The caller closes the cluster or uses it as a context manager.
 
     `configs` are broker configs, and `racks` maps broker ids to racks. `features` are finalized
-    feature versions that differ from the backend's defaults, such as
-    `{"transaction.version": 1}`. `links` chooses the advertised addresses of nodes, for example
-    addresses of proxies. With `is_measured`, for benchmarks, Kafka's JVMs run with default options.
-    Otherwise they are optimized for a fast start. `security` adds secured listeners.
+    feature versions that differ from the backend's defaults, such as `{"transaction.version": 1}`.
+    `links` chooses the advertised addresses of nodes, for example addresses of proxies. With
+    `is_measured`, for benchmarks, Kafka's JVMs run with the default options and the default heap of
+    Kafka's scripts. Otherwise they are optimized for a fast start. `security` adds secured
+    listeners.
 
     Raises `ClusterUnavailableError` if this machine does not meet a requirement of the backend,
     `ClusterStartError` if the cluster does not start, `UnsupportedByBackendError` if the backend
@@ -84,10 +85,15 @@ def open_cluster(
         return ReferenceProcessesCluster(**options, links=links, security=security)
     if backend == "kafka":
         from integration.clusters.kafka import KafkaCluster  # noqa: PLC0415
-        from integration.clusters.kafka_jvm import default_jvm_options  # noqa: PLC0415
+        from integration.clusters.kafka_jvm import (  # noqa: PLC0415
+            DEFAULT_HEAP_MEGABYTES,
+            default_jvm_options,
+        )
 
-        jvm_options = default_jvm_options if is_measured else None
-        return KafkaCluster(**options, links=links, jvm_options=jvm_options, security=security)
+        if is_measured:
+            options["jvm_options"] = default_jvm_options
+            options["heap_megabytes"] = DEFAULT_HEAP_MEGABYTES
+        return KafkaCluster(**options, links=links, security=security)
     if backend == "testcontainers":
         from integration.clusters.containers import TestcontainersCluster  # noqa: PLC0415
 

@@ -16,6 +16,9 @@ from typing import Final
 
 JvmOptions = Callable[[str], Sequence[str]]
 
+DEFAULT_HEAP_MEGABYTES: Final = 1024
+"""The heap of a node that `kafka-server-start.sh` starts."""
+
 _QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
