@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -10,7 +10,10 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.api.partition_reader import PartitionReader
 from broker_ref.config import BrokerConfig
+from broker_ref.controller.metadata import ClusterMetadata, Commit
+from broker_ref.controller.metadata_batches import decode_commits
 from broker_ref.events import Effect, Event, PeerEffect
+from broker_ref.node import metadata_follower
 from broker_ref.node.broker import BrokerNode
 from integration.raw import request
 from tests.broker_ref.memory_storage import MemoryStorage
@@ -65,6 +68,36 @@ def most_storage_operations(partitions: int, monkeypatch: pytest.MonkeyPatch) ->
 def test_one_event_changes_a_limited_number_of_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     few = most_storage_operations(FEW, monkeypatch)
     assert most_storage_operations(MANY, monkeypatch) == few
+
+
+def test_a_large_commit_is_decoded_and_applied_in_separate_events(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    work: list[set[str]] = []
+    apply_commit, handle = ClusterMetadata.apply_commit, BrokerNode.handle
+
+    def noted_handle(node: BrokerNode, event: Event, now_ms: int) -> list[Effect | PeerEffect]:
+        work.append(set())
+        return handle(node, event, now_ms)
+
+    def noted_decoding(data: bytes) -> Iterator[Commit]:
+        for commit in decode_commits(data):
+            if len(commit.records) > MANY:
+                work[-1].add("decoded")
+            yield commit
+
+    def noted_application(metadata: ClusterMetadata, commit: Commit, *delta: Any) -> None:
+        if len(commit.records) > MANY and delta:  # The controller passes no delta.
+            work[-1].add("applied")
+        apply_commit(metadata, commit, *delta)
+
+    monkeypatch.setattr(BrokerNode, "handle", noted_handle)
+    monkeypatch.setattr(metadata_follower, "RECORDS_PER_STEP", MANY)
+    monkeypatch.setattr(metadata_follower, "decode_commits", noted_decoding)
+    monkeypatch.setattr(ClusterMetadata, "apply_commit", noted_application)
+    cluster_with(MANY)
+    kinds = [sorted(each) for each in work if each]
+    assert kinds.count(["decoded"]) == kinds.count(["applied"]) == len(kinds) // 2 == 2
 
 
 def located_partitions(monkeypatch: pytest.MonkeyPatch, *, is_follower: bool) -> list[int]:
