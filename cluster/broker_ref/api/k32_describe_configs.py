@@ -90,8 +90,10 @@ class DescribeConfigsResponse:
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
-_KnownTopicConfigs = dict[frozenset[tuple[str, str]], Sequence[DescribedConfig]]
-"""The descriptions of all configs of a topic, by the configs that are set on it.
+_KnownTopicConfigs = dict[
+    tuple[frozenset[tuple[str, str]], tuple[str, ...] | None], tuple[ConfigResponse, ...]
+]
+"""The described configs of topics, by the configs that are set on a topic and the requested names.
 
 Most topics of a request have the same configs.
 """
@@ -121,7 +123,7 @@ def _resource(
             resource.resource_type,
             resource.resource_name,
         )
-        described = _describe(broker, resource, known)
+        configs = _configs(broker, request, resource, known)
     except ApiError as error:
         return ResourceResponse(
             resource_type=resource.resource_type,
@@ -129,32 +131,49 @@ def _resource(
             error_code=error.error_code,
             error_message=error.message,
         )
-    requested = resource.configuration_keys
     return ResourceResponse(
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
-        configs=tuple(
-            _config(request, config)
-            for config in described
-            if not requested or config.name in requested
-        ),
+        configs=configs,
     )
 
 
-def _describe(
-    broker: Broker, resource: RequestedResource, known: _KnownTopicConfigs
-) -> Sequence[DescribedConfig]:
+def _configs(
+    broker: Broker,
+    request: DescribeConfigsRequest,
+    resource: RequestedResource,
+    known: _KnownTopicConfigs,
+) -> tuple[ConfigResponse, ...]:
+    requested = resource.configuration_keys
+    name = resource.resource_name
+    if resource.resource_type != ConfigResourceType.TOPIC:
+        return _selected(request, requested, _describe(broker, resource))
+    check_name(name)
+    topic = broker.metadata.topics.get(name)
+    if topic is None:
+        raise ApiError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r}.")
+    key = (frozenset(topic.configs.items()), requested)
+    if key not in known:
+        described = describe_topic_configs(broker.configs, topic.configs)
+        known[key] = _selected(request, requested, described)
+    return known[key]
+
+
+def _selected(
+    request: DescribeConfigsRequest,
+    requested: tuple[str, ...] | None,
+    described: Sequence[DescribedConfig],
+) -> tuple[ConfigResponse, ...]:
+    return tuple(
+        _config(request, config)
+        for config in described
+        if not requested or config.name in requested
+    )
+
+
+def _describe(broker: Broker, resource: RequestedResource) -> Sequence[DescribedConfig]:
     name = resource.resource_name
     match resource.resource_type:
-        case ConfigResourceType.TOPIC:
-            check_name(name)
-            topic = broker.metadata.topics.get(name)
-            if topic is None:
-                raise ApiError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r}.")
-            own_configs = frozenset(topic.configs.items())
-            if own_configs not in known:
-                known[own_configs] = describe_topic_configs(broker.configs, topic.configs)
-            return known[own_configs]
         case ConfigResourceType.BROKER:
             if not name:
                 return describe_cluster_configs(broker.configs)
