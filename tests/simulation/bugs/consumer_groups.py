@@ -47,7 +47,7 @@ BUGS = (
         source="KIP-848, CurrentAssignmentBuilder.computeNextAssignment",
         description="a member receives a partition before its owner has released it",
         reintroduce=_assign_owned_partitions,
-        first_seed=0,
+        first_seed=21,
         applies_to=has_consumer_members,
     ),
     Bug(
@@ -55,7 +55,7 @@ BUGS = (
         source="KIP-848, ConsumerGroup.validateOffsetCommit",
         description="a member that was removed from the group can commit offsets",
         reintroduce=_accept_commits_of_any_epoch,
-        first_seed=0,
+        first_seed=None,
         applies_to=has_consumer_members,
     ),
     Bug(
@@ -63,7 +63,7 @@ BUGS = (
         source="KIP-848, GroupMetadataManager.scheduleConsumerGroupSessionTimeout",
         description="a heartbeat that changes nothing does not extend the session of its member",
         reintroduce=_extend_sessions_only_after_changes,
-        first_seed=0,
+        first_seed=14,
         applies_to=has_consumer_members,
     ),
 )

@@ -241,7 +241,7 @@ BUGS = (
             "the last in-sync replica leads after a power loss, and eligible replicas do not"
         ),
         reintroduce=_disable_elr,
-        first_seed=48,
+        first_seed=57,
     ),
     Bug(
         name="ignore unclean shutdowns",

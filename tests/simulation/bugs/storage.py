@@ -64,14 +64,14 @@ BUGS = (
         source="CheckpointFile.write",
         description="a checkpoint file is truncated and written again instead of replaced",
         reintroduce=_write_in_place,
-        first_seed=23,
+        first_seed=8,
     ),
     Bug(
         name="ignore failed flushes",
         source="LogDirFailureChannel",
         description="a broker continues after a failed flush, and treats the data as flushed",
         reintroduce=_ignore_failed_flushes,
-        first_seed=0,
+        first_seed=661,
     ),
     Bug(
         name="read corrupt producer snapshots",

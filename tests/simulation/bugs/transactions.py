@@ -295,7 +295,7 @@ BUGS = (
             "next transaction"
         ),
         reintroduce=_deliver_late_requests,
-        first_seed=0,
+        first_seed=None,
         applies_to=has_transactions_of_version_1,
     ),
 )
