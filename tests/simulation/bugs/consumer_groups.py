@@ -55,7 +55,7 @@ BUGS = (
         source="KIP-848, ConsumerGroup.validateOffsetCommit",
         description="a member that was removed from the group can commit offsets",
         reintroduce=_accept_commits_of_any_epoch,
-        first_seed=None,
+        first_seed=163,
         applies_to=has_consumer_members,
     ),
     Bug(

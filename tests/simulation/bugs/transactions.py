@@ -295,7 +295,7 @@ BUGS = (
             "next transaction"
         ),
         reintroduce=_deliver_late_requests,
-        first_seed=None,
+        first_seed=3574,
         applies_to=has_transactions_of_version_1,
     ),
 )
