@@ -103,7 +103,7 @@ BUGS = (
             "coordinator, which all have sequence 0"
         ),
         reintroduce=_follower_validates_sequences,
-        first_seed=1,
+        first_seed=13,
     ),
     Bug(
         name="keep truncated producer state",
@@ -124,7 +124,7 @@ BUGS = (
         source="UnifiedLog.rebuildProducerState",
         description="after a start or truncation, the producer state is loaded from snapshots only",
         reintroduce=_forget_what_no_snapshot_has,
-        first_seed=5,
+        first_seed=7,
     ),
     Bug(
         name="acknowledge duplicates too early",

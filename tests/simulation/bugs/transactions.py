@@ -188,7 +188,7 @@ BUGS = (
         source="GroupCoordinator.scheduleHandleTxnCompletion",
         description="a group coordinator acknowledges a marker before it is replicated",
         reintroduce=_acknowledge_marker_before_offsets,
-        first_seed=15,
+        first_seed=97,
         applies_to=has_transactions,
     ),
     Bug(
