@@ -32,6 +32,8 @@ class Chaos:
         self.sent: list[tuple[str, SentRequest]] = []
         self.history: list[str] = []
         self.down: set[int] = set()
+        self.emptied: set[int] = set()
+        """The brokers whose machines lost power and that have not been in sync since then."""
         self.is_cut = False
         self.healed_ms = self.cluster.now_ms
         """The time at which the links were last healed."""
@@ -92,11 +94,18 @@ class Chaos:
         self.is_cut = False
 
     def kill(self) -> None:
+        """Kill a broker, unless the records may exist only on its disk.
+
+        The controller does not trust the log of a killed broker, and could elect another replica
+        whose machine has lost power, as in Kafka.
+        """
         victim = self.random.choice(BROKERS)
-        if victim not in self.down:
-            self.history.append(f"kill {victim}")
-            self.cluster.kill(host_of(victim))
-            self.down.add(victim)
+        self.emptied -= set(self.cluster.state.isr)
+        if victim in self.down or (self.emptied and victim in self.in_sync()):
+            return
+        self.history.append(f"kill {victim}")
+        self.cluster.kill(host_of(victim))
+        self.down.add(victim)
 
     def start(self) -> None:
         if self.down:
@@ -121,6 +130,7 @@ class Chaos:
         self.history.append(f"power loss of {victim}")
         before = cluster.broker_epoch(victim)
         counts = victim in self.in_sync()
+        self.emptied.add(victim)
         cluster.lose_power(host_of(victim), self.random)
         if self.random.random() < 0.5:
             cluster.start_broker(victim)
