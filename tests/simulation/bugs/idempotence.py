@@ -86,7 +86,7 @@ BUGS = (
         source="ProducerStateManager.update",
         description="a failed append updates the producer state",
         reintroduce=_mutate_before_append,
-        first_seed=5,
+        first_seed=70,
     ),
     Bug(
         name="remember only the last batch",
@@ -110,7 +110,7 @@ BUGS = (
         source="ProducerStateManager.truncateAndReload",
         description="a truncation does not change the producer state",
         reintroduce=_keep_state_of_what_was_cut,
-        first_seed=34,
+        first_seed=52,
     ),
     Bug(
         name="keep truncated snapshots",

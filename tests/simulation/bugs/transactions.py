@@ -207,7 +207,7 @@ BUGS = (
         source="KIP-360, TransactionCoordinator.abortTimedOutTransactions",
         description="the producer epoch is not bumped when a transaction times out",
         reintroduce=_abort_without_epoch_bump,
-        first_seed=296,
+        first_seed=298,
         applies_to=has_transactions_of_version_1,
     ),
     Bug(
@@ -215,7 +215,7 @@ BUGS = (
         source="TransactionStateManager.appendTransactionToLog",
         description="EndTxn and InitProducerId succeed before PREPARE is replicated",
         reintroduce=_answer_before_prepare_is_replicated,
-        first_seed=10,
+        first_seed=40,
         applies_to=has_transactions,
     ),
     Bug(
@@ -268,7 +268,7 @@ BUGS = (
             "a marker counts as written after a partition rejected it with a retriable error"
         ),
         reintroduce=_give_markers_up,
-        first_seed=3,
+        first_seed=11,
         applies_to=has_transactions,
     ),
     Bug(
