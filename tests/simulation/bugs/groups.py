@@ -80,7 +80,7 @@ BUGS = (
         source="GroupMetadataManager.validateOffsetCommit",
         description="a member of an old generation can commit offsets",
         reintroduce=_take_commits_of_any_generation,
-        first_seed=15,
+        first_seed=194,
         applies_to=has_members,
     ),
     Bug(

@@ -250,7 +250,7 @@ BUGS = (
             "removes that record, and no marker ends the transaction in the partition"
         ),
         reintroduce=_activate_before_records_are_replicated,
-        first_seed=162,
+        first_seed=None,
         applies_to=has_transactions,
     ),
     Bug(
@@ -276,7 +276,7 @@ BUGS = (
         source="KIP-98, TransactionCoordinator.endTransaction",
         description="a fenced producer can end its successor's transaction",
         reintroduce=_end_with_any_epoch,
-        first_seed=121,
+        first_seed=243,
         applies_to=has_transactions_of_version_1,
     ),
     Bug(
