@@ -18,6 +18,7 @@ _STARTED_FIRST: Final = (
     "tests/examples/",
     "tests/failpoints/",
     "tests/parity/",
+    "tests/simulation/",
     "tests/spark/",
 )
 _GROUPS: Final[Mapping[str, str]] = {
