@@ -136,11 +136,12 @@ def _uses_cluster(item: pytest.Item) -> bool:
     }.isdisjoint(_fixtures(item))
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(optionalhook=True)  # pytest-xdist is off in some runs
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupsOfFiles | None:
     return LoadGroupsOfFiles(config, log) if config.getoption("dist") == "loadfile" else None
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect tests that do not apply to the backend of the run.
 
