@@ -129,7 +129,7 @@ class Client:
         return found if found is not None and found.broker_id >= 0 else None
 
     def forget_leaders(self, topic: str) -> None:
-        """Forget the leaders of a topic, whose successor has lower leader epochs."""
+        """Forget the leaders of a topic. If it is created again, its leader epochs start at 0."""
         for partition in [each for each in self._leaders if each.topic == topic]:
             del self._leaders[partition]
 

@@ -86,11 +86,13 @@ class Process:
     """One run of a node from start to end, with its channels and its next wake-up time.
 
     `incarnation` distinguishes this run from earlier and later runs of the same node. While the
-    node is paused, `kept` contains the events that it has not yet processed.
+    node is paused, `kept` contains the events that it has not yet processed. The node's clock is
+    `skew_ms` ahead of the event queue.
     """
 
     node: Node
     incarnation: int
+    skew_ms: int
     channels: dict[Channel, Connection] = field(default_factory=dict)
     wake_ms: int | None = None
     kept: list[Event] | None = None
@@ -119,7 +121,7 @@ class SimulatedCluster:
 
     `on_step` is called after every step of a node. `note` is called with each line of the trace.
     `failures` contains the errors of failed nodes, by host name. `faults` and `log_dir` are passed
-    to the nodes.
+    to the nodes. Whenever a node starts, its clock is wrong by up to `clock_skew_ms_max`.
     """
 
     def __init__(
@@ -131,6 +133,7 @@ class SimulatedCluster:
         network_conditions: NetworkConditions,
         seed: str,
         features: Mapping[str, int],
+        clock_skew_ms_max: int = 0,
         on_step: OnStep = lambda _host, _node: None,
         note: Note = lambda _line: None,
         faults: Faults | None = None,
@@ -144,6 +147,7 @@ class SimulatedCluster:
         self._event_queue = event_queue
         self._seed = seed
         self._features = dict(features)
+        self._clock_skew_ms_max = clock_skew_ms_max
         self._on_step = on_step
         self._note = note
         self._faults = faults
@@ -190,7 +194,11 @@ class SimulatedCluster:
     def start(self, host: str) -> None:
         """Start a node. If the start fails, `failures` contains the error."""
         self._incarnations += 1
-        random_bytes = seeded_bytes(f"{self._seed}/{host}/{self._incarnations}")
+        name = f"{self._seed}/{host}/{self._incarnations}"
+        random_bytes = seeded_bytes(name)
+        limit_ms = self._clock_skew_ms_max
+        skew_ms = Random(f"clock {name}").randint(-limit_ms, limit_ms) if limit_ms else 0
+        now_ms = self._event_queue.now_ms + skew_ms
         self.failures.pop(host, None)
         self._note(f"{host} starts")
         node: Node
@@ -199,7 +207,7 @@ class SimulatedCluster:
                 node = ControllerNode(
                     next(iter(self.configs.values())),
                     storage=self.disks[host],
-                    now_ms=self._event_queue.now_ms,
+                    now_ms=now_ms,
                     random_bytes=random_bytes,
                     faults=self._faults,
                     features=self._features,
@@ -210,7 +218,7 @@ class SimulatedCluster:
                     self.configs[broker_id],
                     storage=self.disks[host],
                     controller=(CONTROLLER, PORT),
-                    now_ms=self._event_queue.now_ms,
+                    now_ms=now_ms,
                     random_bytes=random_bytes,
                     faults=self._faults,
                     log_dir=self._log_dir,
@@ -221,7 +229,7 @@ class SimulatedCluster:
         except (LogError, StorageError) as error:
             self._fail_start(host, error)
             return
-        self._processes[host] = Process(node=node, incarnation=self._incarnations)
+        self._processes[host] = Process(node=node, incarnation=self._incarnations, skew_ms=skew_ms)
         if isinstance(node, BrokerNode):
             node.start([Endpoint(listener="PLAINTEXT", host=host, port=PORT)])
         self.step(host, TimePassed())
@@ -257,7 +265,7 @@ class SimulatedCluster:
         if node.state is BrokerState.SHUTTING_DOWN and process.kept is None:
             self.kill(host)
             try:
-                node.close(self._event_queue.now_ms)
+                node.close(self._event_queue.now_ms + process.skew_ms)
             except (LogError, StorageError, CrashedError) as error:
                 self._note(f"{host} could not close its logs: {error!r}")
             then()
@@ -293,7 +301,7 @@ class SimulatedCluster:
             return
         node = process.node
         try:
-            effects = node.handle(event, self._event_queue.now_ms)
+            effects = node.handle(event, self._event_queue.now_ms + process.skew_ms)
         except CrashedError:
             self.kill(host)
             return
@@ -306,12 +314,15 @@ class SimulatedCluster:
             self._event_queue.after(0, lambda: self._end(host, process, failure))
             return
         deadline_ms = node.next_deadline_ms()
-        if deadline_ms is not None and (process.wake_ms is None or deadline_ms < process.wake_ms):
-            process.wake_ms = deadline_ms
-            self._event_queue.at(deadline_ms, lambda: self._wake(host, process, deadline_ms))
+        if deadline_ms is None:
+            return
+        wake_ms = deadline_ms - process.skew_ms
+        if process.wake_ms is None or wake_ms < process.wake_ms:
+            process.wake_ms = wake_ms
+            self._event_queue.at(wake_ms, lambda: self._wake(host, process, wake_ms))
 
-    def _wake(self, host: str, process: Process, deadline_ms: int) -> None:
-        if process.wake_ms == deadline_ms:
+    def _wake(self, host: str, process: Process, wake_ms: int) -> None:
+        if process.wake_ms == wake_ms:
             process.wake_ms = None
             self.step(host, TimePassed(), incarnation=process.incarnation)
 

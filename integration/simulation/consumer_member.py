@@ -59,9 +59,9 @@ _REJECTED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Owned:
-    """A partition that a member owns, and the number of its tenure."""
+    """A partition that a member owns, and its owner epoch."""
 
-    tenure: int
+    owner_epoch: int
     offset: int | None = None
 
 
@@ -73,7 +73,7 @@ class ConsumerGroupHistory(GroupHistory):
         self.members: list[ConsumerGroupMember] = []
 
     def acquired(self, partition: TopicPartition, member: ConsumerGroupMember) -> int:
-        """Record a new owner of a partition, and return the number of its tenure."""
+        """Record a new owner of a partition, and return the new owner epoch."""
         for other in self.members:
             if (
                 other is not member
@@ -84,9 +84,9 @@ class ConsumerGroupHistory(GroupHistory):
                     f"group {CONSUMER_GROUP_ID}: {partition} is assigned to {member.name} although "
                     f"{other.name} owns it and has sent a heartbeat"
                 )
-        tenure = self.generation_of(partition) + 1
-        self.assigned(partition, tenure, member.name, process=member.name)
-        return tenure
+        owner_epoch = self.generation_of(partition) + 1
+        self.assigned(partition, owner_epoch, member.name, process=member.name)
+        return owner_epoch
 
 
 class ConsumerGroupMember:
@@ -221,11 +221,11 @@ class ConsumerGroupMember:
                 offset = read.offset
             for _ in range(self._client.random.randint(1, 3)):
                 offset += 1
-                if not (yield from self._commit(partition, owned.tenure, offset)):
+                if not (yield from self._commit(partition, owned.owner_epoch, offset)):
                     return
-            self.owned[partition] = _Owned(owned.tenure, offset)
+            self.owned[partition] = _Owned(owned.owner_epoch, offset)
 
-    def _commit(self, partition: TopicPartition, tenure: int, offset: int) -> Step:
+    def _commit(self, partition: TopicPartition, owner_epoch: int, offset: int) -> Step:
         """Commit an offset and return whether the commit succeeded."""
         attempts = CommitAttempts(self._history, partition, offset)
         _, code = yield from self._coordinator.call(
@@ -246,7 +246,9 @@ class ConsumerGroupMember:
             attempts.rejected()
             return False
         self._require("OffsetCommit", code)
-        self._history.acknowledged(partition, offset, generation=tenure, newest=attempts.newest)
+        self._history.acknowledged(
+            partition, offset, generation=owner_epoch, newest=attempts.newest
+        )
         return True
 
     def _leave(self) -> Step:

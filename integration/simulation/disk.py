@@ -3,7 +3,8 @@
 Implements `Storage` for simulated nodes. `lose_power` keeps flushed data and a random prefix of the
 unflushed data, whose last bytes may be torn. Files that were never flushed may disappear. A
 truncation that was not flushed may be undone, and so may the removal of a directory or of some of
-its files. Renames, removals of files and atomic writes are durable, as `Storage` requires. With
+its files. Atomic writes, and renames and removals of files, are durable, as `Storage` requires.
+Renames of directories are also durable, although `Storage` does not require this. With
 `crash_after`, the process ends in the middle of a step, at a disk operation. Invariant: when a
 process ends, no data is lost.
 """

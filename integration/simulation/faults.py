@@ -50,6 +50,9 @@ SLOW_LINK_MS = 5_000
 STRANDED_MAX_MS = 1_000
 """The maximum duration of a stall. A leader waits longer before it shrinks the ISR."""
 
+REPLACEMENT_DELAY_MAX_MS = 400
+"""The maximum time until a coordinator with late markers is replaced."""
+
 
 class Faults:
     """Injector of a plan's faults. `note` is called with a line of the trace for each fault."""
@@ -335,6 +338,23 @@ class Faults:
         else:
             self._move(replace(fault, lasts_ms=0))
 
+    def _delay_markers(self, fault: Fault) -> None:
+        """Delay the requests of a transaction coordinator to other brokers, then replace it.
+
+        The markers of the old coordinator arrive after the new one has completed the transactions.
+        """
+        until_ms = self._until_ms(fault.lasts_ms)
+        for broker_id in self._settings.broker_ids:
+            if host_of(broker_id) != fault.host:
+                self._cluster.network.slow_down(
+                    fault.host, host_of(broker_id), until_ms=until_ms, requests_only=True
+                )
+        move = replace(fault, host=COORDINATOR, lasts_ms=0)
+        self._event_queue.after(
+            fault.number // 16 % REPLACEMENT_DELAY_MAX_MS,
+            lambda: None if self._is_over else self._move(move),
+        )
+
     def _empty_disk(self, fault: Fault) -> None:
         if self._has_elr and self._settings.brokers == 3 and fault.number % 2:
             self._lose_last_replica(fault)
@@ -516,6 +536,7 @@ _HARMLESS = frozenset(
         FaultKind.CLIENT_LINKS,
         FaultKind.SLOW,
         FaultKind.REASSIGN,
+        FaultKind.LATE_MARKERS,
     }
 )
 """Faults after which a broker is still eligible to lead."""
@@ -544,6 +565,7 @@ _INJECTORS: Mapping[FaultKind, Callable[[Faults, Fault], None]] = MappingProxyTy
         FaultKind.SWAPPED_DISKS: Faults._swap_disks,
         FaultKind.BIT_ROT: Faults._rot,
         FaultKind.REASSIGN: Faults._reassign,
+        FaultKind.LATE_MARKERS: Faults._delay_markers,
         FaultKind.CRASH: Faults._crash,
     }
 )

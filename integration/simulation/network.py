@@ -108,10 +108,14 @@ class NetworkConditions:
 
 @dataclass(slots=True, kw_only=True)
 class _Cut:
-    """A direction of a link whose frames wait, or are slow if `slow_ms` is positive."""
+    """One direction of a link that is cut, or slow if `slow_ms` is positive, until `until_ms`.
+
+    With `requests_only`, responses are not affected.
+    """
 
     until_ms: int
     slow_ms: int = 0
+    requests_only: bool = False
 
 
 class Network:
@@ -140,12 +144,12 @@ class Network:
         )
         self._by_id[connection.connection_id] = connection
         cut = self._cut(source, target) or self._cut(target, source)
-        if cut is not None and not cut.slow_ms:
+        if cut is not None and not cut.slow_ms and not cut.requests_only:
             wait_ms = min(CONNECT_TIMEOUT_MS, cut.until_ms - self._event_queue.now_ms)
             connection.is_refused = True
             self._event_queue.after(wait_ms, lambda: self._abort(connection, "no response"))
         else:
-            self._send_to_target(connection, lambda: self._arrive(connection))
+            self._send_to_target(connection, lambda: self._arrive(connection), is_request=False)
         return connection
 
     def send(self, connection: Connection, request_id: int, frame: bytes) -> None:
@@ -237,12 +241,22 @@ class Network:
                 lambda source, target: {self._end(source), self._end(target)} == {one, other}
             )
 
-    def slow_down(self, source: str, target: str, *, until_ms: int, slow_ms: int = 0) -> None:
-        """Delay frames from one host to another until the time `until_ms`.
+    def slow_down(
+        self,
+        source: str,
+        target: str,
+        *,
+        until_ms: int,
+        slow_ms: int = 0,
+        requests_only: bool = False,
+    ) -> None:
+        """Delay frames, or only requests, from one host to another until the time `until_ms`.
 
         With `slow_ms`, some of the frames have a delay of up to `slow_ms` instead.
         """
-        self._cuts[source, target] = _Cut(until_ms=until_ms, slow_ms=slow_ms)
+        self._cuts[source, target] = _Cut(
+            until_ms=until_ms, slow_ms=slow_ms, requests_only=requests_only
+        )
 
     @property
     def has_cuts(self) -> bool:
@@ -261,25 +275,33 @@ class Network:
 
     # Frames
 
-    def _delay_ms(self, source: str, target: str) -> int:
+    def _delay_ms(self, source: str, target: str, *, is_request: bool) -> int:
         conditions = self.network_conditions
         delay_ms = _up_to(self._random, conditions.delay_max_ms)
         if self._random.random() < conditions.slow_chance:
             delay_ms += self._random.randint(0, SLOW_MS)
         cut = self._cut(source, target)
+        if cut is not None and cut.requests_only and not is_request:
+            cut = None
         if cut is not None and not cut.slow_ms:
             delay_ms += cut.until_ms - self._event_queue.now_ms
         elif cut is not None and self._random.random() < SLOW_SHARE:
             delay_ms += self._random.randint(cut.slow_ms // 2, cut.slow_ms)
         return delay_ms
 
-    def _send_to_target(self, connection: Connection, act: Callable[[], None]) -> None:
-        when_ms = self._event_queue.now_ms + self._delay_ms(connection.source, connection.target)
+    def _send_to_target(
+        self, connection: Connection, act: Callable[[], None], *, is_request: bool = True
+    ) -> None:
+        when_ms = self._event_queue.now_ms + self._delay_ms(
+            connection.source, connection.target, is_request=is_request
+        )
         connection.to_target_ms = max(connection.to_target_ms, when_ms)
         self._event_queue.at(connection.to_target_ms, act)
 
     def _send_to_source(self, connection: Connection, act: Callable[[], None]) -> None:
-        when_ms = self._event_queue.now_ms + self._delay_ms(connection.target, connection.source)
+        when_ms = self._event_queue.now_ms + self._delay_ms(
+            connection.target, connection.source, is_request=False
+        )
         connection.to_source_ms = max(connection.to_source_ms, when_ms)
         self._event_queue.at(connection.to_source_ms, act)
 

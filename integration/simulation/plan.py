@@ -53,6 +53,7 @@ class FaultKind(Enum):
     SWAPPED_DISKS = "two brokers are started with each other's disks, which they must refuse"
     BIT_ROT = "bits of a broker's producer snapshots flip while it is down"
     REASSIGN = "an administrator moves a partition to other brokers"
+    LATE_MARKERS = "a transaction coordinator is replaced while its requests to brokers are late"
     CRASH = "a process ends between two disk operations of the same step"
 
 
@@ -100,6 +101,8 @@ class Settings:
     internal_partitions: int = 1
     compacts_internal_topics: bool = False
     recreates_topic: bool = False
+    clock_skew_ms_max: int = 0
+    """The maximum difference between a node's clock and the correct time."""
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
@@ -133,6 +136,7 @@ def plan_of(seed: int) -> Plan:
         reads_from_followers=Random(f"reads from followers {seed}").random() < 0.3,
         recreates_topic=Random(f"recreates topic {seed}").random() < 0.2,
         compacts_internal_topics=Random(f"compaction {seed}").random() < 0.3,
+        clock_skew_ms_max=Random(f"clock skew {seed}").choice((0, 0, 0, 3_000)),
     )
     kinds = _kinds(random)
     faults: list[Fault] = []
@@ -230,6 +234,7 @@ _ADDED: Final[Mapping[FaultKind, float]] = MappingProxyType(
         FaultKind.SWAPPED_DISKS: 0.05,
         FaultKind.BIT_ROT: 0.1,
         FaultKind.REASSIGN: 0.15,
+        FaultKind.LATE_MARKERS: 0.1,
     }
 )
 """Kinds of faults with their own random choices, and the share of runs that contain them.
@@ -253,6 +258,8 @@ def _fault(random: Random, kind: FaultKind, at_ms: int, settings: Settings) -> F
         host, other = CONTROLLER, ""
     elif kind is FaultKind.STRAND:
         host = LEADER
+    elif kind is FaultKind.LATE_MARKERS:
+        host, other = COORDINATOR, ""
     elif kind is FaultKind.CLIENT_LINKS:
         other = CLIENTS
         if random.random() < 0.6:
@@ -265,7 +272,7 @@ def _fault(random: Random, kind: FaultKind, at_ms: int, settings: Settings) -> F
         if kind in {FaultKind.PAUSE, FaultKind.CRASH} and random.random() < 0.2:
             host = CONTROLLER
     lasts_ms = random.choice((50, 300, 1_000, 2_500, 4_000))
-    if kind is FaultKind.CLIENT_LINKS:  # Few requests are late.
+    if kind in {FaultKind.CLIENT_LINKS, FaultKind.LATE_MARKERS}:  # Few requests are late.
         lasts_ms = max(lasts_ms, 2_500)
     return Fault(
         at_ms=at_ms,

@@ -101,7 +101,7 @@ def config_of(broker_id: int, settings: Settings) -> BrokerConfig:
             "segment.ms": "200",
             "min.cleanable.dirty.ratio": "0.01",
             # A follower that misses a tombstone or a marker would keep what it removes.
-            "delete.retention.ms": str(_DELETE_RETENTION_MS),
+            "delete.retention.ms": str(_DELETE_RETENTION_MS + 2 * settings.clock_skew_ms_max),
         }
     return BrokerConfig(
         node_id=broker_id,
@@ -155,6 +155,7 @@ class _Run:
             network_conditions=settings.network_conditions,
             seed=str(plan.seed),
             features={"transaction.version": settings.transaction_version},
+            clock_skew_ms_max=settings.clock_skew_ms_max,
             on_step=self._checker.check,
             note=self._note,
         )
