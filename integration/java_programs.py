@@ -69,7 +69,7 @@ def require_java_programs(*artifacts: Artifacts) -> None:
     if not (Path(java).resolve().parent / "javac").exists():
         raise ClusterUnavailableError(
             f"The tests run Java programs from their source code, which requires a JDK, but {java} "
-            "belongs to a JRE. Install a JDK, or set JAVA_HOME to its directory."
+            "belongs to a JRE. Install a JDK, or set JAVA_HOME to the directory of a JDK."
         )
     kafka_class_path(*artifacts)
 

@@ -85,7 +85,7 @@ def check_client_metrics_configs(configs: Mapping[str, str | None]) -> dict[str,
             raise ApiError(
                 ErrorCode.invalid_request,
                 f"Invalid value {value} for {name}: the interval must be between "
-                f"{INTERVAL_MIN_MS} and {INTERVAL_MAX_MS} (1 hour).",
+                f"{INTERVAL_MIN_MS} and {INTERVAL_MAX_MS} ms (1 hour).",
             )
         if name == "match":
             _check_patterns(value)

@@ -1,8 +1,8 @@
-"""Measures how long callbacks hold the event loops of the reference cluster.
+"""Measures how long callbacks block the event loops of the reference cluster.
 
 Runs three brokers and a controller in processes of their own, with thousands of partitions, groups
 and transactional ids, and performs the operations that affect all of them. `loop_stalls` reports
-the callbacks that held an event loop, with their stacks.
+the callbacks that blocked an event loop, with their stacks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STALL_PARTITIONS: Final = 4
 
 _PERIOD_MS: Final = 5_000
 _CONFIGS: Final = {
-    # All periodic tasks run during the benchmark.
+    # The tasks with these intervals run several times during the benchmark.
     "log.cleaner.backoff.ms": str(_PERIOD_MS),
     "log.flush.offset.checkpoint.interval.ms": str(_PERIOD_MS),
     "log.retention.check.interval.ms": str(_PERIOD_MS),
@@ -41,7 +41,7 @@ _GROUP_KEY: Final = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """An operation, and the callbacks that held an event loop in the meantime."""
+    """An operation, and the callbacks that blocked an event loop in the meantime."""
 
     name: str
     stalls: tuple[Stall, ...]

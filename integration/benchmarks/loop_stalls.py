@@ -1,12 +1,13 @@
-"""Report the callbacks that held the event loop of a broker process for too long.
+"""Report the callbacks that blocked the event loop of a broker process for too long.
 
     python -P integration/benchmarks/loop_stalls.py REPORT node --id 1 ...
 
-Runs `python -m broker_ref` with the remaining arguments. Each callback that holds the event loop
+Runs `python -m broker_ref` with the remaining arguments. Each callback that blocks the event loop
 for longer than `THRESHOLD_MS` becomes one line of JSON in the file REPORT. A thread samples the
 stack of the event loop meanwhile, so that the line shows what the callback was doing.
 
-Invariant: this file imports nothing but `broker_ref`, because it runs in the processes of brokers.
+Invariant: this file imports only the standard library and `broker_ref`, because it runs in the
+processes of brokers.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ _INNERMOST_FRAMES: Final = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """A callback that held the event loop.
+    """A callback that blocked the event loop.
 
-    `held_ms` is the elapsed time, and `cpu_ms` is the CPU time of the thread. The difference is the
-    time for which the thread waited for the disk or for a core. `gc_ms` is the elapsed time of
+    `blocked_ms` is the elapsed time, and `cpu_ms` is the CPU time of the thread. The difference is
+    the time for which the thread waited for the disk or for a core. `gc_ms` is the elapsed time of
     Python's garbage collector. `stack` is the most frequent stack, with the innermost frame first.
     """
 
     node: str
-    held_ms: float
+    blocked_ms: float
     cpu_ms: float
     gc_ms: float
     stack: tuple[str, ...]
@@ -50,8 +51,8 @@ class Stall:
     def text(self) -> str:
         """Return one line with all values."""
         return (
-            f"{self.node} was held for {self.held_ms:.0f} ms (CPU {self.cpu_ms:.0f} ms, garbage "
-            f"collection {self.gc_ms:.0f} ms) by {' < '.join(self.stack)}"
+            f"{self.node} was blocked for {self.blocked_ms:.0f} ms (CPU {self.cpu_ms:.0f} ms, "
+            f"garbage collection {self.gc_ms:.0f} ms) by {' < '.join(self.stack)}"
         )
 
 
@@ -87,9 +88,9 @@ class LoopMonitor:
             self._collection_s = 0.0
             run(handle)
             self._started_s = None
-            held_ms = 1000 * (time.perf_counter() - started_s)
-            if held_ms > THRESHOLD_MS:
-                self._write(held_ms, 1000 * (time.thread_time() - started_cpu_s))
+            blocked_ms = 1000 * (time.perf_counter() - started_s)
+            if blocked_ms > THRESHOLD_MS:
+                self._write(blocked_ms, 1000 * (time.thread_time() - started_cpu_s))
 
         gc.callbacks.append(self._collecting)
         setattr(asyncio.Handle, run.__name__, measured)
@@ -102,12 +103,12 @@ class LoopMonitor:
         else:
             self._collection_s += time.perf_counter() - self._collection_started_s
 
-    def _write(self, held_ms: float, cpu_ms: float) -> None:
+    def _write(self, blocked_ms: float, cpu_ms: float) -> None:
         stacks, self._stacks = self._stacks, Counter()
         ((stack, _),) = stacks.most_common(1) or [((), 0)]
         stall = Stall(
             node=self._node,
-            held_ms=held_ms,
+            blocked_ms=blocked_ms,
             cpu_ms=cpu_ms,
             gc_ms=1000 * self._collection_s,
             stack=stack,

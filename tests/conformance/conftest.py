@@ -89,7 +89,7 @@ def clusters_of_processes(
 
 
 _PATIENT = {"broker.session.timeout.ms": "60000"}
-"""A busy machine must not fence a broker, because its partitions then have other leaders."""
+"""Keeps brokers unfenced on a busy machine, so that partitions keep their leaders."""
 
 
 def _each_once(config: pytest.Config, stack: ExitStack, **always: Any) -> Clusters:

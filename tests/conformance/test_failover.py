@@ -190,7 +190,7 @@ def test_committed_offsets_survive_their_coordinator(
     nodes.kill(first)
 
     def second() -> RawConnection:
-        # A busy machine can move the coordinator again.
+        # On a busy machine, the coordinator can move again.
         return nodes.to(await_other_coordinator(nodes, group, first))
 
     # The new leader has to receive fetches of its followers before it can return the last commit.

@@ -279,7 +279,7 @@ def test_retention_takes_effect(tidy: Cluster, unique_name: NameFactory, config:
 
 
 def test_value_that_becomes_too_long_is_refused(raw: RawConnection, topic: TopicFactory) -> None:
-    """A value has at most 32,767 characters, like a string in a request."""
+    """A value has at most 32,767 bytes, like a string in a request."""
     name, config = topic(), "leader.replication.throttled.replicas"
     first, second = (
         ",".join(f"{n}:1" for n in range(start, start + 4_000)) for start in (10_000, 20_000)

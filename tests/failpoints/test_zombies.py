@@ -1,6 +1,6 @@
 """The sink writes each row exactly once if stalled processes of an earlier driver continue.
 
-They are not in `test_matrix.py`, because the tests of a file run one after another.
+These tests have a file of their own so that they can run in parallel with `test_matrix.py`.
 """
 
 from __future__ import annotations

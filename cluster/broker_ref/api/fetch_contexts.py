@@ -236,7 +236,7 @@ def _begin_follower_request(
 def _begin_consumer_request(
     broker: Broker, call: Call, request: FetchRequest, session: FetchSession
 ) -> None:
-    """Check once that the consumer may still read what it could read in its last request."""
+    """End the idleness of all partitions if the consumer may no longer read the same records."""
     client = (
         call.version,
         request.isolation_level,

@@ -4,9 +4,10 @@ The broker returns all configs of a resource, or the requested ones. Unknown con
 omitted. With `include_synonyms` the response contains the values with lower precedence (KIP-226).
 From version 3 on, it contains types and, if requested, documentation (KIP-569). The error is
 UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist, and INVALID_REQUEST for another broker,
-an unknown resource type or an empty name. An empty broker name requests the dynamic configs of all
-brokers. Groups and subscriptions to client metrics need not exist. The values of sensitive configs
-(keys and passwords) are null. Source: `kafka.server.ConfigHelper.handleDescribeConfigsRequest`.
+an unknown resource type, or an empty name of a group or subscription. An empty broker name requests
+the dynamic configs of all brokers. Groups and subscriptions to client metrics need not exist. The
+values of sensitive configs (keys and passwords) are null. Source:
+`kafka.server.ConfigHelper.handleDescribeConfigsRequest`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """AlterReplicaLogDirs (34), versions 1 and 2: move logs to another log directory (KIP-113).
 
-A broker has one log directory, so a log is already where it can be moved to, and nothing is moved.
-The error is LOG_DIR_NOT_FOUND for any other directory, REPLICA_NOT_AVAILABLE if the broker has no
-replica of the partition, and INVALID_TOPIC_EXCEPTION if the topic's name is too long for the
-directory of a future log. If a partition is requested twice, the last directory applies. Source:
+A broker has one log directory. A request for this directory succeeds and moves nothing. The error
+is LOG_DIR_NOT_FOUND for any other directory, REPLICA_NOT_AVAILABLE if the broker has no replica of
+the partition, and INVALID_TOPIC_EXCEPTION if the topic's name is too long for the directory of a
+future log. If a partition is requested twice, the last directory applies. Source:
 `kafka.server.KafkaApis.handleAlterReplicaLogDirsRequest` and
 `kafka.server.ReplicaManager.alterReplicaLogDirs`.
 """
@@ -91,7 +91,8 @@ def handle(
                 topic_name=name,
                 partitions=tuple(
                     PartitionResult(
-                        partition_index=key.partition, error_code=_move(broker, key, paths[key])
+                        partition_index=key.partition,
+                        error_code=_error_code_of(broker, key, paths[key]),
                     )
                     for key in keys
                 ),
@@ -101,8 +102,8 @@ def handle(
     )
 
 
-def _move(broker: Broker, key: PartitionKey, path: str) -> ErrorCode:
-    """Return the error code for moving a log to the directory `path`."""
+def _error_code_of(broker: Broker, key: PartitionKey, path: str) -> ErrorCode:
+    """Return the error code for moving a log to `path`."""
     if len(f"{key.topic}-{key.partition}") + _FUTURE_SUFFIX_LENGTH > _DIRECTORY_NAME_MAX:
         return ErrorCode.invalid_topic_exception
     if path != broker.log_dir.path:

@@ -1,11 +1,10 @@
 """CreateTopics (19), versions 2 to 7: create topics.
 
-Each topic is created or rejected separately, and all valid topics are created in one commit. There
-are two exceptions. A repeated topic name is rejected
-with INVALID_REQUEST. If the request has too many partitions in total, all topics are rejected with
-POLICY_VIOLATION. A partition count or replication factor of -1 selects the default (KIP-464). Both
-must be -1 if the request assigns the replicas manually. The error for an invalid config is
-INVALID_CONFIG. With `validate_only` no topic is created.
+Each topic is validated separately, and all valid topics are created in one commit. A repeated topic
+name is rejected with INVALID_REQUEST. If the request has too many partitions in total, all topics
+are rejected with POLICY_VIOLATION. A partition count or replication factor of -1 selects the
+default (KIP-464). Both must be -1 if the request assigns the replicas manually. The error for an
+invalid config is INVALID_CONFIG. With `validate_only` no topic is created.
 
 When the response is sent, the topic is durable in the metadata. Brokers create the logs when they
 apply the metadata. Responses contain partition counts, replication factors and configs from version

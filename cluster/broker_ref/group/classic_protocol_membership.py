@@ -6,7 +6,7 @@
                 assignment, the member must confirm a revocation, or partitions became free
 
 Purpose: let members that use the classic protocol share a group with members that use the consumer
-protocol. They have no leader: the assignments are calculated by the broker. Invariants: as in
+protocol. The group has no leader: the coordinator calculates the assignments. Invariants: as in
 `ConsumerMembership`. Source: KIP-848; `classicGroupJoinToConsumerGroup` and the methods for the
 other requests in Kafka's `GroupMetadataManager`.
 """
@@ -232,7 +232,7 @@ class ClassicProtocolMembership:
     ) -> ErrorCode:
         """Renew the session of a member. Return REBALANCE_IN_PROGRESS if it must rejoin.
 
-        Raises: ApiError if the member or its generation is unknown.
+        Raises: ApiError (UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or ILLEGAL_GENERATION).
         """
         group = self._consumers.consumer_group(group_id)
         member = _checked_member(group, member_id, group_instance_id, generation_id)

@@ -179,7 +179,9 @@ class ConsumerMembership:
         changes.append(group_tombstone(group_id))
         if group.state is not GroupState.EMPTY:
             check_upgrade(group, self.manager.config)
-            logger.info("Group %r becomes a consumer group", group_id)
+            logger.info(
+                "Converting group %r to a consumer group, because a consumer joined", group_id
+            )
             for key, value in upgraded_records(group, self._metadata):
                 created.replay(key, value)
                 changes.append((key, value))
@@ -211,8 +213,9 @@ class ConsumerMembership:
     def fence(
         self, group: ConsumerGroup, members: Sequence[ConsumerGroupMember], now_ms: int
     ) -> PendingWrite:
-        """Remove members from a group, which becomes a classic group if only such members remain.
+        """Remove members. Convert the group if only members with the classic protocol remain.
 
+        The group is converted only if `group.consumer.migration.policy` allows it.
         Raises: ApiError if the records cannot be written.
         """
         if is_downgraded_by_leaving(group, members, self.manager.config):
@@ -243,7 +246,10 @@ class ConsumerMembership:
         # `changes` removes the member that `joining` replaces.
         tombstones = group_tombstones(group, before if joining is None else classic.members)
         write = self.write([*changes, *tombstones, group_record(classic, assignments)], now_ms)
-        logger.info("Group %r becomes a classic group", group.group_id)
+        logger.info(
+            "Converted group %r to a classic group, because its last consumer left or was replaced",
+            group.group_id,
+        )
         for member_id in (*before, *classic.members):
             self._timers.cancel_member(group.group_id, member_id)
         self._adopt(classic, "it became a classic group" if rebalances else None, now_ms)

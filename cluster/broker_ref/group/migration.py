@@ -133,7 +133,7 @@ def downgraded_group(
     leaving: Collection[ConsumerGroupMember] = (),
     joining: ConsumerGroupMember | None = None,
 ) -> ClassicGroup:
-    """Return the classic group with the members of a consumer group, which is Stable.
+    """Return the classic group, in state Stable, that replaces a consumer group.
 
     `joining` replaces the static member with the same instance id, and gets its target assignment.
 

@@ -119,7 +119,8 @@ class DiskStorage:
         with _errors("remove", full):
             if full.is_dir() and not full.is_symlink():
                 if full.parent in self._descriptors.unsynced_directories:
-                    # Otherwise, the directory could lose files and keep its name before a rename.
+                    # After a power failure, the old name could otherwise refer to a log that lacks
+                    # some files.
                     self._descriptors.sync_directory(full.parent)
                 self._descriptors.with_room(lambda: shutil.rmtree(full))
                 return
@@ -212,7 +213,7 @@ class _Descriptors:
         self._open_files_max = open_files_max
         self._open: OrderedDict[Path, int] = OrderedDict()
         self.unsynced_directories: set[Path] = set()
-        """Directories in which directories were created or renamed, but not durably."""
+        """The parents of directories whose creation or rename is not yet durable."""
 
     def get(self, full: Path) -> int:
         descriptor = self._open.get(full)

@@ -1,10 +1,10 @@
 """Limits the pauses of Python's garbage collector in the process of a broker.
 
-A full collection visits all objects of the process. With thousands of partitions, it holds the
+A full collection visits all objects of the process. With thousands of partitions, it blocks the
 event loop for hundreds of milliseconds. Most of these objects live as long as their partition, and
 reference counting frees them. Therefore, objects that survive a full collection are frozen, and
-later collections do not visit them. Cycles of frozen objects are freed only by a complete
-collection, which takes place when many more objects have been frozen.
+later collections do not visit them. Cycles of frozen objects are freed only when all objects are
+unfrozen, which happens before a full collection if many more objects have been frozen.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import gc
 from typing import Final
 
 FROZEN_MARGIN: Final = 3_000_000
-"""A complete collection takes place when the objects have doubled, plus this number."""
+"""Objects are unfrozen when their number exceeds twice the last count plus this margin."""
 
 _OLDEST: Final = 2
 
@@ -38,13 +38,13 @@ class LongLivedObjects:
     def _collected(self, phase: str, info: dict[str, int]) -> None:
         if info["generation"] != _OLDEST:
             return
-        is_complete = self._frozen > self._frozen_max
+        unfreezes = self._frozen > self._frozen_max
         if phase == "start":
-            if is_complete:
+            if unfreezes:
                 gc.unfreeze()
             return
         survivors = len(gc.get_objects(_OLDEST))
-        if is_complete:
+        if unfreezes:
             self._frozen, self._frozen_max = 0, 2 * survivors + self._frozen_margin
         self._freeze(survivors)
 

@@ -128,7 +128,7 @@ class PartitionLog:
             config=config,
             now_ms=now_ms,
             loaded=loaded,
-            # An empty log that is lost is created again.
+            # An empty log need not be sealed: if it is lost, the broker creates it again.
             needs_seal=not clean and loaded.log_end_offset > 0,
             on_truncate=on_truncate,
             before_first_write=before_first_write,

@@ -69,7 +69,7 @@ class Storage(Protocol):
         """Replace a file: write and fsync a temporary file, rename it, and fsync the directory."""
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file durably, or a directory.
+        """Rename a file or directory. The rename of a file is durable.
 
         A power failure may undo the rename of a directory.
         """

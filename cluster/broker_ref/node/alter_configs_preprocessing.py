@@ -1,7 +1,7 @@
 """Validates changes to the configs of this broker before the controller stores them.
 
 Purpose: reject changes that this broker cannot apply, because only the broker knows its static
-configs, and change the levels of its loggers, which are not stored. The controller handles the
+configs. Change the levels of the broker's loggers, which are not stored. The controller handles the
 other resources of the request. Invariants: a broker validates changes to its own configs and to
 those of all brokers, and rejects changes to the configs of other brokers. The client receives one
 result for each resource. Source: `kafka.server.ConfigAdminManager`.

@@ -161,7 +161,7 @@ class Dispatcher:
         return True
 
     def auth(self, client: Client) -> AuthHelper:
-        """Return what a client is authorized to do."""
+        """Return the helper that checks what a client is authorized to do."""
         return AuthHelper(
             authorizer=None if client.is_node else self._authorizer,
             principal=client.principal,

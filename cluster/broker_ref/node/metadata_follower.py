@@ -51,7 +51,10 @@ Kafka uses `controller.quorum.retry.backoff.ms`, by default 20 ms, with exponent
 """
 
 RECORDS_PER_STEP: Final = 1_000
-"""The records that one step decodes or applies. A larger commit is decoded in one step."""
+"""The number of records that one step decodes or applies.
+
+A larger commit is decoded in one step.
+"""
 
 NO_SNAPSHOT: Final = -1
 

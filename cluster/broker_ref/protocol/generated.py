@@ -37,7 +37,7 @@ class Source:
         self._lines += lines
 
     def add_block(self, head: str, lines: Iterable[str]) -> None:
-        """Add a line that ends in a colon, and lines below it."""
+        """Add a compound statement: `head` ends in a colon, and `lines` are its body."""
         self.add(head, *(f"    {line}" for line in lines))
 
     def function(self, origin: str) -> Callable[..., Any]:

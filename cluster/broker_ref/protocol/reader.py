@@ -138,8 +138,8 @@ def _struct_reader(schema: type[Any], message: type[Any] | None) -> StructReader
 def _compile(schema: type[Any], message: type[Any] | None) -> StructReader:
     """Generate the function that decodes a struct.
 
-    In its lines, `at` is the position in the frame. It is stored in the cursor only while other
-    functions are called.
+    The generated code keeps the position in the local variable `at`. It updates the position of the
+    cursor only before it calls another function, and at the end.
     """
     hints = get_type_hints(message) if message is not None else {}
     source = Source("read(cursor)")

@@ -101,7 +101,7 @@ class FetchSession:
     changed: dict[PartitionPlace, None] = field(default_factory=dict)
     last_fetch: LastFetch
     client: Hashable = None
-    """Everything about the client that determines what it may read, in its last request."""
+    """The values of the last request that determine what the client may read."""
     watched: dict[Hashable, None] = field(default_factory=dict)
     """The keys of all partitions that have been idle."""
     _idle: dict[PartitionPlace, RemoteReplica | None] = field(default_factory=dict)

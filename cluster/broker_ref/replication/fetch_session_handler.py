@@ -1,7 +1,7 @@
 """The follower side of an incremental fetch session (KIP-227).
 
     session epoch   request
-         0          full: contains the first partitions; the leader may create a session
+         0          full: contains at most 500 partitions; the leader may create a session
          n > 0      incremental: contains the partitions that have changed
 
 The handler creates fetch requests that keep the leader's session in sync with the partitions and
@@ -35,7 +35,7 @@ FULL: Final = 0
 SESSION_EPOCH_MAX: Final = 2**31 - 1
 
 ADDED_PER_REQUEST: Final = 500
-"""The partitions that one request adds to a session."""
+"""The maximum number of partitions that one request adds to a session."""
 
 SessionKey = tuple[Uuid, int]
 """A topic id and a partition index."""

@@ -13,10 +13,10 @@ from broker_ref.replication.partition import Partition, PartitionKey
 from broker_ref.schedule import Schedule
 
 WORK_PER_STEP: Final = 250
-"""The partitions that one step visits if they require no disk access."""
+"""The number of partitions that one step visits if they require no disk access."""
 
 DISK_WORK: Final = 50
-"""The work of a visit with disk access, in visits without disk access."""
+"""A visit with disk access counts as this many visits without disk access."""
 
 Visit = Callable[[Partition, int], bool]
 """Does the work for one partition at the current time. Returns whether it accessed the disk."""

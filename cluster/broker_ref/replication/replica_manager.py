@@ -64,16 +64,16 @@ FETCHES: Final = "fetcher-0"
 """The purpose of the channels on which followers fetch from leaders."""
 
 MOVES_PER_STEP: Final = 4
-"""The logs that one step opens or renames. A new log creates a few files."""
+"""The number of logs that one step opens or renames. Opening a new log creates files."""
 
 REMOVALS_PER_STEP: Final = 1
-"""The deleted logs whose files one step removes."""
+"""The number of deleted logs whose files one step removes."""
 
 UPDATES_PER_STEP: Final = 64
-"""The replicas that one step updates. An update requires no disk access."""
+"""The number of replicas that one step updates. An update requires no disk access."""
 
 SEGMENTS_PER_STEP: Final = 4
-"""The segments of a log that one step deletes. Each of them requires several fsyncs."""
+"""The number of segments that one step deletes. Each of them requires several fsyncs."""
 
 logger = logging.getLogger(__name__)
 

@@ -147,7 +147,7 @@ def test_feature_can_be_disabled_and_enabled() -> None:
     assert state(driver) == (1, (1,), (), ())
 
 
-def test_cluster_of_an_older_version_gets_a_value_for_all_brokers() -> None:
+def test_older_cluster_gets_min_insync_replicas_for_all_brokers() -> None:
     driver = ControllerDriver(min_insync_replicas="2")
     records = [one for one in driver.metadata.records() if not isinstance(one, ConfigRecord)]
     end_offset = driver.metadata.end_offset

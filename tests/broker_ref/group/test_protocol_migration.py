@@ -253,7 +253,7 @@ def mixed(policy: str = "bidirectional") -> tuple[Groups, Classic, Consumer]:
         ("bidirectional", True, True),
     ],
 )
-def test_policies(policy: str, is_upgraded: bool, is_downgraded: bool) -> None:
+def test_migration_policies(policy: str, is_upgraded: bool, is_downgraded: bool) -> None:
     """A classic member can always join a consumer group."""
     groups = Groups(config(policy))
     classic = Classic(groups)
@@ -287,7 +287,7 @@ def test_groups_that_are_too_large_are_not_converted() -> None:
     assert isinstance(groups.group, ConsumerGroup)  # A classic member has left.
 
 
-def test_a_silent_consumer_is_the_last_one() -> None:
+def test_group_is_downgraded_when_the_session_of_its_last_consumer_expires() -> None:
     """The group becomes a classic group when the session of its last consumer expires."""
     groups, classic, consumer = mixed()
     for _ in range(460):

@@ -32,8 +32,8 @@ class Chaos:
         self.sent: list[tuple[str, SentRequest]] = []
         self.history: list[str] = []
         self.down: set[int] = set()
-        self.emptied: set[int] = set()
-        """The brokers whose machines lost power and that have not been in sync since then."""
+        self.lost_power: set[int] = set()
+        """The brokers that have not been in sync since their machines lost power."""
         self.is_cut = False
         self.healed_ms = self.cluster.now_ms
         """The time at which the links were last healed."""
@@ -100,8 +100,8 @@ class Chaos:
         whose machine has lost power, as in Kafka.
         """
         victim = self.random.choice(BROKERS)
-        self.emptied -= set(self.cluster.state.isr)
-        if victim in self.down or (self.emptied and victim in self.in_sync()):
+        self.lost_power -= set(self.cluster.state.isr)
+        if victim in self.down or (self.lost_power and victim in self.in_sync()):
             return
         self.history.append(f"kill {victim}")
         self.cluster.kill(host_of(victim))
@@ -130,7 +130,7 @@ class Chaos:
         self.history.append(f"power loss of {victim}")
         before = cluster.broker_epoch(victim)
         counts = victim in self.in_sync()
-        self.emptied.add(victim)
+        self.lost_power.add(victim)
         cluster.lose_power(host_of(victim), self.random)
         if self.random.random() < 0.5:
             cluster.start_broker(victim)

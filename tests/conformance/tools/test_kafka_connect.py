@@ -94,7 +94,7 @@ def two_workers(cluster: Cluster, directory: Path) -> Iterator[dict[Rest, NodePr
                 "listeners": f"http://{rest.address}",
                 "rest.advertised.host.name": "127.0.0.1",
                 "plugin.discovery": "service_load",
-                # Soon reassign the tasks of a killed worker.
+                # The tasks of a killed worker are reassigned quickly.
                 "session.timeout.ms": "6000",
                 "heartbeat.interval.ms": "1500",
                 "scheduled.rebalance.max.delay.ms": "0",
@@ -143,7 +143,8 @@ def test_lines_are_written_exactly_once_while_a_worker_is_killed(
                 "batch.size": str(LINES_OF_TRANSACTION),
             }
             rest.put_connector(connector, config)
-        # A task fails for good if the leader is killed before it has fenced the task's producers.
+        # A task fails permanently if the Connect leader is killed before it fences the
+        # producers of the task.
         started = len(CONNECTORS) * LINES_OF_TRANSACTION
         await_count(processes, topic, started, partitions=1)
 

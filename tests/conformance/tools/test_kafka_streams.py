@@ -43,7 +43,7 @@ ROUNDS = 250
 
 @pytest.fixture(scope="module")
 def brokers(process_cluster_with: ClusterFactory) -> Cluster:
-    """Return three brokers that soon abort transactions and elect new leaders.
+    """Return three brokers that detect failures and abort expired transactions quickly.
 
     An election must be faster than the transaction timeout, so that the job keeps its transactions.
     """
