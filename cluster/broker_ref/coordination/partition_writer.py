@@ -141,6 +141,19 @@ class CoordinatorPartitionWriter:
         required_offset = result.last_offset + 1
         if on_append is not None:
             on_append(required_offset)
+        return self.await_replication(
+            required_offset, now_ms, on_replicated=on_replicated, timeout_ms=timeout_ms
+        )
+
+    def await_replication(
+        self,
+        required_offset: int,
+        now_ms: int,
+        *,
+        on_replicated: Callable[[], None] | None = None,
+        timeout_ms: int | None = None,
+    ) -> PendingWrite:
+        """Return a write that completes when all records below `required_offset` are replicated."""
         write = PendingWrite(
             PendingReplication(partition=self._partition, required_offset=required_offset)
         )

@@ -179,7 +179,7 @@ class ClassicProtocolMembership:
             del time_ms
             reply.complete(result if outcome is ErrorCode.none else SyncResult(error_code=outcome))
 
-        self._consumers.last_write.when_done(stored, now_ms)
+        self._consumers.last_write(now_ms).when_done(stored, now_ms)
         return reply
 
     def _sync(self, request: SyncRequest, now_ms: int) -> SyncResult:
@@ -269,7 +269,7 @@ class ClassicProtocolMembership:
             else:
                 codes.append(ErrorCode.none)
                 leaving[member.member_id] = member
-        write = self._consumers.last_write
+        write = self._consumers.last_write(now_ms)
         if leaving:
             write = self._consumers.fence(group, list(leaving.values()), now_ms)
         return LeaveResult(members=tuple(codes)), write

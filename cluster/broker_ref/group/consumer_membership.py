@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import ClusterMetadata
-from broker_ref.coordination.partition_writer import PendingWrite
+from broker_ref.coordination.partition_writer import NOTHING_WRITTEN, PendingWrite
 from broker_ref.coordination.replies import Reply, Wake
 from broker_ref.group.classic_group import ClassicGroup
 from broker_ref.group.consumer.group import ConsumerGroup
@@ -266,16 +266,19 @@ class ConsumerMembership:
     def write(self, changes: Sequence[Change], now_ms: int) -> PendingWrite:
         """Append and apply records. A write without records waits for the previous one."""
         if not changes:
-            return self.last_write
+            return self.last_write(now_ms)
         write = self._shard.write(changes, now_ms)
         for change in changes:
             self._shard.replay_group(change, now_ms)
         return write
 
-    @property
-    def last_write(self) -> PendingWrite:
-        """The last write of the shard, which may already be complete."""
-        return self._shard.writes.last
+    def last_write(self, now_ms: int) -> PendingWrite:
+        """Return the last write of the shard, or the replication of the records that it loaded.
+
+        The write may already be complete.
+        """
+        last = self._shard.writes.last
+        return self._shard.await_loaded_records(now_ms) if last is NOTHING_WRITTEN else last
 
     # Timers
 

@@ -323,13 +323,18 @@ class Membership:
                 self._store_assignment(group, request, now_ms)
         else:
             self._rebalance.synced(group, member.member_id)
-            reply.complete(
-                SyncResult(
-                    protocol_type=group.protocol_type,
-                    protocol_name=group.protocol_name,
-                    assignment=member.assignment,
-                )
+            result = SyncResult(
+                protocol_type=group.protocol_type,
+                protocol_name=group.protocol_name,
+                assignment=member.assignment,
             )
+
+            def replicated(outcome: ErrorCode, time_ms: int) -> None:
+                del time_ms
+                failed = SyncResult(error_code=outcome)
+                reply.complete(result if outcome is ErrorCode.none else failed)
+
+            self._shard.await_loaded_records(now_ms).when_done(replicated, now_ms)
 
     def _check_sync(self, request: SyncRequest) -> tuple[ClassicGroup, Member]:
         group = self._existing_group(request.group_id)

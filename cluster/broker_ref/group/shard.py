@@ -102,6 +102,7 @@ class Shard:
         self.groups: dict[str, Group] = {}
         self.offsets = OffsetStore()
         self.pending = PendingOffsets()
+        self._loaded_end_offset = partition.log.log_end_offset
         self.writes = CoordinatorPartitionWriter(
             partition, schedule=schedule, timeout_ms=write_timeout_ms, mark_changed=mark_changed
         )
@@ -125,6 +126,16 @@ class Shard:
     def log_end_offset(self) -> int:
         """The log end offset of the partition on this broker."""
         return self.partition.log.log_end_offset
+
+    def await_loaded_records(self, now_ms: int) -> PendingWrite:
+        """Return a write that completes when the loaded records are replicated.
+
+        Until then, another leader could remove them. Kafka does not wait, so a member can receive
+        an assignment that the next coordinator does not know.
+        """
+        if self.high_watermark >= self._loaded_end_offset:
+            return NOTHING_WRITTEN
+        return self.writes.await_replication(self._loaded_end_offset, now_ms)
 
     def write(
         self,

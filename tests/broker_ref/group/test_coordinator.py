@@ -161,6 +161,27 @@ def test_waiting_requests_fail_with_not_coordinator(monkeypatch: pytest.MonkeyPa
     assert made.heartbeat("x", 1) is ErrorCode.unknown_member_id
 
 
+def test_new_coordinator_returns_assignments_that_are_replicated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Coordinators()
+    join = made.join()
+    made.advance(3_000)
+    member_id = join.result.member_id
+    with monkeypatch.context() as lagging:
+        replicas_lag(lagging, made)
+        made.sync(member_id, 1, {member_id: b"x"})
+        made.restart()
+        failed = made.sync(member_id, 1)
+        made.advance(CONFIG.offsets_commit_timeout_ms)
+        assert failed.result.error_code is ErrorCode.coordinator_not_available
+        sync = made.sync(member_id, 1)
+        assert not sync.is_done
+        assert made.heartbeat(member_id, 1) is ErrorCode.none
+    made.settle()
+    assert sync.result.assignment == b"x"
+
+
 def test_members_survive_a_coordinator_change() -> None:
     made = Coordinators()
     ids, generation_id = made.stable(3)
