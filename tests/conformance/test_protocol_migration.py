@@ -248,6 +248,23 @@ def test_classic_members_must_rejoin_and_sync_in_time(
     assert consumer.owned == {topic_id(raw, topic): {0, 1, 2, 3}}
 
 
+def test_group_is_converted_when_members_of_both_protocols_leave_together(
+    raw: RawConnection, group: str, topic: str, classic: Callable[..., ClassicMember]
+) -> None:
+    consumer = ConsumerMember(raw, group, topic)
+    consumer.join()
+    first, second = classic(), classic()
+    for member in (first, second):
+        assert member.join().error_code == NONE
+        assert member.sync().error_code == NONE
+    settle(consumer, first, second)
+    codes = leave(raw, group, (consumer.member_id, None), (first.member_id, None))
+    assert codes == [NONE, NONE]
+    eventually(lambda: listed_type(raw, group) == "classic")
+    assert second.heartbeat() == ErrorCode.rebalance_in_progress
+    assert only(second.join().members).member_id == second.member_id
+
+
 def test_group_with_a_custom_assignor_is_not_converted(
     raw: RawConnection, group: str, topic: str, classic: Callable[..., ClassicMember]
 ) -> None:

@@ -247,7 +247,8 @@ class ConsumerMembership:
         tombstones = group_tombstones(group, before if joining is None else classic.members)
         write = self.write([*changes, *tombstones, group_record(classic, assignments)], now_ms)
         logger.info(
-            "Converted group %r to a classic group, because its last consumer left or was replaced",
+            "Converted group %r to a classic group, because all its members use the classic "
+            "protocol",
             group.group_id,
         )
         for member_id in (*before, *classic.members):

@@ -1,8 +1,9 @@
 """Conversion of classic groups to consumer groups and back, while they have members.
 
     upgrade    a member joins a classic group with the consumer protocol
-    downgrade  the last member that uses the consumer protocol leaves a consumer group, or a static
-               member that uses the classic protocol replaces it
+    downgrade  members leave a consumer group, and only members that use the classic protocol
+               remain; or a static member that uses the classic protocol replaces the last member
+               that uses the consumer protocol
 
 Purpose: decide whether a group is converted, and create the other group. Invariants: the members,
 their assignments and the generation or epoch of the group stay the same, so a member that keeps its
@@ -108,7 +109,6 @@ def is_downgraded_by_leaving(
     remaining = len(group.members) - len(leaving)
     return (
         remaining > 0
-        and not any(member.uses_classic_protocol for member in leaving)
         and _has_only_classic_members(group, except_for=leaving)
         and _allows_downgrade(remaining, config)
     )

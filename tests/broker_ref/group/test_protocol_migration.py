@@ -282,9 +282,24 @@ def test_groups_that_are_too_large_are_not_converted() -> None:
     groups.heartbeat_of("m1", LEAVE)
     run(groups, [first, second], 10)
     assert isinstance(groups.group, ConsumerGroup)
+    # When a classic member leaves, the rest of the group is small enough.
     first.leave()
     run(groups, [second], 10)
-    assert isinstance(groups.group, ConsumerGroup)  # A classic member has left.
+    assert groups.groups.describe("g").group_state == GroupState.STABLE.value
+    assert owners([second]) == Counter(PARTITIONS)
+
+
+def test_group_is_downgraded_when_members_of_both_protocols_leave() -> None:
+    groups = Groups(config())
+    consumer, first, second = Consumer(groups, "m1", "t"), Classic(groups), Classic(groups)
+    run(groups, [consumer, first, second], 10)
+    leaving = [MemberIdentity(member_id=one.member_id) for one in (consumer, first)]
+    groups.groups.leave("g", leaving, groups.now_ms)
+    groups.settle()
+    assert groups.groups.describe("g").group_state == GroupState.PREPARING_REBALANCE.value
+    run(groups, [second], 10)
+    assert groups.groups.describe("g").group_state == GroupState.STABLE.value
+    assert owners([second]) == Counter(PARTITIONS)
 
 
 def test_group_is_downgraded_when_the_session_of_its_last_consumer_expires() -> None:
