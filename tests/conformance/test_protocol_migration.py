@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -64,10 +64,14 @@ def classic(raw: RawConnection, group: str, topic: str) -> Iterator[Callable[...
         member.raw.close()
 
 
-def form(*members: ClassicMember, user_data: bytes | None = None) -> None:
+def form(
+    *members: ClassicMember,
+    user_data: bytes | None = None,
+    shares: Sequence[Sequence[int]] | None = None,
+) -> None:
     """Let the first member join an empty group alone, and then all of them together.
 
-    The first member is the leader, and assigns the four partitions in equal shares.
+    The first member is the leader, and assigns `shares`, or the four partitions in equal shares.
     """
     leader, *others = members
     leader.join()
@@ -82,19 +86,19 @@ def form(*members: ClassicMember, user_data: bytes | None = None) -> None:
         leader.join_only()
         for member in members:
             assert member.joined().error_code == NONE
-    share = 4 // len(members)
-    shares = {
-        member.member_id: assignment(
-            member.topic, *range(index * share, (index + 1) * share), user_data=user_data
-        )
-        for index, member in enumerate(members)
+    if shares is None:
+        size = 4 // len(members)
+        shares = [range(index * size, (index + 1) * size) for index in range(len(members))]
+    assignments = {
+        member.member_id: assignment(member.topic, *share, user_data=user_data)
+        for member, share in zip(members, shares, strict=True)
     }
     for member in others:
         member.sync_only()
-    leader.sync_only(shares)
-    for member in members:
+    leader.sync_only(assignments)
+    for member, share in zip(members, shares, strict=True):
         member.owned = partitions_of(member.synced().assignment, member.topic)
-        assert len(member.owned) == share
+        assert member.owned == set(share)
 
 
 def listed_type(raw: RawConnection, group: str) -> str:
@@ -265,19 +269,30 @@ def test_group_is_converted_when_members_of_both_protocols_leave_together(
     assert only(second.join().members).member_id == second.member_id
 
 
+def code_of_joining_consumer(raw: RawConnection, group: str, topic: str) -> ErrorCode:
+    return ConsumerMember(raw, group).code(
+        rebalance_timeout=1000, subscribed_topic_names=[topic], topic_partitions=[]
+    )
+
+
 def test_group_with_a_custom_assignor_is_not_converted(
     raw: RawConnection, group: str, topic: str, classic: Callable[..., ClassicMember]
 ) -> None:
     """The data of the assignor would be lost."""
     form(member := classic(), user_data=b"data")
-    refused: dict[str, Any] = {
-        "rebalance_timeout": 1000,
-        "subscribed_topic_names": [topic],
-        "topic_partitions": [],
-    }
-    consumer = ConsumerMember(raw, group, topic)
-    assert consumer.code(**refused) == ErrorCode.group_id_not_found
+    assert code_of_joining_consumer(raw, group, topic) == ErrorCode.group_id_not_found
     assert (member.heartbeat(), listed_type(raw, group)) == (NONE, "classic")
+
+
+def test_group_in_which_a_partition_has_two_owners_is_not_converted(
+    raw: RawConnection, group: str, topic: str, classic: Callable[..., ClassicMember]
+) -> None:
+    """Kafka detects it too late for an error code of its own (see `SKIPPED.md`)."""
+    form(first := classic(), second := classic(), shares=[(0, 1), (1, 2, 3)])
+    refused = {ErrorCode.group_id_not_found, ErrorCode.unknown_server_error}
+    assert code_of_joining_consumer(raw, group, topic) in refused
+    assert listed_type(raw, group) == "classic"
+    assert (first.heartbeat(), second.heartbeat()) == (NONE, NONE)
 
 
 def test_waiting_members_rejoin_when_the_group_is_converted(
@@ -312,8 +327,7 @@ def test_groups_are_not_converted_without_migration(
             await_coordinator(raw, one)
         with ClassicMember(raw, other_group, name) as alone:
             form(alone)
-            refused: dict[str, Any] = {"rebalance_timeout": 1000, "subscribed_topic_names": [name]}
-            code = ConsumerMember(raw, other_group).code(topic_partitions=[], **refused)
+            code = code_of_joining_consumer(raw, other_group, name)
             assert code == ErrorCode.group_id_not_found
         consumer = ConsumerMember(raw, group, name)
         consumer.join()

@@ -13,7 +13,7 @@ protocol does not lose its partitions. Source: KIP-848; Kafka's `ConsumerGroup.f
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -37,6 +37,7 @@ from broker_ref.group.consumer_protocol import (
 from broker_ref.group.members import Member
 from broker_ref.group.states import GroupState
 from broker_ref.protocol.errors import ApiError
+from broker_ref.protocol.identifiers import Uuid
 from broker_ref.protocol.reader import MalformedRequestError
 
 _WITH_UPGRADE: Final = ("upgrade", "bidirectional")
@@ -57,13 +58,15 @@ def check_upgrade(group: ClassicGroup, config: BrokerConfig) -> None:
 def upgraded_records(group: ClassicGroup, metadata: ClusterMetadata) -> list[ConsumerGroupChange]:
     """Return the records of the consumer group with the members of a classic group.
 
-    Raises: ApiError (GROUP_ID_NOT_FOUND if the metadata of a member is invalid, or if its
-    assignment contains data of a client-side assignor, which would be lost).
+    Raises: ApiError (GROUP_ID_NOT_FOUND if the metadata of a member is invalid, if its assignment
+    contains data of a client-side assignor, which would be lost, or if a partition is assigned to
+    two members).
     """
     try:
         members = [_consumer_member(group, one, metadata) for one in group.members.values()]
     except MalformedRequestError as error:
         raise _not_upgraded(group, f"the metadata of a member is invalid: {error}") from error
+    _check_owners(group, members, metadata)
     names = {name for member in members for name in member.subscribed_topic_names}
     return group_records(
         group.group_id,
@@ -100,6 +103,22 @@ def _consumer_member(
             session_timeout_ms=member.session_timeout_ms, protocols=member.protocols
         ),
     )
+
+
+def _check_owners(
+    group: ClassicGroup, members: Iterable[ConsumerGroupMember], metadata: ClusterMetadata
+) -> None:
+    """Raise ApiError if a partition is assigned to two members (`addPartitionEpochs`)."""
+    owned: set[tuple[Uuid, int]] = set()
+    for member in members:
+        for topic_id, partitions in member.assigned.items():
+            for partition in partitions:
+                if (topic_id, partition) in owned:
+                    name = metadata.topics_by_id[topic_id].name
+                    raise _not_upgraded(
+                        group, f"partition {partition} of topic {name} is assigned to two members"
+                    )
+                owned.add((topic_id, partition))
 
 
 def is_downgraded_by_leaving(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -28,6 +29,8 @@ RETRY = frozenset({ErrorCode.not_coordinator, REJOIN, ErrorCode.illegal_generati
 PARTITIONS = range(10)
 LEAVE = -1
 
+Assign = Callable[[tuple[JoinedMember, ...]], dict[str, bytes]]
+
 
 def config(policy: str = "bidirectional", **changed: Any) -> BrokerConfig:
     return BrokerConfig(
@@ -40,11 +43,17 @@ def config(policy: str = "bidirectional", **changed: Any) -> BrokerConfig:
 
 
 class Classic:
-    """A classic member that subscribes to t. An eager member gives its partitions up to rejoin."""
+    """A classic member that subscribes to t. An eager member gives its partitions up to rejoin.
 
-    def __init__(self, groups: Groups, *, is_eager: bool = False) -> None:
+    As the leader, it assigns the result of `assign`.
+    """
+
+    def __init__(
+        self, groups: Groups, *, is_eager: bool = False, assign: Assign | None = None
+    ) -> None:
         self.groups = groups
         self.is_eager = is_eager
+        self.assign = assign or assigned
         self.member_id = ""
         self.generation_id = -1
         self.owned: set[int] = set()
@@ -98,7 +107,7 @@ class Classic:
             self._handle(result.error_code)
             return
         self.member_id, self.generation_id = result.member_id, result.generation_id
-        assignments = assigned(result.members) if result.members else {}
+        assignments = self.assign(result.members) if result.members else {}
         self.sync = self.groups.sync(self.member_id, self.generation_id, assignments)
 
     def _take_sync(self) -> None:
@@ -269,6 +278,40 @@ def test_migration_policies(policy: str, is_upgraded: bool, is_downgraded: bool)
     (found,) = groups.groups.groups()
     assert isinstance(found, ConsumerGroup) is not is_downgraded
     assert owners([classic]) == Counter(PARTITIONS)
+
+
+def classic_group(*shares: set[int]) -> tuple[Groups, list[Classic]]:
+    """Return a classic group whose leader assigns one of the shares to each member."""
+
+    def assign(members: tuple[JoinedMember, ...]) -> dict[str, bytes]:
+        pairs = zip(members, shares, strict=False)
+        return {member.member_id: encode_assignment({"t": share}, 1) for member, share in pairs}
+
+    groups = Groups(config())
+    members = [Classic(groups, assign=assign) for _ in shares]
+    for _ in range(10):
+        for member in members:
+            member.step()
+        groups.advance(100)
+    assert sorted(sorted(member.owned) for member in members) == sorted(map(sorted, shares))
+    return groups, members
+
+
+def test_group_in_which_a_partition_has_two_owners_is_not_converted() -> None:
+    groups, members = classic_group({0, 1}, {1, 2})
+    before = [member.owned for member in members]
+    assert Consumer(groups, "m1", "t").join() is ErrorCode.group_id_not_found
+    for member in members:
+        member.step()
+    assert groups.groups.describe("g").group_state == GroupState.STABLE.value
+    assert [member.owned for member in members] == before
+
+
+def test_converted_group_gives_up_partitions_that_do_not_exist() -> None:
+    groups, members = classic_group({-1, 0, 1}, {2, len(PARTITIONS)})
+    consumer = Consumer(groups, "m1", "t")
+    assert consumer.join() is NONE
+    settle(groups, [*members, consumer])
 
 
 def test_groups_that_are_too_large_are_not_converted() -> None:

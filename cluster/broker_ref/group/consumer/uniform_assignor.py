@@ -69,12 +69,15 @@ def _quotas(kept: Mapping[str, list[_Partition]], quota: int, extra: int) -> dic
 
 
 def _still_assignable(member: MemberSpec, partition_counts: Mapping[Uuid, int]) -> list[_Partition]:
-    """Return the partitions of the previous assignment that the member may keep."""
+    """Return the partitions of the previous assignment that the member may keep.
+
+    The assignment of a converted group can contain partitions that do not exist.
+    """
     return [
         (topic_id, index)
         for topic_id in sorted_topics(member.assignment)
         for index in sorted(member.assignment[topic_id])
-        if topic_id in member.topic_ids and index < partition_counts[topic_id]
+        if topic_id in member.topic_ids and 0 <= index < partition_counts[topic_id]
     ]
 
 

@@ -115,6 +115,14 @@ def test_uniform_leaves_the_extra_partition_where_it_is() -> None:
     assert assign(UNIFORM, {"m1": {A}, "m2": {A}}, {A: 3}, previous) == previous
 
 
+@pytest.mark.parametrize("name", ASSIGNORS)
+@pytest.mark.parametrize("other", [{A}, {A, B}], ids=["equal", "different"])
+def test_partitions_that_do_not_exist_are_not_kept(name: str, other: set[Uuid]) -> None:
+    subscriptions, counts = {"m1": {A}, "m2": other}, {A: 3, B: 1}
+    previous: Previous = {"m1": {A: frozenset({-1, 0, 3})}}
+    check_is_complete(assign(name, subscriptions, counts, previous), subscriptions, counts)
+
+
 def test_range_gives_the_first_members_the_larger_ranges() -> None:
     result = assign(RANGE, {"m2": {A, B}, "m1": {A, B}, "m3": {B}}, {A: 3, B: 4})
     assert result == {
