@@ -22,7 +22,7 @@ from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.group.classic_group import ClassicGroup
 from broker_ref.group.consumer.assignment import NOTHING, Assignment, with_epoch
-from broker_ref.group.consumer.group import ConsumerGroup
+from broker_ref.group.consumer.group import FIRST_EPOCH, ConsumerGroup
 from broker_ref.group.consumer.member import ClassicMetadata, ConsumerGroupMember
 from broker_ref.group.consumer.record_helpers import group_records
 from broker_ref.group.consumer.records import ConsumerGroupChange
@@ -58,12 +58,16 @@ def check_upgrade(group: ClassicGroup, config: BrokerConfig) -> None:
 def upgraded_records(group: ClassicGroup, metadata: ClusterMetadata) -> list[ConsumerGroupChange]:
     """Return the records of the consumer group with the members of a classic group.
 
+    The epoch of the group and its members is the generation. A classic group that has not completed
+    a rebalance has generation 0, which is not a valid epoch of a member.
+
     Raises: ApiError (GROUP_ID_NOT_FOUND if the metadata of a member is invalid, if its assignment
     contains data of a client-side assignor, which would be lost, or if a partition is assigned to
     two members).
     """
+    epoch = max(group.generation_id, FIRST_EPOCH)
     try:
-        members = [_consumer_member(group, one, metadata) for one in group.members.values()]
+        members = [_consumer_member(group, one, epoch, metadata) for one in group.members.values()]
     except MalformedRequestError as error:
         raise _not_upgraded(group, f"the metadata of a member is invalid: {error}") from error
     _check_owners(group, members, metadata)
@@ -71,13 +75,13 @@ def upgraded_records(group: ClassicGroup, metadata: ClusterMetadata) -> list[Con
     return group_records(
         group.group_id,
         members,
-        epoch=group.generation_id,
+        epoch=epoch,
         metadata_hash=metadata_hash(names, metadata),
     )
 
 
 def _consumer_member(
-    group: ClassicGroup, member: Member, metadata: ClusterMetadata
+    group: ClassicGroup, member: Member, epoch: int, metadata: ClusterMetadata
 ) -> ConsumerGroupMember:
     protocol = group.protocol_name
     if protocol not in member.protocol_names:
@@ -87,18 +91,17 @@ def _consumer_member(
     assignment = read_assignment(member.assignment)
     if assignment.user_data:
         raise _not_upgraded(group, "its assignments contain data of a custom assignor")
-    generation = group.generation_id
     return ConsumerGroupMember(
         member_id=member.member_id,
-        member_epoch=generation,
-        previous_member_epoch=generation,
+        member_epoch=epoch,
+        previous_member_epoch=epoch,
         instance_id=member.group_instance_id,
         rack_id=subscription.rack_id,
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=frozenset(subscription.topics),
-        assigned=with_epoch(_by_topic_id(assignment, metadata), generation),
+        assigned=with_epoch(_by_topic_id(assignment, metadata), epoch),
         classic=ClassicMetadata(
             session_timeout_ms=member.session_timeout_ms, protocols=member.protocols
         ),

@@ -11,6 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
+from broker_ref.group.classic_group import ClassicGroup
 from broker_ref.group.consumer.group import ConsumerGroup, ConsumerGroupState
 from broker_ref.group.consumer_protocol import (
     encode_assignment,
@@ -416,3 +417,24 @@ def test_a_rebalancing_group_is_converted() -> None:
     assert (group.state, len(group.members)) == (GroupState.PREPARING_REBALANCE, 2)
     assert Consumer(groups, "m1", "t").join() is NONE
     assert len(groups.group.members) == 3
+
+
+@pytest.mark.parametrize("has_member", [False, True])
+def test_group_in_its_first_rebalance_is_converted_with_a_valid_epoch(has_member: bool) -> None:
+    """The generation is 0, and a consumer without topics does not bump the group epoch."""
+    groups = Groups(config())
+    protocols = (MemberProtocol(name="range", metadata=subscription("t")),)
+    groups.join(requires_known_member_id=True)
+    groups.join(protocols=protocols)
+    (group,) = groups.groups.groups()
+    assert isinstance(group, ClassicGroup)
+    if not has_member:
+        (member_id,) = group.members
+        groups.groups.leave("g", [MemberIdentity(member_id=member_id)], groups.now_ms)
+    assert (group.generation_id, len(group.members)) == (0, has_member)
+    consumer = Consumer(groups, "m1")
+    assert consumer.join() is NONE
+    epochs = {member.member_epoch for member in groups.group.members.values()}
+    assert epochs == {consumer.epoch} == {groups.group.group_epoch} == {1}
+    assert groups.group.assignment_epoch == 1
+    assert consumer.heartbeat() is NONE
