@@ -237,8 +237,8 @@ class ConsumerMembership:
     ) -> PendingWrite:
         """Convert a group to a classic group. `changes` contains records of `joining`.
 
-        Raises: ApiError (GROUP_ID_NOT_FOUND for an invalid subscription, or if the records cannot
-        be written).
+        Raises: ApiError (GROUP_ID_NOT_FOUND for an invalid version of a subscription, or if the
+        records cannot be written).
         """
         classic = downgraded_group(group, self._metadata, now_ms, leaving=leaving, joining=joining)
         assignments = {one.member_id: one.assignment for one in classic.members.values()}

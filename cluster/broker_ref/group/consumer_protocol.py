@@ -51,6 +51,11 @@ class EmbeddedAssignment:
     user_data: bytes
 
 
+def read_version(data: bytes) -> int:
+    """Return the version of a subscription. Raises: MalformedRequestError."""
+    return _read_version(Cursor(data))
+
+
 def read_topics(data: bytes) -> list[str]:
     """Return the topics of a subscription. Raises: MalformedRequestError."""
     cursor = Cursor(data)

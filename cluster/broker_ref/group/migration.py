@@ -33,6 +33,7 @@ from broker_ref.group.consumer_protocol import (
     encode_assignment,
     read_assignment,
     read_subscription,
+    read_version,
 )
 from broker_ref.group.members import Member
 from broker_ref.group.states import GroupState
@@ -159,7 +160,7 @@ def downgraded_group(
 
     `joining` replaces the static member with the same instance id, and gets its target assignment.
 
-    Raises: ApiError (GROUP_ID_NOT_FOUND if the subscription of a member is invalid).
+    Raises: ApiError (GROUP_ID_NOT_FOUND if the version of a member's subscription is invalid).
     """
     classic = ClassicGroup(
         group.group_id,
@@ -197,12 +198,13 @@ def embedded_assignment(
 ) -> bytes:
     """Return an assignment in the version of a member's subscription.
 
-    Topics that do not exist are omitted. Raises: MalformedRequestError.
+    Topics that do not exist are omitted. The rest of the subscription may be invalid. Raises:
+    MalformedRequestError for an invalid version.
     """
     topics = metadata.topics_by_id
     return encode_assignment(
         {topics[one].name: partitions for one, partitions in assignment.items() if one in topics},
-        read_subscription(subscription).version,
+        read_version(subscription),
     )
 
 

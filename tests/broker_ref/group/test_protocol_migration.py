@@ -346,6 +346,23 @@ def test_group_is_downgraded_when_members_of_both_protocols_leave() -> None:
     assert owners([second]) == Counter(PARTITIONS)
 
 
+def test_group_is_downgraded_although_a_subscription_is_invalid() -> None:
+    """Only its version is read. JoinGroup checks the subscription of the first protocol."""
+    groups = Groups(config())
+    assert Consumer(groups, "m1", "t").join() is NONE
+    valid = subscription("t")
+    by_range = MemberProtocol(name="range", metadata=valid)
+    invalid = MemberProtocol(name="roundrobin", metadata=valid[:2])
+    for protocols in ((by_range, invalid), (MemberProtocol(name="roundrobin", metadata=valid),)):
+        reply = groups.join(protocols=protocols)
+        groups.settle()
+        assert reply.result.error_code is NONE
+    assert groups.heartbeat_of("m1", LEAVE).error_code is NONE
+    (group,) = groups.groups.groups()
+    assert isinstance(group, ClassicGroup)
+    assert (group.protocol_name, len(group.members)) == ("roundrobin", 2)
+
+
 def test_group_is_downgraded_when_the_session_of_its_last_consumer_expires() -> None:
     """The group becomes a classic group when the session of its last consumer expires."""
     groups, classic, consumer = mixed()
