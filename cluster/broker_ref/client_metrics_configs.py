@@ -23,6 +23,13 @@ from broker_ref.topic_configs import ConfigType
 
 INTERVAL_MIN_MS: Final = 100
 INTERVAL_MAX_MS: Final = 3_600_000
+MATCH_LENGTH_MAX: Final = 1024
+"""The maximum number of characters of all patterns, so that they are compiled within 10 ms."""
+
+_COSTLY: Final = re.compile(r"[^\x00-\x7f]|\\[uUN]|\(\?[aiLmsux-]")
+"""Characters and flags with which Python expands a class to all characters: non-ASCII characters,
+also as escapes, and inline flags. One class can take 10 ms.
+"""
 
 CLIENT_METRICS_KEYS: Final = MappingProxyType(
     {
@@ -69,7 +76,8 @@ _ATTRIBUTES: Final = frozenset(
 def check_client_metrics_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
     """Return the configs of a subscription if they are valid.
 
-    Raises: ApiError (INVALID_REQUEST, or INVALID_CONFIG for the type of a value or a pattern).
+    Raises: ApiError (INVALID_REQUEST, or INVALID_CONFIG for the type of a value or a pattern, or
+    for a pattern that could take long to compile).
     """
     checked = {name: value for name, value in configs.items() if value is not None}
     for name, value in checked.items():
@@ -93,7 +101,20 @@ def check_client_metrics_configs(configs: Mapping[str, str | None]) -> dict[str,
 
 
 def _check_patterns(patterns: str) -> None:
+    # The controller cannot serve other requests while it compiles a pattern.
+    if len(patterns) > MATCH_LENGTH_MAX:
+        raise ApiError(
+            ErrorCode.invalid_config,
+            f"The client matching patterns have {len(patterns)} characters. The maximum is "
+            f"{MATCH_LENGTH_MAX}.",
+        )
     for pattern in filter(None, (one.strip() for one in patterns.split(","))):
+        if _COSTLY.search(pattern):
+            raise ApiError(
+                ErrorCode.invalid_config,
+                f"Unsupported client matching pattern: {pattern}. This cluster supports neither "
+                "inline flags nor non-ASCII characters.",
+            )
         attribute, _, expression = (part.strip() for part in pattern.partition("="))
         is_valid = attribute in _ATTRIBUTES and bool(expression) and "=" not in expression
         try:
