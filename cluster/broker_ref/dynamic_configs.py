@@ -29,6 +29,7 @@ from broker_ref.config_keys import INT64_MAX, ConfigKey, InvalidBrokerConfigErro
 from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.security.configs import LISTENER_PREFIX
+from broker_ref.server_defaults import TOPIC_DEFAULTS
 from broker_ref.topic_configs import ConfigType
 
 LEADER_THROTTLE: Final = "leader.replication.throttled.rate"
@@ -188,10 +189,7 @@ def check_dynamic_configs(
         "prefix",
     )
     try:
-        for name, value in configs.items():
-            key = keys[name]
-            if key is not None:
-                key.parse(value)
+        check_values(configs)
         static.with_overrides({name: configs[name] for name in configs if _can_be_overridden(name)})
     except InvalidBrokerConfigError as error:
         raise ApiError(ErrorCode.invalid_request, str(error)) from error
@@ -211,6 +209,19 @@ def check_dynamic_configs(
         "This broker cannot change the configs of listeners while it runs. Change them in its "
         "configuration and restart it",
     )
+
+
+def check_values(configs: Mapping[str, str]) -> None:
+    """Raise InvalidBrokerConfigError if a value is invalid for all brokers.
+
+    Unknown configs are valid. Whether a broker can apply a value also depends on its other configs.
+    """
+    for name, value in configs.items():
+        key = _key(name)
+        if key is not None:
+            key.parse(value)
+    of_topics = {name: value for name, value in configs.items() if name in TOPIC_DEFAULTS}
+    BrokerConfig().with_overrides(of_topics)
 
 
 def _key(name: str) -> ConfigKey | None:

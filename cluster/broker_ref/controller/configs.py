@@ -11,7 +11,8 @@ Purpose: create the records that change configs. IncrementalAlterConfigs (KIP-33
 individual configs. The older AlterConfigs replaces all configs and removes those that the request
 does not contain. Invariants: the resulting configs of a resource are validated together, and either
 all changes to a resource are applied, or none are. The configs of a broker are validated by that
-broker, before it forwards the request. Sources: `ConfigurationControlManager`,
+broker, before it forwards the request. The controller validates only the values, because clients
+can also send requests to it directly. Sources: `ConfigurationControlManager`,
 `ControllerConfigurationValidator`.
 """
 
@@ -27,10 +28,12 @@ from kio.schema.errors import ErrorCode
 from broker_ref.broker_configs import CONFIG_KEYS
 from broker_ref.client_metrics_configs import check_client_metrics_configs
 from broker_ref.config import BrokerConfig
+from broker_ref.config_keys import InvalidBrokerConfigError
 from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.controller.min_insync_replicas import check_change
 from broker_ref.controller.records import ConfigRecord, ConfigResourceType
 from broker_ref.controller.topic_names import check_name
+from broker_ref.dynamic_configs import check_values
 from broker_ref.frozen import dataclass
 from broker_ref.group_configs import check_group_configs
 from broker_ref.protocol.errors import ApiError
@@ -221,7 +224,12 @@ def _checked_broker(
     name: str, configs: Mapping[str, str | None], config: BrokerConfig
 ) -> dict[str, str]:
     del name, config
-    return {key: value for key, value in configs.items() if value is not None}
+    checked = {key: value for key, value in configs.items() if value is not None}
+    try:
+        check_values(checked)
+    except InvalidBrokerConfigError as error:
+        raise ApiError(ErrorCode.invalid_config, str(error)) from error
+    return checked
 
 
 def _checked_group(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+from kio.schema.errors import ErrorCode
+
 from broker_ref.controller.configs import ConfigChange, ConfigOperation, ConfigResource
 from broker_ref.controller.features import (
     ELIGIBLE_LEADER_REPLICAS_VERSION,
@@ -12,6 +15,7 @@ from broker_ref.controller.journal import Journal
 from broker_ref.controller.metadata import RECOVERED, RECOVERING
 from broker_ref.controller.records import ConfigRecord, ConfigResourceType, encode_record
 from broker_ref.controller.topics import NewTopic
+from broker_ref.protocol.errors import ApiError
 from tests.broker_ref.controller.clusters import JOURNAL, ControllerDriver
 from tests.broker_ref.controller.test_elections import ALL_BROKERS, TOPIC, cluster
 
@@ -113,6 +117,32 @@ def test_change_of_the_default_min_isr_clears_all_eligible_replicas() -> None:
     driver.create_topic(NewTopic(name="u", assignments=((0, (1, 3)),), configs={}))
     driver.expire(3)
     assert state(driver, "u") == (1, (1,), (3,), ()), "the topic does not use the new default"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("min.insync.replicas", "abc"),
+        ("min.insync.replicas", "0"),
+        ("min.insync.replicas", ""),
+        ("leader.replication.throttled.rate", "fast"),
+    ],
+)
+def test_invalid_configs_of_brokers_are_refused(name: str, value: str) -> None:
+    """Clients can send requests to the controller, without the validation by a broker."""
+    driver = cluster(1, 2, 3, configs=TWO)
+    before = driver.metadata.configs(ConfigResourceType.BROKER, "")
+    change = ConfigChange(name=name, operation=ConfigOperation.SET, value=value)
+    with pytest.raises(ApiError) as changed:
+        driver.controller.alter_configs(ALL_BROKERS, [change], validate_only=False)
+    with pytest.raises(ApiError) as replaced:
+        driver.controller.replace_configs(ALL_BROKERS, {**before, name: value}, validate_only=False)
+    codes = (changed.value.error_code, replaced.value.error_code)
+    assert codes == (ErrorCode.invalid_config, ErrorCode.invalid_config)
+    assert driver.metadata.configs(ConfigResourceType.BROKER, "") == before
+    driver.create_topic(NewTopic(name="u", assignments=((0, (1, 2)),)))
+    driver.propose(driver.partition("u"), (1,))
+    assert state(driver, "u") == (1, (1,), (), ())
 
 
 def test_min_isr_is_limited_to_the_replication_factor_and_has_a_default() -> None:
