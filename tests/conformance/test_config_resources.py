@@ -33,7 +33,8 @@ from tests.conformance.topic_settings import (
 from tests.conformance.transaction_versions import LATEST_TRANSACTION_VERSION
 from tests.conformance.wire import only
 
-OF_ALL_BROKERS, STATIC, DEFAULT, OF_LOGGER, OF_CLIENT_METRICS, OF_GROUP = 3, 4, 5, 6, 7, 8
+OF_BROKER, OF_ALL_BROKERS, STATIC, DEFAULT = 2, 3, 4, 5
+OF_LOGGER, OF_CLIENT_METRICS, OF_GROUP = 6, 7, 8
 UNKNOWN_TYPE, INT, LIST = 0, 3, 7
 NONE, INVALID_REQUEST, INVALID_CONFIG = (
     ErrorCode.none,
@@ -245,6 +246,21 @@ def test_repeated_logger_is_refused(raw: RawConnection, cluster: Cluster) -> Non
     resource = changes(broker, ("root", SET, "INFO"), resource_type=BROKER_LOGGER)
     response = raw.call("incremental_alter_configs", 1, resources=[resource, resource])
     assert {one.error_code for one in response.responses} == {INVALID_REQUEST}
+
+
+def test_repeated_broker_is_refused(raw: RawConnection, cluster: Cluster, group: str) -> None:
+    """Neither of its changes is applied, although one of them is valid."""
+    broker, name = str(cluster.broker_ids[0]), "log.retention.ms"
+    resources = [
+        changes(broker, (name, SET, "5000000"), resource_type=BROKER),
+        changes(group, (TIMEOUT, SET, "7000"), resource_type=GROUP),
+        changes(broker, (name, SET, "soon"), resource_type=BROKER),
+    ]
+    response = raw.call("incremental_alter_configs", 1, resources=resources)
+    codes = sorted((one.resource_type, one.error_code) for one in response.responses)
+    assert codes == [(BROKER, INVALID_REQUEST), (BROKER, INVALID_REQUEST), (GROUP, NONE)]
+    eventually(lambda: (GROUP, group) in listed(raw, GROUP))
+    assert described(raw, BROKER, broker, name)[name][1] != OF_BROKER
 
 
 # Invalid requests

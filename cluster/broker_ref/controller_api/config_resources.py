@@ -63,15 +63,12 @@ def alter_each(
     alter: Callable[[ConfigResource, Named], None],
 ) -> AlterConfigsResponse:
     """Alter each resource and return the results. An error affects only its own resource."""
-    named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    counts = count_resources(resources)
     responses = []
     for resource in {(r.resource_type, r.resource_name): r for r in resources}.values():
         error_code, message = ErrorCode.none, None
         try:
-            if named[resource.resource_type, resource.resource_name] > 1:
-                raise ApiError(
-                    ErrorCode.invalid_request, "The resource occurs more than once in the request."
-                )
+            check_occurs_once(resource, counts)
             check_config_operation(
                 auth,
                 AclOperation.ALTER_CONFIGS,
@@ -90,6 +87,17 @@ def alter_each(
             )
         )
     return AlterConfigsResponse(responses=tuple(responses))
+
+
+def count_resources(resources: Sequence[Resource]) -> Counter[tuple[int, str]]:
+    """Return how often each resource occurs, by its type and name."""
+    return Counter((resource.resource_type, resource.resource_name) for resource in resources)
+
+
+def check_occurs_once(resource: Resource, counts: Counter[tuple[int, str]]) -> None:
+    """Raise ApiError (INVALID_REQUEST) if the request contains the resource more than once."""
+    if counts[resource.resource_type, resource.resource_name] > 1:
+        raise ApiError(ErrorCode.invalid_request, "Each resource must appear at most once.")
 
 
 def check_configs(named: Sequence[str], *, without_value: Sequence[str]) -> None:

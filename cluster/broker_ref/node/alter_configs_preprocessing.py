@@ -3,8 +3,9 @@
 Purpose: reject changes that this broker cannot apply, because only the broker knows its static
 configs. Change the levels of the broker's loggers, which are not stored. The controller handles the
 other resources of the request. Invariants: a broker validates changes to its own configs and to
-those of all brokers, and rejects changes to the configs of other brokers. The client receives one
-result for each resource. Source: `kafka.server.ConfigAdminManager`.
+those of all brokers, and rejects changes to the configs of other brokers. A resource that occurs
+more than once is not changed. The client receives one result for each resource. Source:
+`kafka.server.ConfigAdminManager`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ from broker_ref.broker_configs import CONFIG_KEYS
 from broker_ref.controller.configs import ConfigChange, ConfigOperation, changed_list
 from broker_ref.controller.records import ConfigResourceType
 from broker_ref.controller_api import k33_alter_configs, k44_incremental_alter_configs
-from broker_ref.controller_api.config_resources import AlterConfigsResponse, ResourceResponse
+from broker_ref.controller_api.config_resources import (
+    AlterConfigsResponse,
+    ResourceResponse,
+    check_occurs_once,
+    count_resources,
+)
 from broker_ref.dynamic_configs import DYNAMIC_ONLY_CONFIGS, check_dynamic_configs
 from broker_ref.node.dispatch import Dispatcher, Request
 from broker_ref.protocol.errors import ApiError
@@ -44,12 +50,14 @@ def preprocess(request: Request, broker: Broker, dispatcher: Dispatcher) -> Requ
         return request
     handled: list[ResourceResponse] = []
     forwarded: list[Any] = []
+    counts = count_resources(request.message.resources)
     auth = dispatcher.auth(request.pending.client)
     for resource in request.message.resources:
         error_code, message = ErrorCode.none, None
         try:
+            check_occurs_once(resource, counts)
             if _is_logger(resource) and request.api.key == k44_incremental_alter_configs.API.key:
-                _change_loggers(broker, request.message, resource, auth)
+                _change_loggers(broker, resource, auth, validate_only=request.message.validate_only)
             else:
                 _check(broker, resource)
                 forwarded.append(resource)
@@ -79,21 +87,18 @@ def _is_logger(resource: Any) -> bool:
 
 def _change_loggers(
     broker: Broker,
-    message: k44_incremental_alter_configs.IncrementalAlterConfigsRequest,
     resource: k44_incremental_alter_configs.AlteredResource,
     auth: AuthHelper,
+    *,
+    validate_only: bool,
 ) -> None:
     """Change the levels of loggers. Raises: ApiError."""
     name = resource.resource_name
-    if sum(_is_logger(one) and one.resource_name == name for one in message.resources) > 1:
-        raise ApiError(
-            ErrorCode.invalid_request, "The resource occurs more than once in the request."
-        )
     changes = k44_incremental_alter_configs.config_changes(resource)
     check_config_operation(auth, AclOperation.ALTER_CONFIGS, resource.resource_type, name)
     _check_is_this_broker(broker, name)
     check_level_changes(changes)
-    if not message.validate_only:
+    if not validate_only:
         change_levels(changes)
 
 
