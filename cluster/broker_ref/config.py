@@ -21,6 +21,7 @@ from broker_ref.config_keys import (
     ConfigKey,
     InvalidBrokerConfigError,
 )
+from broker_ref.config_numbers import parse_integer
 from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.security.acls import AclCache
@@ -299,7 +300,10 @@ def _is_ignored(name: str, text: str) -> bool:
 def _topic_default(name: str, topic_name: str, text: str, factor: int) -> str:
     """Convert a server-wide default to the unit of its topic config and validate it."""
     try:
-        value = text if factor == 1 else str(int(text) * factor if int(text) >= 0 else -1)
+        value = text
+        if factor != 1:
+            number = parse_integer(text)
+            value = str(number * factor if number >= 0 else -1)
         return check_topic_configs({topic_name: value})[topic_name]
     except (ValueError, ApiError) as error:
         raise InvalidBrokerConfigError(

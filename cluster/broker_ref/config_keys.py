@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Final
 
+from broker_ref.config_numbers import parse_double, parse_integer
 from broker_ref.frozen import dataclass
 from broker_ref.topic_configs import ConfigType
 
@@ -79,12 +80,12 @@ class ConfigKey:
             return text.lower() == "true"
         if self.type is ConfigType.DOUBLE:
             try:
-                float(text)
+                parse_double(text)
             except ValueError:
                 raise self._invalid(text, "must be a number") from None
             return text
         try:
-            value = int(text)
+            value = parse_integer(text)
         except ValueError:
             raise self._invalid(text, "must be an integer") from None
         self.check(value)

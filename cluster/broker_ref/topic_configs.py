@@ -15,6 +15,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.config_numbers import parse_double, parse_integer
 from broker_ref.frozen import dataclass
 from broker_ref.log.config import TOPIC_CONFIGS, InvalidTopicConfigError, LogConfig
 from broker_ref.protocol.errors import ApiError
@@ -63,11 +64,11 @@ def _boolean(name: str) -> Callable[[str], object]:
 def _number(
     name: str, kind: ConfigType, low: float, high: float = float("inf")
 ) -> Callable[[str], object]:
-    number: type[int] | type[float] = float if kind is ConfigType.DOUBLE else int
+    parse = parse_double if kind is ConfigType.DOUBLE else parse_integer
 
     def check(value: str) -> None:
         try:
-            parsed = number(value.strip())
+            parsed = parse(value.strip())
         except ValueError:
             raise InvalidTopicConfigError(
                 name, value, f"Not a number of type {kind.name}"

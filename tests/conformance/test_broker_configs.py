@@ -211,6 +211,8 @@ def test_unknown_configs_are_stored_and_hidden(raw: RawConnection) -> None:
         ("1", "ssl.keystore.location", SET, "/x", ErrorCode.invalid_request),
         (ALL_BROKERS, "listeners", SET, "PLAINTEXT://:1", ErrorCode.invalid_request),
         ("1", "leader.replication.throttled.rate", SET, "x", ErrorCode.invalid_request),
+        ("1", "leader.replication.throttled.rate", SET, "1_0", ErrorCode.invalid_request),
+        ("1", "log.cleaner.io.max.bytes.per.second", SET, "1_0.5", ErrorCode.invalid_request),
         ("1", "log.retention.ms", APPEND, "1", ErrorCode.invalid_config),
         ("1", "no.such.config", APPEND, "1", ErrorCode.invalid_config),
         ("1", "log.retention.ms", UNKNOWN_OPERATION, "1", ErrorCode.invalid_request),

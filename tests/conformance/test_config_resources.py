@@ -269,6 +269,7 @@ OF_GROUP_CONFIGS = [
     (TIMEOUT, SET, "999"),
     (TIMEOUT, SET, "60001"),
     (TIMEOUT, SET, "soon"),
+    (TIMEOUT, SET, "7_000"),
     (TIMEOUT, APPEND, "7000"),
     (INTERVAL, SET, "6000"),  # Not less than the session timeout.
     ("consumer.assignment.interval.ms", SET, "15001"),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
+from broker_ref.config_numbers import parse_double, parse_integer
 from broker_ref.frozen import dataclass
 from broker_ref.log.batch import Compression, TimestampType
 
@@ -75,16 +76,18 @@ class TopicConfig:
 
     def _parse_number(self, text: str) -> int:
         limit = INT_MAX if self.type is ConfigType.INT else LONG_MAX
-        digits = text[1:] if text[:1] in ("-", "+") else text
-        if not (digits.isascii() and digits.isdigit()) or not -limit - 1 <= int(text) <= limit:
-            raise InvalidTopicConfigError(
-                self.name, text, f"Not a number of type {self.type.value}"
-            )
-        return int(text)
+        why = f"Not a number of type {self.type.value}"
+        try:
+            number = parse_integer(text)
+        except ValueError:
+            raise InvalidTopicConfigError(self.name, text, why) from None
+        if not -limit - 1 <= number <= limit:
+            raise InvalidTopicConfigError(self.name, text, why)
+        return number
 
     def _parse_double(self, text: str) -> float:
         try:
-            return float(text)
+            return parse_double(text)
         except ValueError:
             raise InvalidTopicConfigError(self.name, text, "Not a number of type DOUBLE") from None
 

@@ -161,6 +161,8 @@ def test_server_wide_defaults_are_described_and_applied() -> None:
         ({"auto.create.topics.enable": "yes"}, "auto.create.topics.enable"),
         ({"log.retention.ms": "-7"}, "log.retention.ms"),
         ({"log.retention.hours": "x"}, "log.retention.hours"),
+        ({"log.retention.hours": "1_0"}, "log.retention.hours"),
+        ({"message.max.bytes": "45_000"}, "message.max.bytes"),
         ({"log.cleanup.policy": "burn"}, "log.cleanup.policy"),
     ],
 )

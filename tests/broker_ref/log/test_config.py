@@ -49,6 +49,8 @@ def test_values_are_parsed() -> None:
         ("retention.ms", "-2"),
         ("retention.ms", "soon"),
         ("retention.ms", "1_000"),
+        pytest.param("retention.ms", "9" * 5000, id="digits that Python does not convert"),
+        ("min.cleanable.dirty.ratio", "0.2_5"),
         ("retention.bytes", "9223372036854775808"),
         ("segment.bytes", "1048575"),
         ("segment.ms", "0"),
