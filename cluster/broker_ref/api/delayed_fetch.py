@@ -15,6 +15,8 @@ A fetch completes in one of these cases:
 - A fetch offset is beyond the end of the data that the client may read, which can happen after a
   truncation.
 - A partition has an error.
+- The session was removed, for example because a new session replaced it. From then on, the changes
+  of its idle partitions are not reported.
 
 A diverging log is not a separate case, because it requires a leader change.
 """
@@ -119,7 +121,7 @@ class DelayedFetch:
     def try_complete(self, now_ms: int) -> FetchResponse | None:
         """Return the response if enough bytes are available or there is an error."""
         changed, self._changed = self._changed, {}
-        is_due = self.context.is_superseded or self._is_due(changed)
+        is_due = self.context.is_obsolete or self._is_due(changed)
         return self.expire(now_ms) if is_due else None
 
     def expire(self, now_ms: int) -> FetchResponse:

@@ -51,8 +51,8 @@ class SessionlessFetchContext:
         return False
 
     @property
-    def is_superseded(self) -> bool:
-        """Return whether the client has sent a later request in the session."""
+    def is_obsolete(self) -> bool:
+        """Return whether the session no longer reports changes to this request."""
         return False
 
     def keys(self) -> tuple[Hashable, ...]:
@@ -118,8 +118,12 @@ class IncrementalFetchContext(SessionlessFetchContext):
         return self.session.has_idle
 
     @property
-    def is_superseded(self) -> bool:
-        """Return whether the client has sent a later request in the session."""
+    def is_obsolete(self) -> bool:
+        """Return whether the session was removed, or the client has sent a later request in it."""
+        return self.session.is_removed or self._is_superseded
+
+    @property
+    def _is_superseded(self) -> bool:
         return self.session.epoch != self.epoch
 
     def keys(self) -> tuple[Hashable, ...]:
@@ -128,7 +132,7 @@ class IncrementalFetchContext(SessionlessFetchContext):
 
     def take_changed(self) -> list[CachedPartition]:
         """Return the watched partitions that have changed since the last call."""
-        if self.is_superseded:
+        if self._is_superseded:
             return []
         changed, self.session.changed = self.session.changed, {}
         found = [self.session.partitions[each] for each in changed if each in self.session.active]
@@ -151,12 +155,14 @@ class IncrementalFetchContext(SessionlessFetchContext):
     def close(self, responses: PartitionResponses, now_ms: int) -> tuple[int, PartitionResponses]:
         """Return the session id and the partition responses with changes.
 
-        Partitions with records move to the end of the session's order.
+        Partitions with records move to the end of the session's order. If the session was removed
+        while the request waited, the response still contains its id, as in Kafka. The client's next
+        request then fails with FETCH_SESSION_ID_NOT_FOUND.
 
         Raises: ApiError (INVALID_FETCH_SESSION_EPOCH) if the epoch of the session has changed.
         """
         del now_ms
-        if self.is_superseded:
+        if self._is_superseded:
             raise ApiError(
                 ErrorCode.invalid_fetch_session_epoch,
                 f"Fetch session {self.session.session_id} advanced to epoch {self.session.epoch} "

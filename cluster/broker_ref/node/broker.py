@@ -361,6 +361,7 @@ class BrokerNode:
             fetch_sessions=FetchSessionCache(
                 slots=config.max_incremental_fetch_session_cache_slots,
                 random_bytes=self._random_bytes,
+                wake=self._wake,
             ),
             producer_ids=producer_ids,
             request_topic=AutoTopicCreationManager(self._controller).request,

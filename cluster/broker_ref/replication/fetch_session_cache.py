@@ -74,7 +74,10 @@ class CachedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSessionKey:
-    """The purgatory key of a session, which changes when one of its partitions changes."""
+    """The purgatory key of a session.
+
+    It changes when one of the session's partitions changes, and when the session is removed.
+    """
 
     session_id: int
 
@@ -94,6 +97,7 @@ class FetchSession:
     created_ms: int
     last_used_ms: int
     epoch: int
+    is_removed: bool = False
     cached_size: int = 0
     evictable_by_all: bool = False
     evictable_by_privileged: bool = False
@@ -173,11 +177,21 @@ class FetchSession:
 
 
 class FetchSessionCache:
-    """The fetch sessions of one broker, limited to `slots`."""
+    """The fetch sessions of one broker, limited to `slots`.
 
-    def __init__(self, *, slots: int, random_bytes: Callable[[int], bytes]) -> None:
+    `wake` is called with the key of each removed session, so that a waiting fetch completes.
+    """
+
+    def __init__(
+        self,
+        *,
+        slots: int,
+        random_bytes: Callable[[int], bytes],
+        wake: Callable[[FetchSessionKey], None],
+    ) -> None:
         self._slots = slots
         self._random_bytes = random_bytes
+        self._wake = wake
         self._sessions: dict[int, FetchSession] = {}
         self._watching: dict[Hashable, dict[int, PartitionPlace]] = {}
 
@@ -215,10 +229,14 @@ class FetchSessionCache:
     def remove(self, session_id: int) -> None:
         """Remove a session, if it exists."""
         session = self._sessions.pop(session_id, None)
-        for key in session.watched if session is not None else ():
+        if session is None:
+            return
+        for key in session.watched:
             self._watching[key].pop(session_id)
             if not self._watching[key]:
                 del self._watching[key]
+        session.is_removed = True
+        self._wake(FetchSessionKey(session_id=session_id))
 
     def resume(
         self,

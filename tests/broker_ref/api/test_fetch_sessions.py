@@ -54,7 +54,7 @@ class Cache:
 
     def __init__(self, slots: int) -> None:
         self._drawn = 0
-        self.sessions = FetchSessionCache(slots=slots, random_bytes=self._draw)
+        self.sessions = FetchSessionCache(slots=slots, random_bytes=self._draw, wake=lambda _: None)
 
     def _draw(self, length: int) -> bytes:
         self._drawn += 1
@@ -80,7 +80,9 @@ class Cache:
 
 def test_ids_are_never_zero_or_taken() -> None:
     drawn = iter([0, 5, 1 << 31, 5, 6])
-    sessions = FetchSessionCache(slots=9, random_bytes=lambda length: next(drawn).to_bytes(length))
+    sessions = FetchSessionCache(
+        slots=9, random_bytes=lambda length: next(drawn).to_bytes(length), wake=lambda _: None
+    )
     made = [
         sessions.create(partitions(1), privileged=False, by_topic_id=False, now_ms=0)
         for _ in range(2)
@@ -345,6 +347,28 @@ def test_the_number_of_sessions_is_configurable() -> None:
     create_topic(driver, "t", 2)
     assert begin(driver, 0)
     assert driver.call(session_request({0: 0}, session=(0, 0))).session_id == 0
+
+
+@pytest.mark.parametrize("removal", ["evicted", "closed", "emptied"])
+def test_a_waiting_fetch_completes_when_its_session_is_removed(removal: str) -> None:
+    driver = NodeDriver(BrokerConfig(max_incremental_fetch_session_cache_slots=1))
+    create_topic(driver, "t", 2)
+    session_id = begin(driver, 0)
+    waiting = session_request(session=(session_id, 1), max_wait=500)
+    assert driver.send(waiting, connection_id=READER) == []
+    requested = {
+        "evicted": session_request({1: 0}, session=(0, 0), replica_id=9),
+        "closed": session_request({}, session=(session_id, -1)),
+        "emptied": session_request({}, session=(session_id, 2), forget=(0,)),
+    }[removal]
+    effects = driver.send(requested, connection_id=WRITER)
+    other = only_response(requested, [each for each in effects if each.connection_id == WRITER])
+    assert other.error_code is ErrorCode.none
+    assert (other.session_id > 0) == (removal == "evicted")
+    ended = only_response(waiting, [each for each in effects if each.connection_id == READER])
+    assert (returned(ended), ended.session_id) == ({}, session_id)
+    gone = driver.call(session_request(session=(session_id, 2)))
+    assert gone.error_code is ErrorCode.fetch_session_id_not_found
 
 
 # Sessions with topic ids

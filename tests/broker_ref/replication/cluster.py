@@ -109,7 +109,11 @@ class VirtualBroker:
         return forgotten
 
     def _new_sessions(self) -> FetchSessionCache:
-        return FetchSessionCache(slots=100, random_bytes=Random(self.epoch).randbytes)
+        return FetchSessionCache(
+            slots=100,
+            random_bytes=Random(self.epoch).randbytes,
+            wake=self.replicas.mark_changed,
+        )
 
     def ask(self, api: Api[Any], request: object) -> object:
         call = Call(version=api.versions[-1], client_id="test", now_ms=self._cluster.now_ms)
