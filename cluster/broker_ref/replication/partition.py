@@ -485,6 +485,7 @@ class Partition:
         if self.log.log_start_offset < leader_log_start_offset <= self.high_watermark:
             with self._storage_errors():
                 self.log.delete_records_before(leader_log_start_offset)
+            self._on_change()
 
     def _make_room_for_first_batch(self, records: bytes, now_ms: int) -> None:
         """Move the start of an empty log back to the base offset of the first batch.

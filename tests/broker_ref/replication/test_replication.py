@@ -6,6 +6,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import Wait
+from broker_ref.api.fetch_messages import FetchRequest, FetchResponse, FetchTopic
+from broker_ref.api.k01_fetch import API as FETCH
 from broker_ref.api.k21_delete_records import API as DELETE_RECORDS
 from broker_ref.api.k21_delete_records import (
     DeleteRecordsRequest,
@@ -14,6 +16,7 @@ from broker_ref.api.k21_delete_records import (
     RequestedTopic,
 )
 from broker_ref.protocol.errors import ApiError
+from broker_ref.replication.fetch_session_cache import FetchPartition
 from broker_ref.replication.partition import Partition, PendingReplication
 from broker_ref.replication.partition_state import (
     CommittedPartitionState,
@@ -21,7 +24,13 @@ from broker_ref.replication.partition_state import (
     PendingExpandIsr,
     PendingShrinkIsr,
 )
-from tests.broker_ref.replication.cluster import TOPIC, VirtualCluster, values
+from tests.broker_ref.replication.cluster import (
+    TOPIC,
+    TOPIC_ID,
+    VirtualBroker,
+    VirtualCluster,
+    values,
+)
 
 
 def isr_of(cluster: VirtualCluster) -> set[int]:
@@ -275,6 +284,44 @@ def test_follower_applies_the_leaders_log_start() -> None:
     cluster.run(2000)
     assert cluster.brokers[2].partition.log.log_start_offset == 3
     assert leader.low_watermark == 3
+
+
+def consumer_fetch(
+    broker: VirtualBroker, session: tuple[int, int], *offsets: int
+) -> tuple[int, list[int]]:
+    """Send a request; return the session id and the log start offsets in the response."""
+    requested = tuple(
+        FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1000)
+        for offset in offsets
+    )
+    response = broker.ask(
+        FETCH,
+        FetchRequest(
+            max_wait_ms=0,
+            min_bytes=1,
+            session_id=session[0],
+            session_epoch=session[1],
+            topics=(FetchTopic(topic_id=TOPIC_ID, partitions=requested),) if requested else (),
+        ),
+    )
+    assert isinstance(response, FetchResponse)
+    assert response.error_code is ErrorCode.none
+    returned = [each for topic in response.responses for each in topic.partitions]
+    return response.session_id, [each.log_start_offset for each in returned]
+
+
+def test_follower_reports_its_new_log_start_to_an_idle_consumer() -> None:
+    cluster = VirtualCluster(brokers=2)
+    for _ in range(4):
+        cluster.produce()
+    cluster.run(1000)
+    follower = cluster.brokers[2]
+    session_id, log_start_offsets = consumer_fetch(follower, (0, 0), 4)
+    assert log_start_offsets == [0]
+    assert consumer_fetch(follower, (session_id, 1)) == (session_id, [])
+    cluster.leader.partition.delete_records_before(3)
+    cluster.run(2000)
+    assert consumer_fetch(follower, (session_id, 2)) == (session_id, [3])
 
 
 def test_follower_joins_only_with_all_records_before_the_leader_epoch() -> None:
