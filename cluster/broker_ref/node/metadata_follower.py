@@ -158,11 +158,12 @@ class MetadataFollower:
                 records_left -= len(commit.records)
         except (UnreadableRecordError, ValueError) as error:
             self._failed(f"the records cannot be applied: {error}")
-            return
-        if records_left > 0:
-            self._fetch()
         else:
-            self._schedule.at(self._now_ms(), lambda _: self._apply_commits())
+            if records_left > 0:
+                self._fetch()
+            else:
+                self._schedule.at(self._now_ms(), lambda _: self._apply_commits())
+        # The commits before a record that cannot be applied are part of the metadata.
         if self._metadata.end_offset != end_offset:
             self._publish()
 

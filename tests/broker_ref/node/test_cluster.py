@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.client import CONTROLLER_ID
-from broker_ref.controller.metadata import PartitionMetadata
+from broker_ref.controller.metadata import Commit, PartitionMetadata
+from broker_ref.controller.metadata_batches import decode_commits
+from broker_ref.controller.records import UnreadableRecordError
 from broker_ref.faults import Match, Sender
 from broker_ref.node import metadata_follower
 from broker_ref.node.forwarding import ENVELOPE_KEY, FORWARDING_TIMEOUT_MS
@@ -585,4 +588,17 @@ def test_a_broker_keeps_following_after_an_exception_on_metadata(
             clients.create_topic("t", 1, 2, through=2)
     cluster.advance(1_000)
     clients.create_topic("u", 1, 2, through=2)
+    assert clients.write(1, "a", topic="t") is ErrorCode.none
+
+
+def test_commits_before_an_unreadable_record_take_effect(
+    cluster: VirtualCluster, clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_unreadable_end(data: bytes) -> Iterator[Commit]:
+        yield from decode_commits(data)
+        if data:
+            raise UnreadableRecordError
+
+    monkeypatch.setattr(metadata_follower, "decode_commits", with_unreadable_end)
+    clients.create_topic("t", 1)
     assert clients.write(1, "a", topic="t") is ErrorCode.none
