@@ -219,6 +219,8 @@ class SimulatedDisk:
 
     def rename(self, source: str, target: str) -> None:
         self.check("rename", source)
+        if self.list(target):
+            raise StorageError(f"Cannot rename {source}: Directory not empty.")
         prefix = f"{source}/"
         for name in [n for n in self._files if n == source or n.startswith(prefix)]:
             self._files[target + name.removeprefix(source)] = self._files.pop(name)

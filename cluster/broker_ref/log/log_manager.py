@@ -2,8 +2,8 @@
 
     <root>/
         orders-0/  orders-1/                one log each (`partition_log`)
-        <topic id>-2-delete/                a log that is being deleted
-        <topic id>-3-stray/                 a log whose topic does not exist
+        <topic id>-2.0-delete/              a log that is being deleted
+        <topic id>-3.0-stray/               a log whose topic does not exist
         recovery-point-offset-checkpoint    recovery points, per partition
         log-start-offset-checkpoint         log start offsets, per partition
         cleaner-offset-checkpoint           compacted offsets, per partition
@@ -23,6 +23,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import count
 
 from broker_ref.log.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
@@ -44,7 +45,8 @@ from broker_ref.log.storage import Storage, StorageError
 
 _LOG_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 # Directories with these suffixes contain the topic id instead of the topic name, because a topic
-# name can already have the maximum length of a file name.
+# name can already have the maximum length of a file name. As in Kafka, the names are unique. A
+# replica can return and be deleted again before the files of its first log are removed.
 _DELETE_SUFFIX = "-delete"
 _STRAY_SUFFIX = "-stray"
 
@@ -153,15 +155,14 @@ class LogManager:
             if written != offsets.get(key) and (path == LOG_START_OFFSET_FILE or written):
                 self._write_checkpoint(path)
 
-    def delete_log(self, topic: str, partition: int, *, unique_id: str) -> None:
+    def delete_log(self, topic: str, partition: int, *, topic_id: str) -> None:
         """Close the log of a partition and rename it, so that `remove_deleted` removes its files.
 
-        After a crash, the log is either complete or deleted. `unique_id` distinguishes logs with
-        the same name. Raises: StorageError if the log could not be renamed.
+        After a crash, the log is either complete or deleted. `topic_id` distinguishes logs with
+        the same name. Raises: StorageError if the log could not be renamed. Its checkpoints are
+        removed even in this case.
         """
-        self._deleted.append(
-            self._move(topic, partition, f"{unique_id}-{partition}{_DELETE_SUFFIX}")
-        )
+        self._deleted.append(self._move(topic, partition, topic_id, _DELETE_SUFFIX))
 
     def remove_deleted(self, logs_max: int) -> bool:
         """Remove the files of at most `logs_max` deleted logs. Return whether more remain.
@@ -181,9 +182,9 @@ class LogManager:
                 )
         return bool(self._deleted)
 
-    def rename_stray(self, topic: str, partition: int, *, unique_id: str) -> str:
+    def rename_stray(self, topic: str, partition: int, *, topic_id: str) -> str:
         """Close the log of a partition, rename it as a stray log, and return the new name."""
-        return self._move(topic, partition, f"{unique_id}-{partition}{_STRAY_SUFFIX}")
+        return self._move(topic, partition, topic_id, _STRAY_SUFFIX)
 
     def remove_checkpoints(self, topic: str, partition: int) -> None:
         """Durably remove a partition's checkpoints, so that a new log does not inherit them."""
@@ -210,15 +211,18 @@ class LogManager:
         """Limit the memory for the keys of the next log that is compacted."""
         self._cleaner.dedupe_buffer_bytes = dedupe_buffer_bytes
 
-    def _move(self, topic: str, partition: int, target: str) -> str:
+    def _move(self, topic: str, partition: int, topic_id: str, suffix: str) -> str:
+        """Close the log of a partition, rename its directory, and return the new name."""
         key = (topic, partition)
         log = self._logs.pop(key, None)
         if log is not None:
             log.discard()
+        self._remove_from_checkpoints(key)
+        names = (f"{topic_id}-{partition}.{number}{suffix}" for number in count())
+        target = next(name for name in names if not self._storage.exists(name))
         directory = f"{topic}-{partition}"
         if self._storage.list(directory):
             self._storage.rename(directory, target)
-        self._remove_from_checkpoints(key)
         return target
 
     def _remove_from_checkpoints(self, key: TopicPartition) -> None:

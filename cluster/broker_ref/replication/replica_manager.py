@@ -527,7 +527,7 @@ class ReplicaManager:
         partition.resign()
         self._fetchers.remove_partition(key)
         try:
-            self._directory.delete_log(key.topic, key.partition, unique_id=uuid_text(topic_id))
+            self._directory.delete_log(key.topic, key.partition, topic_id=uuid_text(topic_id))
         except StorageError as error:
             _warn_of_stray(key, str(error))
 
@@ -541,16 +541,16 @@ class ReplicaManager:
         topic_id = file.read()
         if topic_id is None or topic_id == keep:
             return True
-        unique_id = uuid_text(topic_id)
+        text = uuid_text(topic_id)
         try:
             if topic_id in self._metadata.removed_topics:
-                self._directory.delete_log(key.topic, key.partition, unique_id=unique_id)
+                self._directory.delete_log(key.topic, key.partition, topic_id=text)
             else:
-                name = self._directory.rename_stray(key.topic, key.partition, unique_id=unique_id)
+                name = self._directory.rename_stray(key.topic, key.partition, topic_id=text)
                 logger.warning(
                     "The log %s-%d has topic id %s, which the metadata does not contain. The "
                     "log was renamed to %s. Remove this directory if it is not needed.",
-                    key.topic, key.partition, unique_id, name,
+                    key.topic, key.partition, text, name,
                 )  # fmt: skip
         except StorageError as error:
             _warn_of_stray(key, str(error))

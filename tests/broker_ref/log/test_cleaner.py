@@ -345,7 +345,7 @@ def test_a_deleted_log_that_failed_compaction_is_released(
     log, _ = two_logs()
     log.storage.overwrite(f"t-0/{0:020d}.log", 70, b"\xff")
     clean_two(log)
-    log.directory.delete_log("t", 0, unique_id="id")
+    log.directory.delete_log("t", 0, topic_id="id")
     gone = weakref.ref(log.log)
     del log.log
     log.directory.clean(NOW_MS, {})

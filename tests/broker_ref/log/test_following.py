@@ -304,7 +304,7 @@ def test_high_watermarks_are_checkpointed_and_limited_to_the_log() -> None:
     assert again.high_watermark("orders", 0) == 9
     found.truncate_fully_and_start_at(2, now_ms=NOW_MS)
     assert again.high_watermark("orders", 0) == 2
-    again.delete_log("orders", 0, unique_id="id")
+    again.delete_log("orders", 0, topic_id="id")
     again.checkpoint()
     assert storage.read(HIGH_WATERMARK_FILE) == b"0\n0\n"
 

@@ -10,6 +10,7 @@ from broker_ref.log.checkpoints import CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE
 from broker_ref.log.errors import CorruptLogError
 from broker_ref.log.log_manager import LogManager
 from broker_ref.log.partition_log import PartitionLog
+from broker_ref.log.storage import StorageError
 from tests.broker_ref.log.batches import NOW_MS, batch
 from tests.broker_ref.log.logs import SMALL, read_all
 from tests.broker_ref.memory_storage import MemoryStorage
@@ -111,7 +112,7 @@ def test_a_new_log_inherits_nothing_from_a_deleted_one() -> None:
     log.delete_records_before(20)
     log.flush()
     directory.checkpoint()
-    directory.delete_log("orders", 0, unique_id="id")
+    directory.delete_log("orders", 0, topic_id="id")
     assert directory.partitions_on_disk() == []
     directory.remove_checkpoints("orders", 0)
     assert b"orders" not in storage.read(RECOVERY_POINT_FILE)
@@ -120,6 +121,34 @@ def test_a_new_log_inherits_nothing_from_a_deleted_one() -> None:
     append(fresh, 2)
     directory.close()
     assert opened(LogManager(storage=storage)).log_end_offset == 2
+
+
+def test_a_log_is_deleted_again_before_the_first_files_are_removed() -> None:
+    storage = MemoryStorage()
+    directory = LogManager(storage=storage)
+    for _ in range(2):
+        append(opened(directory), 3)
+        directory.delete_log("orders", 0, topic_id="id")
+    deleted = storage.list("")
+    assert len(deleted) == 2
+    assert directory.partitions_on_disk() == []
+    assert LogManager(storage=storage).remove_deleted(logs_max=1)
+    assert len(storage.list("")) == 1
+    assert not directory.remove_deleted(logs_max=2)
+    assert storage.list("") == []
+
+
+def test_a_failed_deletion_removes_the_checkpoints() -> None:
+    storage = MemoryStorage()
+    directory = LogManager(storage=storage)
+    append(opened(directory), 3)
+    directory.checkpoint()
+    storage.fail_on("rename")
+    with pytest.raises(StorageError):
+        directory.delete_log("orders", 0, topic_id="id")
+    storage.fail_on(None)
+    directory.checkpoint()
+    assert b"orders" not in storage.read(RECOVERY_POINT_FILE)
 
 
 def test_an_interrupted_deletion_completes_at_the_next_start() -> None:

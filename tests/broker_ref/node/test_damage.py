@@ -154,7 +154,7 @@ def test_a_log_without_a_topic_is_renamed_to_stray(
     driver.controller_storage.write_atomically(JOURNAL_FILE, before)
     with caplog.at_level(logging.WARNING):
         driver.crash()
-    stray = f"{topic_id}-0-stray"
+    stray = f"{topic_id}-0.0-stray"
     assert stray in caplog.text
     assert storage.read(f"{stray}/00000000000000000000.log") == records
     create_topic(driver, "t")
