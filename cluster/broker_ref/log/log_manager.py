@@ -41,6 +41,7 @@ from broker_ref.log.cleaner import DEDUPE_BUFFER_BYTES, LogCleaner
 from broker_ref.log.config import LogConfig
 from broker_ref.log.errors import LogError
 from broker_ref.log.partition_log import PartitionLog
+from broker_ref.log.segment import has_records
 from broker_ref.log.storage import Storage, StorageError
 
 _LOG_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
@@ -293,8 +294,7 @@ class LogManager:
         StorageError, after all logs have been closed.
         """
         self._cleaner.abort()
-        unopened = [key for key in self.partitions_on_disk() if key not in self._logs]
-        clean = not self._unclean_logs and (self.was_clean or not unopened)
+        clean = not self._unclean_logs
         errors: list[LogError | StorageError] = []
         for log in self._logs.values():
             clean = clean and log.storage_error is None
@@ -304,10 +304,22 @@ class LogManager:
                 errors.append(error)
         try:
             self.checkpoint(high_watermarks)
-            if clean and not errors:
+            if clean and not errors and (self.was_clean or not self._has_unopened_records()):
                 write_clean_shutdown(self._storage, broker_epoch)
         except StorageError as error:
             errors.append(error)
         self._logs.clear()
         if errors:
             raise errors[0]
+
+    def _has_unopened_records(self) -> bool:
+        """Return whether a log that was not opened may have to be recovered.
+
+        Logs without records are ignored. If a power failure removes the topic id of a log that was
+        never written, its directory remains even after its topic is deleted.
+        """
+        return any(
+            has_records(self._storage, f"{topic}-{partition}")
+            for topic, partition in self.partitions_on_disk()
+            if (topic, partition) not in self._logs
+        )

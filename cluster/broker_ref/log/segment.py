@@ -73,6 +73,21 @@ def file_name(base_offset: int, suffix: str) -> str:
     return f"{base_offset:020d}{suffix}"
 
 
+def has_records(storage: Storage, directory: str) -> bool:
+    """Return whether a log file in this directory is not empty, even if it is a temporary file.
+
+    Raises: StorageError.
+    """
+    for name in storage.list(directory):
+        if LOG_SUFFIX in name:
+            file = storage.open(f"{directory}/{name}")
+            size = file.size()
+            file.close()
+            if size:
+                return True
+    return False
+
+
 class LogSegment:
     """The batches from `base_offset` up to the base offset of the next segment."""
 

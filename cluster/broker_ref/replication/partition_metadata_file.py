@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 from broker_ref.log.errors import CorruptLogError
-from broker_ref.log.segment import LOG_SUFFIX
+from broker_ref.log.segment import has_records
 from broker_ref.log.storage import File, Storage
 from broker_ref.protocol.identifiers import Uuid, uuid_from_text, uuid_text
 
@@ -44,7 +44,7 @@ class PartitionMetadataFile:
                 topic_id = uuid_from_text(value.strip())
                 if uuid_text(topic_id) == value.strip():
                     return topic_id
-        if self._has_records():
+        if has_records(self._storage, self._directory):
             raise CorruptLogError(self.path, 0, "it does not contain a topic id")
         return None
 
@@ -67,10 +67,3 @@ class PartitionMetadataFile:
             file.flush()
             file.close()
             self._file, self._is_flushed = None, True
-
-    def _has_records(self) -> bool:
-        return any(
-            self._storage.open(f"{self._directory}/{name}").size()
-            for name in self._storage.list(self._directory)
-            if name.endswith(LOG_SUFFIX)
-        )

@@ -104,6 +104,15 @@ def test_an_unopened_log_is_recovered_at_a_later_start() -> None:
     assert not storage.exists(CLEAN_SHUTDOWN_FILE)
 
 
+def test_an_unopened_log_without_records_needs_no_recovery() -> None:
+    storage = MemoryStorage()
+    opened(LogManager(storage=storage))
+    again = LogManager(storage=storage)
+    assert again.partitions_on_disk() == [("orders", 0)]
+    again.close()
+    assert storage.exists(CLEAN_SHUTDOWN_FILE)
+
+
 def test_a_new_log_inherits_nothing_from_a_deleted_one() -> None:
     storage = MemoryStorage()
     directory = LogManager(storage=storage)
