@@ -2,7 +2,8 @@
 
 Invariants: no path leads outside the root directory. Only one process at a time owns the root
 directory (`.lock`, as in Kafka's log directories). At most `open_files_max` file descriptors are
-open, even if more files are in use.
+open, even if more files are in use. When a flush returns, the entries of the file and of its
+directories are durable, even if an earlier process created them and was killed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class DiskStorage:
         Raises: StorageError if the directory cannot be used or another broker uses it.
         """
         self._root = Path(root).absolute()
-        self._descriptors = _Descriptors(open_files_max)
+        self._descriptors = _Descriptors(self._root, open_files_max)
         with _errors("create", self._root):
             self._root.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(
@@ -109,7 +110,7 @@ class DiskStorage:
             full_source.rename(full_target)
             changed = {full_target.parent, full_source.parent}
             if full_target.is_dir():
-                self._descriptors.unsynced_directories |= changed
+                self._descriptors.entries_changed(full_source, *changed)
                 return
             for directory in changed:
                 self._descriptors.sync_directory(directory)
@@ -118,10 +119,10 @@ class DiskStorage:
         full = self._resolve(path)
         with _errors("remove", full):
             if full.is_dir() and not full.is_symlink():
-                if full.parent in self._descriptors.unsynced_directories:
-                    # After a power failure, the old name could otherwise refer to a log that lacks
-                    # some files.
-                    self._descriptors.sync_directory(full.parent)
+                # After a power failure, the old name could otherwise refer to a log that lacks some
+                # files.
+                self._descriptors.ensure_synced(full.parent)
+                self._descriptors.entries_changed(full)
                 self._descriptors.with_room(lambda: shutil.rmtree(full))
                 return
             try:
@@ -133,7 +134,7 @@ class DiskStorage:
     def _make_directory(self, full: Path) -> None:
         if not full.is_dir():
             full.mkdir(parents=True)
-            self._descriptors.unsynced_directories.add(full.parent)
+            self._descriptors.entries_changed(full, *full.parents)
 
     def _resolve(self, path: str) -> Path:
         parts = path.split("/") if path else []
@@ -150,8 +151,8 @@ class DiskFile:
         self._full = full
         self._descriptors = descriptors
         with _errors("open", full):
-            # The first flush of a new file also makes its directory entry durable.
-            self._is_new = not full.exists()
+            if not full.exists():
+                descriptors.entries_changed(full.parent)
             self._size = os.fstat(descriptors.get(self._full)).st_size
 
     @property
@@ -198,9 +199,7 @@ class DiskFile:
     def flush(self) -> None:
         with _errors("flush", self._full):
             os.fsync(self._descriptors.get(self._full))
-            if self._is_new:
-                self._descriptors.sync_directory(self._full.parent)
-                self._is_new = False
+            self._descriptors.ensure_synced(self._full.parent)
 
     def close(self) -> None:
         self._descriptors.close(self._full)
@@ -209,11 +208,15 @@ class DiskFile:
 class _Descriptors:
     """The open file descriptors by path. The least recently used descriptor is closed first."""
 
-    def __init__(self, open_files_max: int) -> None:
+    def __init__(self, root: Path, open_files_max: int) -> None:
+        self._root = root
         self._open_files_max = open_files_max
         self._open: OrderedDict[Path, int] = OrderedDict()
-        self.unsynced_directories: set[Path] = set()
-        """The parents of directories whose creation or rename is not yet durable."""
+        self._synced: set[Path] = set()
+        """The directories whose entries, and the entries that lead to them, are durable.
+
+        Those of an earlier process may not be durable, because it may have been killed.
+        """
 
     def get(self, full: Path) -> int:
         descriptor = self._open.get(full)
@@ -241,16 +244,25 @@ class _Descriptors:
                 self._close_oldest()
 
     def sync_directory(self, full: Path) -> None:
-        """Make the entries of a directory durable (fsync), and its own entry in its parent."""
+        """Make the entries of a directory durable (fsync), and the entries that lead to it."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         descriptor = self.with_room(lambda: os.open(full, flags))
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        self.unsynced_directories.discard(full)
-        if full.parent in self.unsynced_directories:
-            self.sync_directory(full.parent)
+        if full != self._root:
+            self.ensure_synced(full.parent)
+        self._synced.add(full)
+
+    def ensure_synced(self, full: Path) -> None:
+        """Make the entries of a directory durable, unless they already are."""
+        if full not in self._synced:
+            self.sync_directory(full)
+
+    def entries_changed(self, *directories: Path) -> None:
+        """Store that entries of these directories may not be durable."""
+        self._synced.difference_update(directories)
 
     def _close_oldest(self) -> None:
         os.close(self._open.popitem(last=False)[1])

@@ -177,6 +177,69 @@ def test_a_log_accepts_writes_again_when_descriptors_are_available(
     storage.close()
 
 
+class Fsyncs:
+    """A patch of `os.fsync` that stores the paths, and fails for the paths in `failing`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+        self.failing: set[str] = set()
+        self._root = root
+        self._paths: list[str] = []
+        self._fsync = os.fsync
+        monkeypatch.setattr(os, "fsync", self.fsync)
+
+    def fsync(self, descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink().relative_to(self._root).as_posix()
+        self._paths.append(path)
+        if path in self.failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self._fsync(descriptor)
+
+    def take(self) -> list[str]:
+        """Return the paths since the last call."""
+        taken, self._paths = self._paths, []
+        return taken
+
+
+@pytest.fixture
+def fsyncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fsyncs:
+    return Fsyncs(monkeypatch, tmp_path / "data")
+
+
+@pytest.mark.parametrize("name", ["old", "new"])
+def test_a_flush_makes_the_entries_of_a_killed_process_durable(
+    tmp_path: Path, fsyncs: Fsyncs, name: str
+) -> None:
+    killed = DiskStorage(tmp_path / "data")
+    killed.open("orders-0/old").append(b"a")
+    killed.close()
+    assert fsyncs.take() == []
+    storage = DiskStorage(tmp_path / "data")
+    file = storage.open(f"orders-0/{name}")
+    file.append(b"b")
+    fsyncs.failing.add(".")
+    with pytest.raises(StorageError, match="Input/output error"):
+        file.flush()
+    fsyncs.failing.clear()
+    for directories in (["orders-0", "."], []):
+        fsyncs.take()
+        file.flush()
+        assert fsyncs.take() == [f"orders-0/{name}", *directories]
+    storage.close()
+
+
+def test_new_and_renamed_directories_become_durable(storage: DiskStorage, fsyncs: Fsyncs) -> None:
+    for expected in (["a/b/c/file", "a/b/c", "a/b", "a", "."], ["a/b/c/file"]):
+        storage.open("a/b/c/file").flush()
+        assert fsyncs.take() == expected
+    storage.open("a/d/file").flush()
+    assert fsyncs.take() == ["a/d/file", "a/d", "a", "."]
+    storage.rename("a", "e")
+    storage.remove("e")
+    assert fsyncs.take() == ["."]
+    storage.open("a/file").flush()
+    assert fsyncs.take() == ["a/file", "a", "."]
+
+
 def test_a_partial_append_is_removed(storage: DiskStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     file = storage.open("file")
     file.append(b"before")
