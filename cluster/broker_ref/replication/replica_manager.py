@@ -75,6 +75,9 @@ UPDATES_PER_STEP: Final = 64
 SEGMENTS_PER_STEP: Final = 4
 """The number of segments that one step deletes. Each of them requires several fsyncs."""
 
+KNOWN_CONFIGS_MAX: Final = 1_000
+"""The maximum number of partition configs that are stored for topics with the same configs."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -474,6 +477,8 @@ class ReplicaManager:
                 LogConfig.from_topic_configs(configs),
                 producer_id_expiration_ms=self._config.producer_id_expiration_ms,
             )
+            if len(self._known_configs) >= KNOWN_CONFIGS_MAX:
+                self._known_configs.clear()  # Most of them may be outdated.
             found = self._known_configs[own] = _PartitionConfigs(
                 log=log, min_insync_replicas=min_insync_replicas(configs)
             )

@@ -16,6 +16,7 @@ from broker_ref.api.k21_delete_records import (
     RequestedTopic,
 )
 from broker_ref.protocol.errors import ApiError
+from broker_ref.replication import replica_manager
 from broker_ref.replication.fetch_session_cache import FetchPartition
 from broker_ref.replication.partition import Partition, PendingReplication
 from broker_ref.replication.partition_state import (
@@ -351,6 +352,16 @@ def test_known_metadata_keeps_a_proposal_pending() -> None:
     assert isinstance(pending, PendingExpandIsr)
     cluster.publish()
     assert cluster.leader.partition.partition_state is pending
+
+
+def test_stored_partition_configs_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_manager, "KNOWN_CONFIGS_MAX", 3)
+    cluster = VirtualCluster(brokers=1)
+    for retention_ms in range(1, 11):
+        cluster.topic_configs["retention.ms"] = str(retention_ms)
+        cluster.publish()
+        assert cluster.leader.partition.log.config.retention_ms == retention_ms
+    assert len(cluster.leader.replicas._known_configs) <= 3
 
 
 def delete_records(offset: int, *, timeout_ms: int) -> DeleteRecordsRequest:
