@@ -47,7 +47,7 @@ BUGS = (
             "one, and then the transaction is aborted"
         ),
         reintroduce=_clean_open_transactions,
-        first_seed=27,
+        first_seed=49,
         applies_to=compacts_transactions,
     ),
     Bug(
@@ -55,7 +55,7 @@ BUGS = (
         source="CleanedTransactionMetadata.onBatchRead",
         description="the cleaner keeps an aborted offset instead of the committed one",
         reintroduce=_keep_aborted_records,
-        first_seed=27,
+        first_seed=40,
         applies_to=compacts_transactions,
     ),
     Bug(
@@ -63,7 +63,7 @@ BUGS = (
         source="CleanedTransactionMetadata.onControlBatchRead",
         description="the cleaner removes the marker of a transaction whose records remain",
         reintroduce=_remove_markers_first,
-        first_seed=673,
+        first_seed=2769,
         applies_to=compacts_transactions,
     ),
 )

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from broker_ref.coordination.partition_writer import NOTHING_WRITTEN
 from broker_ref.coordination.replies import Reply
 from broker_ref.group import membership
 from broker_ref.group.classic_group import ClassicGroup
 from broker_ref.group.coordinator import GroupCoordinator
 from broker_ref.group.members import Member
+from broker_ref.group.shard import Shard
 from broker_ref.replication.partition import PendingReplication
 from integration.simulation.plan import Settings
 from tests.simulation.bugs.bug import Bug
@@ -44,6 +46,10 @@ def _return_offsets_before_writes_are_replicated(monkeypatch: pytest.MonkeyPatch
         return PendingReplication(partition=self.check_coordinator(group_id), required_offset=0)
 
     monkeypatch.setattr(GroupCoordinator, "last_write", nothing_written)
+
+
+def _return_unreplicated_assignments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Shard, "await_loaded_records", lambda *_: NOTHING_WRITTEN)
 
 
 def _keep_ids_of_static_members(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +103,14 @@ BUGS = (
         description="OffsetFetch with require_stable does not wait for the writes in the log",
         reintroduce=_return_offsets_before_writes_are_replicated,
         first_seed=1,
+    ),
+    Bug(
+        name="return unreplicated assignments",
+        source="GroupMetadataManager.classicGroupSyncToMember (not prevented there)",
+        description="a new coordinator returns an assignment that another leader removes",
+        reintroduce=_return_unreplicated_assignments,
+        first_seed=None,
+        applies_to=has_members,
     ),
     Bug(
         name="keep ids of static members",

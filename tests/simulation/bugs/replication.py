@@ -202,7 +202,7 @@ BUGS = (
             "a leader ignores lagging replicas before the controller has removed them from the ISR"
         ),
         reintroduce=_shrink_at_once,
-        first_seed=21,
+        first_seed=75,
     ),
     Bug(
         name="complete in a later leader epoch",
@@ -292,7 +292,7 @@ BUGS = (
         source="LogManager.asyncDelete",
         description="a new topic inherits the checkpointed offsets of a deleted topic",
         reintroduce=_keep_checkpoints_of_deleted_topics,
-        first_seed=11,
+        first_seed=12,
         applies_to=lambda settings: settings.recreates_topic,
     ),
     Bug(

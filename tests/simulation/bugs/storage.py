@@ -78,7 +78,7 @@ BUGS = (
         source="ProducerStateManager.readSnapshot",
         description="the CRC of a producer snapshot is not checked",
         reintroduce=_read_corrupt_snapshots,
-        first_seed=50,
+        first_seed=97,
     ),
     Bug(
         name="use another broker's disk",

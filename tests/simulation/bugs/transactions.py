@@ -207,7 +207,7 @@ BUGS = (
         source="KIP-360, TransactionCoordinator.abortTimedOutTransactions",
         description="the producer epoch is not bumped when a transaction times out",
         reintroduce=_abort_without_epoch_bump,
-        first_seed=298,
+        first_seed=404,
         applies_to=has_transactions_of_version_1,
     ),
     Bug(
@@ -223,8 +223,8 @@ BUGS = (
         source="ProducerAppendInfo.checkCoordinatorEpoch",
         description="a delayed marker ends a later transaction",
         reintroduce=_take_markers_of_old_coordinators,
-        first_seed=None,
-        applies_to=has_transactions,
+        first_seed=2166,
+        applies_to=has_transactions_of_version_1,
     ),
     Bug(
         name="lose the aborted transaction index after a crash",
@@ -276,7 +276,7 @@ BUGS = (
         source="KIP-98, TransactionCoordinator.endTransaction",
         description="a fenced producer can end its successor's transaction",
         reintroduce=_end_with_any_epoch,
-        first_seed=243,
+        first_seed=302,
         applies_to=has_transactions_of_version_1,
     ),
     Bug(
