@@ -22,7 +22,8 @@ ONLY_ON_KAFKA := spark/test_cluster_faults.py spark/test_driver_kill.py
 NOT_ON_KAFKA := conformance/tools spark/test_checkpoint_interchange.py spark/test_options_errors.py
 
 # Tests mostly wait, so several run in parallel. The tests of a file run in the same process.
-AT_ONCE := -n 4 --dist loadfile --no-loadscope-reorder --durations=20
+AT_ONCE = -n 4 --dist loadfile --no-loadscope-reorder --durations=20 --junitxml=$(TIMES)/$@.xml
+TIMES := build/reports/tests
 
 # These tests take a third of the time: they kill processes at random, run other programs, or build
 # packages.
@@ -108,6 +109,7 @@ test-all: java ## run every test, also on Apache Kafka and every PySpark version
 	$(call fast_spark)
 	$(BIN)/pytest $(AT_ONCE) -n 3 -m "not by_hand" $(ONLY_ON_KAFKA:%=--ignore=tests/%)
 	$(MAKE) --no-print-directory test-kafka test-kafkas test-pysparks
+	@$(BIN)/python -m integration.durations $(TIMES)
 
 # `test-pysparks` runs the other Spark tests on Apache Kafka, with one of the PySpark versions.
 test-kafka: java $(VENV)/.ready ## run the tests that depend on the cluster, using Apache Kafka
