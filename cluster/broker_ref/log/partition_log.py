@@ -565,9 +565,6 @@ class PartitionLog:
         """
         self._health.require()
         with self._health.writing():
-            # If a crash removes all batches of the active segment, its file name still determines
-            # the next offset.
-            self._segments.active.flush()
             if any(segment.transactions.exists_on_disk for segment in old):
                 cleaned.transactions.create()  # Replaces the index of the old segment.
             cleaned.seal()

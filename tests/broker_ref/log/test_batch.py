@@ -203,6 +203,13 @@ def test_encoding_is_compatible_with_kafka_python() -> None:
         Record(offset=1, timestamp=NOW_MS + 5, key=None, value=b""),
     ]
 
+    for length in (63, 64, 8_191, 8_192):  # The length of a varint changes between two of them.
+        builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=1 << 20)
+        builder.append(NOW_MS, None, b"v" * length)
+        builder.close()
+        ours = encode_batch([Record(timestamp=NOW_MS, value=b"v" * length)])
+        assert len(ours) == len(bytes(builder.buffer()))
+
 
 @pytest.mark.parametrize(
     ("codec", "xerial"), [*((codec, False) for codec in CODECS), (Compression.SNAPPY, True)]

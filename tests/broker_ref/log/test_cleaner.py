@@ -16,6 +16,7 @@ from broker_ref.log.batch import (
     Compression,
     Record,
     crc_matches,
+    encode_batch,
     unpack_header,
 )
 from broker_ref.log.checkpoints import CLEANER_OFFSET_FILE, read_offsets
@@ -387,6 +388,21 @@ def test_an_interrupted_compaction_loses_nothing() -> None:
         if finished:
             return
     raise AssertionError("the compaction never completed")
+
+
+def test_offsets_are_not_used_again_after_a_compaction_and_a_power_loss() -> None:
+    """Records without a key, from a time before the topic was compacted, are removed."""
+    log = Compacted(small(**_fields(COMPACT, cleanup_policy=("delete",))))
+    for _ in range(8):
+        batch = encode_batch([Record(timestamp=NOW_MS, value=b"v")])
+        log.log.append(batch, leader_epoch=0, now_ms=NOW_MS)
+    log.roll()
+    log.log.update_config(COMPACT)
+    log.clean()
+    assert log.records() == []
+    for seed in range(20):
+        again = Compacted(storage=log.storage.crash(Random(seed)))
+        assert again.log.log_end_offset == 8
 
 
 ENTRY = st.tuples(

@@ -173,6 +173,17 @@ def test_a_duration_ends_now() -> None:
     assert earliest_ms - 1 <= change.timestamp_ms + 93_784_500 <= latest_ms + 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "warnings"),
+    [(["--to-offset", "0"], 2), (["--to-offset", "3"], 0), (["--shift-by", "-3"], 1)],
+)
+def test_an_offset_outside_the_log_causes_a_warning(
+    query: Query, arguments: list[str], warnings: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert query.run(*arguments) == DONE
+    assert capsys.readouterr().err.count(query.topic) == warnings
+
+
 def test_a_reset_to_the_current_offsets_changes_nothing(query: Query) -> None:
     before = query.checkpoint.contents()
     assert query.run("--shift-by", "0", "--execute") == DONE
