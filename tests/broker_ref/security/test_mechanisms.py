@@ -79,6 +79,14 @@ def test_credentials_are_those_of_rfc_7677() -> None:
     assert (found.salt, found.stored_key, found.server_key, found.iterations) == expected
 
 
+def test_the_text_of_a_credential_contains_no_secret() -> None:
+    (mechanism, *_) = ScramMechanism
+    found = credential_of(mechanism, salt=b"salt", salted_password=b"p", iterations=4096)
+    assert not any(
+        repr(secret) in repr(found) for secret in (found.salt, found.stored_key, found.server_key)
+    )
+
+
 @pytest.mark.parametrize(("user", "password"), [("user", "wrong"), ("nobody", "pencil")])
 def test_a_failed_scram_login(user: str, password: str) -> None:
     server = scram_server()
