@@ -159,8 +159,10 @@ class ConsumerGroupMember:
             if not is_replaced:
                 self.is_known_until_ms = sent_ms + CONSUMER_SESSION_TIMEOUT_MS
             self._epoch = response.member_epoch
-            self._reports_all = False
-            if response.assignment is not None:
+            # When a late response arrives, the coordinator may have removed the member.
+            is_late = self._client.now_ms >= sent_ms + CONSUMER_SESSION_TIMEOUT_MS
+            self._reports_all = is_late
+            if response.assignment is not None and not is_late:
                 self._reconcile(response.assignment)
             return True
         self._reports_all = True
