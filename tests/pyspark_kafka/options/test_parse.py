@@ -198,6 +198,8 @@ def test_options_can_be_pickled_and_their_repr_has_no_secret() -> None:
         ("kafka.interceptor.classes", "x"),
         ("kafka.key.serializer", "x"),
         ("kafka.value.serializer", "x"),
+        ("startingOffsets", "x"),
+        ("endingOffsets", "x"),
     ],
 )
 def test_invalid_option_of_a_read(
