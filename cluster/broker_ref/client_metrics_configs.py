@@ -27,8 +27,9 @@ MATCH_LENGTH_MAX: Final = 1024
 """The maximum number of characters of all patterns, so that they are compiled within 10 ms."""
 
 _COSTLY: Final = re.compile(r"[^\x00-\x7f]|\\[uUN]|\(\?[aiLmsux-]")
-"""Characters and flags with which Python expands a class to all characters: non-ASCII characters,
-also as escapes, and inline flags. One class can take 10 ms.
+"""What makes Python expand a character class to all characters, which can take 10 ms per class.
+
+These are inline flags and non-ASCII characters, including their escapes.
 """
 
 CLIENT_METRICS_KEYS: Final = MappingProxyType(

@@ -117,7 +117,7 @@ class Schedule:
 
 
 def earliest(one_ms: int | None, other_ms: int | None) -> int | None:
-    """Return the earlier of two deadlines, either of which may be None."""
+    """Return the earlier of two deadlines. None is later than every deadline."""
     if one_ms is None or (other_ms is not None and other_ms < one_ms):
         return other_ms
     return one_ms
