@@ -219,6 +219,8 @@ TOPIC_CONFIGS: tuple[TopicConfig, ...] = (
 )
 # fmt: on
 
+_ROWS: Mapping[str, TopicConfig] = MappingProxyType({row.name: row for row in TOPIC_CONFIGS})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
@@ -255,11 +257,13 @@ class LogConfig:
 
         Raises: InvalidTopicConfigError for a value that Kafka rejects.
         """
-        typed: dict[str, ConfigValue] = {
-            row.name: row.parse(configs.get(row.name, row.default)) for row in TOPIC_CONFIGS
+        fields: dict[str, object] = {
+            name.replace(".", "_"): _ROWS[name].parse(value)
+            for name, value in configs.items()
+            if name in _ROWS
         }
-        fields: dict[str, object] = {name.replace(".", "_"): value for name, value in typed.items()}
-        fields["message_timestamp_type"] = TimestampType(str(typed["message.timestamp.type"]))
+        if "message_timestamp_type" in fields:
+            fields["message_timestamp_type"] = TimestampType(str(fields["message_timestamp_type"]))
         config = cls(**fields)  # type: ignore[arg-type]
         if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
             raise InvalidTopicConfigError(

