@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from random import randrange
 from typing import Any
+from zlib import crc32
 
 import hypothesis
 import pytest
@@ -33,7 +35,6 @@ STARTING_BROKERS_TIMEOUT_S = 240
 _CLUSTERS = pytest.StashKey[list[Cluster]]()
 _UNAVAILABLE = pytest.StashKey[str]()
 _LEFT_OUT = pytest.StashKey[str]()
-_SEED = pytest.StashKey[int]()
 _SEEDS = 1_000_000
 _LOG_CHARACTERS_MAX = 10_000
 
@@ -70,7 +71,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--seed",
         type=int,
-        help="seed of fault scenarios, to replay a run (default: random)",
+        help="seed of fault scenarios and of --parts, to replay a run (default: random)",
+    )
+    parser.addoption(
+        "--parts",
+        type=int,
+        default=1,
+        help="run only one of this number of parts of the tests that are marked `sampled` and, on "
+        "Apache Kafka, of the files without `kafka_only` (default: 1, all tests)",
     )
 
 
@@ -85,14 +93,16 @@ def brokers_of_run(config: pytest.Config, *, default: int) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.option.parts < 1:
+        raise pytest.UsageError("--parts: the tests cannot be divided into less than one part")
     if brokers_of_run(config, default=1) < 1:
         raise pytest.UsageError("--brokers: a cluster requires at least one broker")
     os.environ[engines.VARIABLE] = config.getoption("--engine")
     for name, value in spark_jvm.environment().items():
         os.environ.setdefault(name, value)
     config.stash[_CLUSTERS] = []
-    asked: int | None = config.getoption("--seed")
-    config.stash[_SEED] = randrange(_SEEDS) if asked is None else asked
+    if config.option.seed is None:  # pytest-xdist passes the options to its processes.
+        config.option.seed = randrange(_SEEDS)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -110,7 +120,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     count = f"1 broker, {BROKERS_OF_CONFORMANCE} in tests/conformance"
     if asked is not None:
         count = f"{asked} broker{'s' if asked > 1 else ''}"
-    seed = config.stash[_SEED]
+    seed = config.getoption("--seed")
     return [
         f"cluster: {clusters.describe(_backend(config))}, {count}",
         f"seed of fault scenarios: {seed} (replay with --seed={seed})",
@@ -143,10 +153,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupsOf
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect tests that do not apply to the backend of the run.
+    """Deselect tests that do not apply to the backend of the run, or to its part of the tests.
 
-    On Apache Kafka, these are the tests that do not use the run's cluster. On other backends, these
-    are the tests that are marked `kafka_only`. With `-n`, long tests start first. Tests that start
+    On Apache Kafka, tests that do not use the run's cluster do not apply. On other backends, tests
+    that are marked `kafka_only` do not apply. With `-n`, long tests start first. Tests that start
     brokers get a longer timeout unless they set one.
     """
     for item in items:
@@ -155,17 +165,37 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=starts_late)
     on_kafka = _backend(config) in ("kafka", "testcontainers")
-    why = "do not use the run's cluster" if on_kafka else "kafka_only, --cluster=kafka runs them"
+    reasons: Counter[str] = Counter()
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     for item in items:
-        of_kafka = item.get_closest_marker("kafka_only") is not None
-        stays = of_kafka or _uses_cluster(item) if on_kafka else not of_kafka
-        (kept if stays else left_out).append(item)
+        why = _deselection(item, on_kafka=on_kafka)
+        (kept if why is None else left_out).append(item)
+        reasons.update([why] if why else [])
     if left_out:
         items[:] = kept
-        config.stash[_LEFT_OUT] = f"deselected tests: {len(left_out)} ({why})"
+        config.stash[_LEFT_OUT] = "\n".join(
+            f"deselected tests: {count} ({why})" for why, count in reasons.items()
+        )
         config.hook.pytest_deselected(items=left_out)
+
+
+def _deselection(item: pytest.Item, *, on_kafka: bool) -> str | None:
+    """Return the reason why a run does not contain a test, or None if it does."""
+    kafka_only = item.get_closest_marker("kafka_only") is not None
+    if on_kafka and not kafka_only and not _uses_cluster(item):
+        return "they do not use the run's cluster"
+    if kafka_only and not on_kafka:
+        return "kafka_only, --cluster=kafka runs them"
+    seed, parts = item.config.option.seed, item.config.option.parts
+    if item.get_closest_marker("sampled"):
+        sampled = item.nodeid
+    elif on_kafka and not kafka_only:
+        sampled = str(item.path)
+    else:
+        return None
+    in_part = crc32(sampled.encode()) % parts == seed % parts
+    return None if in_part else f"in another of {parts} parts, --parts=1 runs them"
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
@@ -281,8 +311,15 @@ def raw(raw_address: str) -> Iterator[RawConnection]:
 
 
 @pytest.fixture
+def parts(request: pytest.FixtureRequest) -> int:
+    """Return the number of parts of `--parts`, of which the run contains one."""
+    found: int = request.config.getoption("--parts")
+    return found
+
+
+@pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
     """Return the seed of fault scenarios and print it for the report of a failed test."""
-    found = request.config.stash[_SEED]
+    found: int = request.config.getoption("--seed")
     print(f"seed {found}: to replay the run, use --seed={found}")
     return found

@@ -2,7 +2,7 @@
 
 The tests of a file run in one process, and long tests start first. The conformance tests run in
 two processes, because each process starts its own clusters, and each node of Apache Kafka takes
-seconds of CPU time to start.
+seconds of CPU time to start. Long tests that share no fixtures are distributed individually.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ import pytest
 from xdist.scheduler.loadfile import LoadFileScheduling
 
 _STARTED_FIRST: Final = (
+    "tests/chaos/",
     "tests/conformance/test_",
     "tests/examples/",
     "tests/failpoints/",
+    "tests/packaging/",
     "tests/parity/",
     "tests/simulation/",
+    "tests/sink_model/",
     "tests/spark/",
 )
+_DISTRIBUTED_INDIVIDUALLY: Final = ("tests/simulation/", "tests/sink_model/")
 _GROUPS: Final[Mapping[str, str]] = {
     # These tests also use clusters with the old transaction version.
     "tests/conformance/test_exactly_once": "transactions",
@@ -36,10 +40,12 @@ def starts_late(item: pytest.Item) -> bool:
 
 
 class LoadGroupsOfFiles(LoadFileScheduling):  # type: ignore[misc]
-    """Runs the tests of a group of files in one process."""
+    """Runs the tests of a group of files in one process, with the exceptions above."""
 
     def _split_scope(self, nodeid: str) -> str:
-        """Return the group or the file of a test."""
+        """Return the group, the file or the name of a test."""
+        if nodeid.startswith(_DISTRIBUTED_INDIVIDUALLY):
+            return nodeid
         for prefix, group in _GROUPS.items():
             if nodeid.startswith(prefix):
                 return group

@@ -296,6 +296,6 @@ def run(
 
 def shuffled(chosen: Sequence[AnyCase], seed: int) -> list[AnyCase]:
     """Return the cases in random order, so that the first cases are a random sample."""
-    fault = list(chosen)
-    Random(seed).shuffle(fault)  # noqa: S311
-    return fault
+    cases = list(chosen)
+    Random(seed).shuffle(cases)  # noqa: S311
+    return cases

@@ -25,7 +25,7 @@ The suite in `integration/parity` runs {cases} queries on {connector} and on `py
 same query with the same options, on the same topics. It compares the rows, how they are divided
 among the tasks, the micro-batches, the offsets and commits in the checkpoint, and the records that
 a write creates. `make parity` runs all cases on Apache Kafka. `make test-all` runs a sample with at
-least one case of each option and of each deviation.
+least one case of each deviation and of each kind of query.
 
 ## Options
 

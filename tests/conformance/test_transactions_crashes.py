@@ -41,7 +41,12 @@ from tests.conformance.transactions import (
 from tests.conformance.wire import READ_COMMITTED, describe_topics, fetch, only
 from tests.conftest import open_cluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.full,
+    pytest.mark.sampled,
+    pytest.mark.timeout(300),
+]
 
 NameFactory = Callable[[], str]
 NONE = ErrorCode.none

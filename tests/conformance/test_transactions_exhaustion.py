@@ -24,7 +24,12 @@ from tests.conformance.transactions import (
     retried,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.full,
+    pytest.mark.sampled,
+    pytest.mark.timeout(900),
+]
 
 NameFactory = Callable[[], str]
 LAST_EPOCH = 2**15 - 2

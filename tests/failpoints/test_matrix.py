@@ -44,13 +44,18 @@ def check_sample(session: Session, recordings: list[Recording], seed: int) -> No
 @pytest.mark.full
 @pytest.mark.kafka_only
 @pytest.mark.timeout(MATRIX_S)
-def test_every_kill_passes(session: Session, recordings: list[Recording]) -> None:
+def test_every_kill_passes(
+    session: Session, recordings: list[Recording], seed: int, parts: int
+) -> None:
     slow = matrix.record(session, SLOW_SCENARIOS)
-    check(session, matrix.cases([*recordings, *slow]))
+    check(session, matrix.shuffled(matrix.cases([*recordings, *slow]), seed)[::parts])
 
 
 @pytest.mark.full
 @pytest.mark.timeout(MATRIX_S)
-def test_every_kill_passes_with_old_transactions(old_transactions: Session) -> None:
+def test_every_kill_passes_with_old_transactions(
+    old_transactions: Session, seed: int, parts: int
+) -> None:
     scenarios = [each for each in SCENARIOS if each.name in VERSION_DEPENDENT]
-    check(old_transactions, matrix.cases(matrix.record(old_transactions, scenarios)))
+    cases = matrix.cases(matrix.record(old_transactions, scenarios))
+    check(old_transactions, matrix.shuffled(cases, seed)[::parts])

@@ -19,10 +19,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(MATRIX_S)]
 @pytest.mark.kafka_only
 @pytest.mark.parametrize("wake", [Wake.AFTERWARDS, Wake.BEFORE_DECISION])
 def test_every_zombie_of_a_first_driver_is_harmless(
-    session: Session, recordings: list[Recording], wake: Wake
+    session: Session, recordings: list[Recording], wake: Wake, seed: int, parts: int
 ) -> None:
-    cases = matrix.stalls(each for each in recordings if not each.scenario.preconditions)
-    check(session, [case for case in cases if case.wake is wake])
+    stalls = matrix.stalls(each for each in recordings if not each.scenario.preconditions)
+    cases = [case for case in stalls if case.wake is wake]
+    check(session, matrix.shuffled(cases, seed)[::parts])
 
 
 @pytest.mark.kafka_only

@@ -35,7 +35,10 @@ def slow_if_large(case: Case) -> list[pytest.MarkDecorator]:
     "case",
     [
         *(pytest.param(case, id=case.name, marks=slow_if_large(case)) for case in SMALL),
-        *(pytest.param(case, id=case.name, marks=pytest.mark.full) for case in FULL),
+        *(
+            pytest.param(case, id=case.name, marks=[pytest.mark.full, pytest.mark.sampled])
+            for case in FULL
+        ),
     ],
 )
 def test_the_invariants_hold(case: Case) -> None:

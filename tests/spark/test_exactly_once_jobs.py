@@ -1,4 +1,4 @@
-"""Exactly-once batch jobs, `foreachBatch`, rejected options, and processes that are killed."""
+"""Exactly-once batch jobs, `foreachBatch`, rejected options, and tasks that are retried."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client.records import read_all
 from tests.spark import engines
-from tests.spark.failpoint import exactly_once_job, run_to_end
+from tests.spark.failpoint import run_to_end
 from tests.spark.numbers import fill, numbers_in
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
@@ -145,56 +144,6 @@ def a_job(bootstrap: str, source: str, target: str, tmp_path: Path) -> dict[str,
         "target": target,
         "checkpoint": str(tmp_path / "checkpoint"),
     }
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("failpoint", "is_decided"),
-    [
-        pytest.param("task.produce.flush.after", False, marks=pytest.mark.full),
-        ("commit.decide.after", True),
-    ],
-)
-def test_query_killed_anywhere_writes_exactly_once(
-    failpoint: str, is_decided: bool, bootstrap: str, topic: TopicFactory, tmp_path: Path
-) -> None:
-    source, target = topic(partitions=2), topic(partitions=2)
-    job = a_job(bootstrap, source, target, tmp_path)
-    fill(bootstrap, source, range(100))
-    with exactly_once_job(failpoint, until_end=True, **job) as running:
-        running.await_failpoint()
-        assert read_all(bootstrap, target, partitions=2) == [], "rows are visible too early"
-        running.kill()
-    fill(bootstrap, source, range(100, 150))
-    run_to_end(**job)
-    assert numbers_in(bootstrap, target, partitions=2) == list(range(150))
-    if is_decided:
-        assert written_in_all(bootstrap, target) == 150, "the decided batch was written again"
-
-
-def written_in_all(bootstrap: str, topic: str) -> int:
-    """Return the number of records in both partitions, including aborted records."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "log_level": 2,
-            "group.id": "counts",
-            "isolation.level": "read_uncommitted",
-            "enable.partition.eof": True,
-        }
-    )
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(2)])
-    records, ended = 0, 0
-    try:
-        while ended < 2:
-            message = consumer.poll(30)
-            assert message is not None
-            ended += message.error() is not None
-            records += message.error() is None
-    finally:
-        consumer.close()
-    return records
 
 
 @pytest.mark.slow

@@ -125,7 +125,7 @@ def tools(bootstrap: str) -> Iterator[KafkaTools]:
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
-def test_a_sink_commits_offsets_in_the_transaction_of_the_rows(
+def test_a_killed_query_writes_rows_and_offsets_once(
     bootstrap: str,
     topic: TopicFactory,
     produce: Produce,
@@ -145,6 +145,7 @@ def test_a_sink_commits_offsets_in_the_transaction_of_the_rows(
     produce(source, ["a", "b", "c"])
     with exactly_once_job("commit.verify.after", until_end=True, **job) as running:
         running.await_failpoint()
+        assert read_all(bootstrap, target, partitions=2) == [], "rows are visible too early"
         running.kill()
     assert committed(bootstrap, group, source) == [None, None]
     with exactly_once_job("commit.decide.after", until_end=True, **job) as running:
@@ -155,11 +156,37 @@ def test_a_sink_commits_offsets_in_the_transaction_of_the_rows(
     run_to_end(**job)
     values = [record.value or b"" for record in read_all(bootstrap, target, partitions=2)]
     assert sorted(values) == [b"a", b"b", b"c", b"d"]
+    aborted = 3
+    assert written_in_all(bootstrap, target) == aborted + 4, "the decided batch was written again"
     described = tools.run("consumer-groups", "--describe", "--group", group).rows
     (header,) = [row for row in described if "CURRENT-OFFSET" in row]
     columns = [header.index(name) for name in ("PARTITION", "CURRENT-OFFSET", "LAG")]
     found = [[row[column] for column in columns] for row in described if source in row]
     assert sorted(found) == [["0", "3", "0"], ["1", "1", "0"]]
+
+
+def written_in_all(bootstrap: str, topic: str) -> int:
+    """Return the number of records in both partitions, including aborted records."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "log_level": 2,
+            "group.id": "counts",
+            "isolation.level": "read_uncommitted",
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(2)])
+    records, ended = 0, 0
+    try:
+        while ended < 2:
+            message = consumer.poll(30)
+            assert message is not None
+            ended += message.error() is not None
+            records += message.error() is None
+    finally:
+        consumer.close()
+    return records
 
 
 def test_commit_offsets_of_a_sink_requires_the_checkpoint(

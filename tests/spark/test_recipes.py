@@ -46,7 +46,7 @@ def _restored_configuration(spark: SparkSession) -> Iterator[None]:
         pytest.param(
             recipe,
             id=title(recipe).replace(" ", "-"),
-            marks=[] if title(recipe) in SAMPLE else pytest.mark.full,
+            marks=[] if title(recipe) in SAMPLE else [pytest.mark.full, pytest.mark.sampled],
         )
         for recipe in RECIPES
     ],

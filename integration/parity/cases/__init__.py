@@ -16,10 +16,12 @@ CASES: Final[tuple[Case, ...]] = (*SELECTION, *OFFSETS, *STREAMS, *COLUMNS, *SET
 
 
 def _sample(cases: Iterable[Case]) -> Iterator[Case]:
-    """Yield the first case of each option, and the first case of each deviation of an option."""
-    seen: set[tuple[str, str]] = set()
+    """Yield the first case of each deviation of an option, and of each other outcome of a kind."""
+    seen: set[tuple[object, object]] = set()
     for case in cases:
-        key = (case.about, case.expected.reason)
+        expected = case.expected
+        deviation, other = (case.about, expected.reason), (case.kind, expected.relation)
+        key = deviation if expected.is_deviation else other
         if key not in seen:
             seen.add(key)
             yield case

@@ -183,12 +183,17 @@ def test_fetches_of_unknown_topics_and_offsets(wire: Wire) -> None:
     assert other.error_code is ErrorCode.unknown_topic_id
 
 
-def registration(broker_id: int, incarnation: int, cluster_id: str = CLUSTER_ID) -> object:
+def registration(
+    broker_id: int, incarnation: int, cluster_id: str = CLUSTER_ID, security_protocol: int = 0
+) -> object:
+    listener = k62_broker_registration.Listener(
+        name="PLAINTEXT", host="h", port=40_000, security_protocol=security_protocol
+    )
     return k62_broker_registration.BrokerRegistrationRequest(
         broker_id=broker_id,
         cluster_id=cluster_id,
         incarnation_id=Uuid(int=incarnation),
-        listeners=(k62_broker_registration.Listener(name="PLAINTEXT", host="h", port=40_000),),
+        listeners=(listener,),
         rack="r",
     )
 
@@ -213,6 +218,8 @@ def test_a_broker_registers_heartbeats_and_unregisters(wire: Wire) -> None:
     assert duplicate.error_code is ErrorCode.duplicate_broker_registration
     impostor = wire.send(k62_broker_registration.API, registration(3000, 902))
     assert impostor.error_code is ErrorCode.invalid_registration
+    unknown = wire.send(k62_broker_registration.API, registration(9, 900, security_protocol=99))
+    assert unknown.error_code is ErrorCode.invalid_registration
     foreign = wire.send(k62_broker_registration.API, registration(9, 900, "other"))
     assert foreign.error_code is ErrorCode.inconsistent_cluster_id
     assert wire.driver.metadata.brokers[9].port == 40_000

@@ -113,7 +113,7 @@ def test_reading_past_a_long_aborted_transaction_is_no_standstill(
         proxy(bootstrap) as between,
         reading(
             between.address,
-            poll_timeout_ms=1_000,
+            poll_timeout_ms=3_000,
             fetch_max_bytes=str(size),
             message_max_bytes=str(size),
             max_partition_fetch_bytes=str(size),

@@ -6,6 +6,7 @@ import logging
 import struct
 import time
 import weakref
+from itertools import pairwise
 from threading import Event
 from typing import Any
 from uuid import UUID
@@ -25,6 +26,7 @@ from pyspark_kafka.client.native.fetch_sizes import (
 from pyspark_kafka.client.native.settings import NativeSettings
 from pyspark_kafka.errors import (
     BrokerUnreachableError,
+    CorruptBatchError,
     FetchTimeoutError,
     OffsetOutOfRangeError,
     ProtocolError,
@@ -560,6 +562,20 @@ def test_fetch_size_shrinks_after_a_slow_response(
         FETCH_BYTES_MAX,
         FETCH_BYTES_MAX // 4,
     ]
+
+
+def test_a_batch_that_no_fetch_returns_completely_is_an_error(
+    requested: list[FetchPartition],
+) -> None:
+    responses = ScriptedResponses(fetch=[fetched(BATCH[:-1])])
+    with ScriptedBroker(responses) as broker:
+        responses.by_api["metadata"] = [cluster(broker)]
+        with pytest.raises(CorruptBatchError) as caught:
+            read(broker)
+    assert (caught.value.topic, caught.value.partition, caught.value.offset) == ("t", 0, 0)
+    sizes = [each.partition_bytes_max for each in requested]
+    assert all(size == 2 * before for before, size in pairwise(sizes))
+    assert WHOLE_BATCH_BYTES_MAX <= sizes[-1] < 2 * WHOLE_BATCH_BYTES_MAX
 
 
 @pytest.mark.parametrize("family", ["v4", "v6"])
