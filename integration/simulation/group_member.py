@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -49,17 +49,28 @@ class _FencedError(Exception):
     """Another process has replaced this static member."""
 
 
+class Join(NamedTuple):
+    """When a process sent its last JoinGroup request and received the response."""
+
+    sent_ms: int
+    received_ms: int
+
+
+_NO_JOIN: Final = Join(-1, -1)
+
+
 @dataclass(slots=True)
 class _Owned:
     """The last owner of a partition, its generation, and the offsets that members committed.
 
-    `tried` contains all offsets that members tried to commit, and the number of commits that the
-    coordinator did not reject.
+    `process` is None if two processes joined at the same time. `tried` contains all offsets that
+    members tried to commit, and the number of commits that the coordinator did not reject.
     """
 
     acknowledged: AcknowledgedOffsets
     generation: int = -1
-    process: str = ""
+    process: str | None = None
+    join: Join = _NO_JOIN
     tried: Counter[int] = field(default_factory=Counter)
 
 
@@ -81,9 +92,12 @@ class GroupHistory:
         }
 
     def assigned(
-        self, partition: TopicPartition, generation: int, member: str, *, process: str
+        self, partition: TopicPartition, generation: int, member: str, *, process: str, join: Join
     ) -> None:
         """Record that a process, as a member, owns a partition in a generation.
+
+        Of two processes in a generation, the last one that joined owns the partition. The first one
+        may receive its assignment later.
 
         Raises `InvariantViolationError` if another member owns it.
         """
@@ -94,11 +108,19 @@ class GroupHistory:
                 f"generation {generation}"
             )
         owned = self._owned[partition]
-        if generation >= owned.generation:
-            owned.generation, owned.process = generation, process
+        if generation < owned.generation:
+            return
+        if generation > owned.generation or join.sent_ms >= owned.join.received_ms:
+            owned.generation, owned.process, owned.join = generation, process, join
+        elif join.received_ms > owned.join.sent_ms:
+            owned.process = None
+            owned.join = Join(
+                min(join.sent_ms, owned.join.sent_ms),
+                max(join.received_ms, owned.join.received_ms),
+            )
 
-    def process_of(self, partition: TopicPartition) -> str:
-        """Return the name of the last process that received the partition."""
+    def process_of(self, partition: TopicPartition) -> str | None:
+        """Return the name of the process that owns the partition, or None if it is unknown."""
         return self._owned[partition].process
 
     def generation_of(self, partition: TopicPartition) -> int:
@@ -146,12 +168,13 @@ class GroupHistory:
 class CommitAttempts:
     """The requests of one commit. An earlier request may have succeeded without a response.
 
-    `newest` was the latest generation, and `process` its owner, when the last request was sent.
+    `newest` was the latest generation, and `process` its owner, when the last request was sent. If
+    the owner is unknown, it is None.
     """
 
     def __init__(self, history: GroupHistory, partition: TopicPartition, offset: int) -> None:
         self.newest = -1
-        self.process = ""
+        self.process: str | None = None
         self._history = history
         self._partition = partition
         self._offset = offset
@@ -240,7 +263,9 @@ class GroupMember:
             protocols=[{"name": "range", "metadata": b""}],
             group_instance_id=self._instance_id,
         )
+        sent_ms = self._client.now_ms
         joined, code = yield from self._coordinator.call(joining, timeout_ms=6_000)
+        join = Join(sent_ms, self._client.now_ms)
         if code is ErrorCode.member_id_required:
             self._member_id = joined.member_id
             return None
@@ -267,6 +292,7 @@ class GroupMember:
                 self._generation,
                 self._instance_id or self._member_id,
                 process=self._client.name,
+                join=join,
             )
         return mine
 
@@ -334,7 +360,10 @@ class GroupMember:
         self._history.acknowledged(
             partition, offset, generation=self._generation, newest=attempts.newest
         )
-        if attempts.newest == self._generation and attempts.process != self._client.name:
+        if attempts.newest == self._generation and attempts.process not in (
+            self._client.name,
+            None,
+        ):
             raise InvariantViolationError(
                 f"group {GROUP_ID}: a commit of {self._client.name} for {partition} was "
                 f"acknowledged although {attempts.process} had replaced it"

@@ -308,6 +308,7 @@ class _ObservedPartition:
     verified: int = 0
     log_end_offset: int = 0
     led_epoch: int = -1
+    removals: int = -1
 
 
 class InvariantChecker:
@@ -328,8 +329,11 @@ class InvariantChecker:
         self.elections = Elections()
         self.step = 0
         """The number of steps of nodes that were checked."""
-        self.openings: Counter[TopicPartition] = Counter()
-        """The number of times that a replica was opened, on any broker."""
+        self.reloads: Counter[TopicPartition] = Counter()
+        """The number of times that a replica was opened or truncated, on any broker.
+
+        It then loads the state of producers from a snapshot.
+        """
         self._seen: dict[tuple[str, str, int], _ObservedPartition] = {}
         self._origins: dict[bytes, TopicPartition] = {}
 
@@ -376,8 +380,10 @@ class InvariantChecker:
             key = (host, *partition.key)
             seen = self._seen.get(key)
             if seen is None or seen.partition is not partition:
-                self.openings[TopicPartition(*key[1:])] += 1
                 seen = self._seen[key] = _ObservedPartition(partition)
+            if seen.removals != partition.log.removals:
+                seen.removals = partition.log.removals
+                self.reloads[TopicPartition(*key[1:])] += 1
             self._check_partition(host, seen, partition)
 
     def check_again(self, host: str, node: BrokerNode) -> None:

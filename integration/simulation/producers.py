@@ -110,8 +110,8 @@ class _Batch:
     sequence: int
     values: tuple[bytes, ...]
     encoded: bytes
-    openings: int
-    """The number of times that a replica had been opened when the batch was created."""
+    reloads: int
+    """The value of `InvariantChecker.reloads` when the batch was created."""
     is_under_way: bool = False
     is_delayed: bool = False
 
@@ -192,7 +192,7 @@ class IdempotentProducer:
                 self._client.now_ms,
                 producer=(self._producer_id, 0, queue.next_sequence),
             ),
-            openings=self._checker.openings[queue.partition],
+            reloads=self._checker.reloads[queue.partition],
         )
         queue.next_sequence += len(values)
         queue.next_number += 1
@@ -272,10 +272,10 @@ class IdempotentProducer:
         """Check that an OUT_OF_ORDER_SEQUENCE_NUMBER error is plausible.
 
         The error code is correct in two cases: an earlier batch is not acknowledged, or a replica
-        was opened again after the batch was created. As in Kafka, producer snapshots contain only
-        the last batch of each producer.
+        was opened or truncated after the batch was created. As in Kafka, producer snapshots contain
+        only the last batch of each producer.
         """
-        may_be_unknown = self._checker.openings[queue.partition] > batch.openings
+        may_be_unknown = self._checker.reloads[queue.partition] > batch.reloads
         is_out_of_order = code is ErrorCode.out_of_order_sequence_number
         if code in RETRIABLE or (is_out_of_order and (may_be_unknown or not is_next)):
             return
