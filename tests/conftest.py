@@ -191,7 +191,7 @@ def _deselection(item: pytest.Item, *, on_kafka: bool) -> str | None:
     if item.get_closest_marker("sampled"):
         sampled = item.nodeid
     elif on_kafka and not kafka_only:
-        sampled = str(item.path)
+        sampled = item.nodeid.partition("::")[0]
     else:
         return None
     in_part = crc32(sampled.encode()) % parts == seed % parts

@@ -24,7 +24,7 @@ from kio.schema.errors import ErrorCode
 
 from integration.simulation.client import Client, Pause, Script, Step, TopicPartition
 from integration.simulation.coordinators import GROUP, Coordinator
-from integration.simulation.group_member import CommitAttempts, GroupHistory, Join
+from integration.simulation.group_member import CommitAttempts, GroupHistory
 from integration.simulation.invariants import InvariantChecker, InvariantViolationError
 from integration.simulation.messages import request
 from integration.simulation.offset_reads import (
@@ -85,8 +85,7 @@ class ConsumerGroupHistory(GroupHistory):
                     f"{other.name} owns it and has sent a heartbeat"
                 )
         owner_epoch = self.generation_of(partition) + 1
-        join = Join(member.now_ms, member.now_ms)
-        self.assigned(partition, owner_epoch, member.name, process=member.name, join=join)
+        self.assigned(partition, owner_epoch, member.name, process=member.name)
         return owner_epoch
 
 

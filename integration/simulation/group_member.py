@@ -92,7 +92,13 @@ class GroupHistory:
         }
 
     def assigned(
-        self, partition: TopicPartition, generation: int, member: str, *, process: str, join: Join
+        self,
+        partition: TopicPartition,
+        generation: int,
+        member: str,
+        *,
+        process: str,
+        join: Join = _NO_JOIN,
     ) -> None:
         """Record that a process, as a member, owns a partition in a generation.
 
