@@ -101,8 +101,15 @@ def pytest_configure(config: pytest.Config) -> None:
     for name, value in spark_jvm.environment().items():
         os.environ.setdefault(name, value)
     config.stash[_CLUSTERS] = []
-    if config.option.seed is None:  # pytest-xdist passes the options to its processes.
-        config.option.seed = randrange(_SEEDS)
+    if config.option.seed is None:
+        of_run: Mapping[str, int] = getattr(config, "workerinput", {})
+        config.option.seed = of_run.get("seed", randrange(_SEEDS))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Pass the seed of the run to a process of pytest-xdist."""
+    node.workerinput["seed"] = node.config.option.seed
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
