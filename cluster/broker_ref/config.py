@@ -23,6 +23,7 @@ from broker_ref.config_keys import (
 )
 from broker_ref.config_numbers import parse_integer
 from broker_ref.frozen import dataclass
+from broker_ref.log.config import InvalidTopicConfigError, check_combination
 from broker_ref.protocol.errors import ApiError
 from broker_ref.security.acls import AclCache
 from broker_ref.security.authorizer import (
@@ -210,7 +211,13 @@ class BrokerConfig:
                     "The unknown broker config %r is ignored.%s",
                     name, f" Did you mean {similar}?" if similar else "",
                 )  # fmt: skip
-        return cls(**_fields(configs), **fields, originals=dict(configs))
+        parsed = _fields(configs)
+        try:
+            check_combination(parsed["topic_defaults"])
+        except InvalidTopicConfigError as error:
+            name = TOPIC_CONFIG_SYNONYMS[error.name][0]
+            raise InvalidBrokerConfigError(name, f"{error}.") from None
+        return cls(**parsed, **fields, originals=dict(configs))
 
     def with_overrides(self, configs: Mapping[str, str]) -> BrokerConfig:
         """Return the config with other values for some configs. `originals` does not change.
@@ -304,7 +311,7 @@ def _topic_default(name: str, topic_name: str, text: str, factor: int) -> str:
         if factor != 1:
             number = parse_integer(text)
             value = str(number * factor if number >= 0 else -1)
-        return check_topic_configs({topic_name: value})[topic_name]
+        return check_topic_configs({topic_name: value}, defaults={})[topic_name]
     except (ValueError, ApiError) as error:
         raise InvalidBrokerConfigError(
             name, f"Invalid value {text!r} for broker config {name}: {error}."

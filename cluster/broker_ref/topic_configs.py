@@ -17,7 +17,12 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.config_numbers import parse_double, parse_integer
 from broker_ref.frozen import dataclass
-from broker_ref.log.config import TOPIC_CONFIGS, InvalidTopicConfigError, LogConfig
+from broker_ref.log.config import (
+    TOPIC_CONFIGS,
+    InvalidTopicConfigError,
+    LogConfig,
+    check_combination,
+)
 from broker_ref.protocol.errors import ApiError
 
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
@@ -269,8 +274,13 @@ TOPIC_CONFIG_KEYS: Final[Mapping[str, TopicConfigKey]] = MappingProxyType(
 )
 
 
-def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
-    """Validate the configs of a topic and return them. Raises: ApiError(INVALID_CONFIG)."""
+def check_topic_configs(
+    configs: Mapping[str, str | None], *, defaults: Mapping[str, str]
+) -> dict[str, str]:
+    """Validate the configs of a topic and return them.
+
+    `defaults` are the server-wide defaults of topic configs. Raises: ApiError(INVALID_CONFIG).
+    """
     checked: dict[str, str] = {}
     for name, value in configs.items():
         key = TOPIC_CONFIG_KEYS.get(name)
@@ -285,6 +295,7 @@ def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
         for name, value in checked.items():
             TOPIC_CONFIG_KEYS[name].check(value)
         LogConfig.from_topic_configs(checked)
+        check_combination({**defaults, **checked})
     except InvalidTopicConfigError as error:
         raise ApiError(ErrorCode.invalid_config, str(error)) from error
     return checked

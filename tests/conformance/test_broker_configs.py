@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ TopicFactory = Callable[..., str]
 OF_TOPIC, OF_BROKER, OF_ALL_BROKERS, STATIC, DEFAULT = 1, 2, 3, 4, 5
 LONG, PASSWORD = 5, 9
 ALL_BROKERS = ""
+MAX_LAG = "log.cleaner.max.compaction.lag.ms"
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +164,35 @@ def test_dynamic_configs_take_precedence_over_static_configs(
     await_value(raw, "1", "log.retention.ms", "7000")
 
 
+def test_dynamic_configs_are_not_compared_with_those_of_topics(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    """Each value is valid, and brokers use a combination that is not."""
+    changed = change(raw, ALL_BROKERS, (MAX_LAG, SET, "500"), resource_type=BROKER)
+    assert changed.error_code == ErrorCode.none
+    await_value(raw, ALL_BROKERS, MAX_LAG, "500")
+    for configs in ({}, {"min.compaction.lag.ms": "1000"}):
+        eventually(partial(is_written, raw, topic(**configs)))
+
+
+def is_written(raw: RawConnection, topic: str) -> bool:
+    return bool(produce(raw, topic, batch([Record()])).error_code == ErrorCode.none)
+
+
+def test_static_configs_are_compared_with_those_of_topics(
+    own: RawConnection, unique_name: Callable[[], str]
+) -> None:
+    name = unique_name()
+    create = {"num_partitions": 1, "replication_factor": 1, "name": name}
+    for lag, expected in (("501", ErrorCode.invalid_config), ("500", ErrorCode.none)):
+        configs = [{"name": "min.compaction.lag.ms", "value": lag}]
+        response = own.call("create_topics", 7, topics=[create | {"configs": configs}])
+        assert only(response.topics).error_code == expected
+    eventually(lambda: "min.compaction.lag.ms" in own_settings(own, name))
+    changed = change(own, name, ("min.compaction.lag.ms", SET, "501"))
+    assert changed.error_code == ErrorCode.invalid_config
+
+
 def test_dynamic_configs_take_effect(raw: RawConnection, topic: TopicFactory) -> None:
     inherits, own = topic(), topic(**{"max.message.bytes": "5000"})
     large = batch([Record(value=b"x" * 3000)])
@@ -219,6 +250,8 @@ def test_unknown_configs_are_stored_and_hidden(raw: RawConnection) -> None:
         ("1", "log.retention.ms", SET, None, ErrorCode.invalid_request),
         ("2", "log.retention.ms", SET, "1", ErrorCode.invalid_request),
         ("one", "log.retention.ms", SET, "1", ErrorCode.invalid_request),
+        ("2147483648", "log.retention.ms", SET, "1", ErrorCode.invalid_request),
+        ("9" * 5_000, "log.retention.ms", SET, "1", ErrorCode.invalid_request),
     ],
 )
 def test_invalid_change_is_refused(  # noqa: PLR0917
@@ -272,8 +305,8 @@ MIN_ISR, ELR = "min.insync.replicas", "eligible.leader.replicas.version"
 
 @pytest.fixture
 def own(cluster_with: Callable[..., Cluster]) -> Iterator[RawConnection]:
-    """Return a connection to a cluster with a static `min.insync.replicas`."""
-    with RawConnection(cluster_with({MIN_ISR: "2"}).address(1)) as connection:
+    """Return a connection to a cluster with static configs."""
+    with RawConnection(cluster_with({MIN_ISR: "2", MAX_LAG: "500"}).address(1)) as connection:
         yield connection
 
 

@@ -28,7 +28,7 @@ from broker_ref.api.coordinator_replies import respond_to
 from broker_ref.frozen import dataclass
 from broker_ref.group.offset_metadata_manager import Committer
 from broker_ref.group.offsets import TopicPartition
-from broker_ref.group.records import OffsetCommitValue
+from broker_ref.group.records import NO_EXPIRY, OffsetCommitValue
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
 from broker_ref.security.acls import AclOperation
@@ -161,15 +161,22 @@ def _find(
 def _value(
     call: Call, request: OffsetCommitRequest, partition: CommittedPartition, topic_id: Uuid
 ) -> OffsetCommitValue:
-    expires = request.retention_time_ms != NO_RETENTION_TIME
+    expire_timestamp_ms = NO_EXPIRY
+    if request.retention_time_ms != NO_RETENTION_TIME:
+        expire_timestamp_ms = _sum_in_java(call.now_ms, request.retention_time_ms)
     return OffsetCommitValue(
         offset=partition.committed_offset,
         leader_epoch=partition.committed_leader_epoch,
         metadata=partition.committed_metadata or "",
         commit_timestamp_ms=call.now_ms,
         topic_id=topic_id,
-        expire_timestamp_ms=call.now_ms + request.retention_time_ms if expires else -1,
+        expire_timestamp_ms=expire_timestamp_ms,
     )
+
+
+def _sum_in_java(first: int, second: int) -> int:
+    """Return the sum of two 64-bit integers, which can overflow."""
+    return (first + second + 2**63) % 2**64 - 2**63
 
 
 def _response(

@@ -18,7 +18,7 @@ can also send requests to it directly. Sources: `ConfigurationControlManager`,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
@@ -28,7 +28,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.broker_configs import CONFIG_KEYS
 from broker_ref.client_metrics_configs import check_client_metrics_configs
 from broker_ref.config import BrokerConfig
-from broker_ref.config_keys import InvalidBrokerConfigError
+from broker_ref.config_keys import INT32_MAX, InvalidBrokerConfigError
 from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.controller.min_insync_replicas import check_change
 from broker_ref.controller.records import ConfigRecord, ConfigResourceType
@@ -87,7 +87,7 @@ def incremental_changes(
     changed = {change.name: altered[change.name] for change in changes}
     check_change(metadata, resource.type, resource.name, changed)
     deleted = {change.name for change in changes if change.operation is ConfigOperation.DELETE}
-    return _records(metadata, resource, _without_deleted(altered, deleted), config)
+    return _records(metadata, resource, _without_deleted(altered, deleted), config, named=changed)
 
 
 def legacy_changes(
@@ -103,7 +103,7 @@ def legacy_changes(
     _check_resource_name(resource)
     removed = dict.fromkeys(metadata.configs(resource.type, resource.name))
     check_change(metadata, resource.type, resource.name, {**removed, **configs})
-    return _records(metadata, resource, configs, config)
+    return _records(metadata, resource, configs, config, named=configs)
 
 
 def changed_list(
@@ -158,7 +158,13 @@ def _records(
     resource: ConfigResource,
     requested: Mapping[str, str | None],
     config: BrokerConfig,
+    *,
+    named: Collection[str],
 ) -> list[ConfigRecord]:
+    """Return the records of the changes.
+
+    `requested` contains all configs of the resource, `named` the names in the request.
+    """
     for name, value in requested.items():
         if value is not None and len(value.encode()) > VALUE_BYTES_MAX:
             raise ApiError(
@@ -169,8 +175,12 @@ def _records(
     checked = _VALIDATORS[resource.type](resource.name, requested, config)
     _check_existence(metadata, resource)
     current = metadata.configs(resource.type, resource.name)
+    is_of_broker = resource.type is ConfigResourceType.BROKER
     changed: dict[str, str | None] = {
-        name: value for name, value in checked.items() if current.get(name) != value
+        name: value
+        for name, value in checked.items()
+        # Setting a broker config to its current value has an effect, for example on the ELR.
+        if current.get(name) != value or (is_of_broker and name in named)
     }
     changed |= {name: None for name in current if name not in checked}
     return [
@@ -191,7 +201,7 @@ def _check_resource_name(resource: ConfigResource) -> None:
                 )
             check_name(name)
         case ConfigResourceType.BROKER:
-            if name and not (name.removeprefix("-").isdecimal() and name.isascii()):
+            if name and not _is_int32(name):
                 raise ApiError(
                     ErrorCode.invalid_request, "Unable to parse broker name as a base 10 number."
                 )
@@ -205,6 +215,12 @@ def _check_resource_name(resource: ConfigResource) -> None:
             )
 
 
+def _is_int32(text: str) -> bool:
+    digits = text.removeprefix("-")
+    is_short = len(digits) <= len(str(INT32_MAX)) and digits.isascii()
+    return is_short and digits.isdecimal() and int(digits) <= INT32_MAX
+
+
 def _check_existence(metadata: ClusterMetadata, resource: ConfigResource) -> None:
     name = resource.name
     if resource.type is ConfigResourceType.TOPIC and name not in metadata.topics:
@@ -216,8 +232,8 @@ def _check_existence(metadata: ClusterMetadata, resource: ConfigResource) -> Non
 def _checked_topic(
     name: str, configs: Mapping[str, str | None], config: BrokerConfig
 ) -> dict[str, str]:
-    del name, config
-    return check_topic_configs(configs)
+    del name
+    return check_topic_configs(configs, defaults=config.topic_config_defaults())
 
 
 def _checked_broker(

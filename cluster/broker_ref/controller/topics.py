@@ -72,6 +72,7 @@ class TopicPlanner:
     ) -> None:
         self._metadata = metadata
         self._config = config
+        self._topic_defaults = config.topic_config_defaults()
         self._random_bytes = random_bytes
         self._draw = random_below(random_bytes)
 
@@ -95,7 +96,7 @@ class TopicPlanner:
         name. The new topic is added to it.
         """
         self._check_new_name(new.name, planned)
-        configs = check_topic_configs(new.configs)
+        configs = check_topic_configs(new.configs, defaults=self._topic_defaults)
         assignments = self._assignments(new)
         # Kafka uses different error codes for manual assignments and for its own placement.
         error_code = (

@@ -200,7 +200,7 @@ class GroupCoordinator:
             if owned is not None:
                 self.on_resignation(owned.shard.partition, now_ms)
             return
-        if owned is not None and owned.shard.partition is not partition:
+        if owned is not None and owned.is_outdated(partition):
             self.on_resignation(owned.shard.partition, now_ms)
         self.on_election(partition, now_ms)
 

@@ -43,6 +43,7 @@ class OwnedShard:
             write_timeout_ms=config.offsets_commit_timeout_ms,
             mark_changed=lambda: wake(partition.key),
         )
+        self._leader_epoch = partition.leader_epoch
         self.membership = Membership(
             self.shard,
             config=config,
@@ -71,6 +72,16 @@ class OwnedShard:
         """Return the component that serves the members of a group with the classic protocol."""
         group = self.shard.consumer_group(group_id)
         return self.membership if group is None or not group.members else self._classic_protocol
+
+    def is_outdated(self, partition: Partition) -> bool:
+        """Return whether the groups must be loaded again from `partition`.
+
+        This is the case after the partition was opened again, or elected again after a failed load
+        (`CoordinatorRuntime.scheduleLoadOperation`).
+        """
+        has_failed = self.shard.state is ShardState.FAILED
+        is_elected_again = partition.leader_epoch > self._leader_epoch
+        return self.shard.partition is not partition or (has_failed and is_elected_again)
 
     def unload(self, now_ms: int) -> None:
         """Unload all groups. Pending requests fail with NOT_COORDINATOR."""

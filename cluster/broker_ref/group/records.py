@@ -51,6 +51,7 @@ FIRST_GROUP_VALUE_VERSION_OF_REBALANCE_TIMEOUT: Final = 1
 FIRST_GROUP_VALUE_VERSION_OF_STATE_TIMESTAMP: Final = 2
 FIRST_GROUP_VALUE_VERSION_OF_INSTANCE_ID: Final = 3
 TOPIC_ID_TAG: Final = 0
+NO_EXPIRY: Final = -1
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
@@ -90,7 +91,7 @@ class OffsetCommitValue:
     """A committed offset.
 
     `leader_epoch` is -1 if the consumer did not send it. `topic_id` is zero in old records.
-    `expire_timestamp_ms` is -1 if the broker's retention applies.
+    `expire_timestamp_ms` is `NO_EXPIRY` if the broker's retention applies.
     """
 
     offset: int
@@ -98,7 +99,7 @@ class OffsetCommitValue:
     metadata: str
     commit_timestamp_ms: int
     topic_id: Uuid = ZERO_UUID
-    expire_timestamp_ms: int = -1
+    expire_timestamp_ms: int = NO_EXPIRY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +143,7 @@ def encode_key(key: RecordKey) -> bytes:
 def encode_value(value: OffsetCommitValue) -> bytes:
     """Encode a committed offset."""
     metadata = value.metadata.encode()
-    if value.expire_timestamp_ms >= 0:
+    if value.expire_timestamp_ms != NO_EXPIRY:
         return (
             _INT16.pack(OFFSET_VALUE_VERSION_OF_EXPIRY)
             + _INT64.pack(value.offset)
@@ -227,7 +228,9 @@ def decode_value(data: bytes) -> OffsetCommitValue:
             metadata=metadata,
             commit_timestamp_ms=commit_timestamp_ms,
             topic_id=_read_topic_id(cursor) if flexible else ZERO_UUID,
-            expire_timestamp_ms=cursor.fixed(_INT64, "the expire timestamp") if expires else -1,
+            expire_timestamp_ms=cursor.fixed(_INT64, "the expire timestamp")
+            if expires
+            else NO_EXPIRY,
         )
 
     return _decode(data, "the value of an offset", read)

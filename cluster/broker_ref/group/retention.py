@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from broker_ref.group.consumer.group import ConsumerGroup
 from broker_ref.group.group_record import tombstones_of
 from broker_ref.group.offsets import TopicPartition
-from broker_ref.group.records import OffsetCommitValue
+from broker_ref.group.records import NO_EXPIRY, OffsetCommitValue
 from broker_ref.group.shard import Change, Group, Shard, is_empty, offset_tombstones
 from broker_ref.group.states import GroupState
 
@@ -53,7 +53,7 @@ def expired_offsets(
         return []
 
     def is_expired(value: OffsetCommitValue) -> bool:
-        if value.expire_timestamp_ms >= 0:
+        if value.expire_timestamp_ms != NO_EXPIRY:
             return now_ms >= value.expire_timestamp_ms
         return now_ms - base_timestamp(value) >= retention_ms
 

@@ -222,6 +222,27 @@ TOPIC_CONFIGS: tuple[TopicConfig, ...] = (
 _ROWS: Mapping[str, TopicConfig] = MappingProxyType({row.name: row for row in TOPIC_CONFIGS})
 
 
+def check_combination(configs: Mapping[str, str]) -> None:
+    """Check that the minimum compaction lag does not exceed the maximum.
+
+    A log can be opened with any combination: brokers do not reject a combination that results from
+    dynamic broker configs and topic configs. Source: `LogConfig.validateValues`. Raises:
+    InvalidTopicConfigError.
+    """
+    shortest, longest = (
+        _ROWS[name].parse(configs.get(name, _ROWS[name].default))
+        for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
+    )
+    assert isinstance(shortest, int)
+    assert isinstance(longest, int)
+    if shortest > longest:
+        raise InvalidTopicConfigError(
+            "min.compaction.lag.ms",
+            str(shortest),
+            f"Value must not exceed max.compaction.lag.ms={longest}",
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     """The settings of a log. Times are in milliseconds, sizes in bytes, and -1 means no limit.
@@ -255,7 +276,8 @@ class LogConfig:
     def from_topic_configs(cls, configs: Mapping[str, str]) -> LogConfig:
         """Return the settings of a topic. Configs that the log does not use are ignored.
 
-        Raises: InvalidTopicConfigError for a value that Kafka rejects.
+        Each value is checked individually. `check_combination` checks the values together. Raises:
+        InvalidTopicConfigError for a value that Kafka rejects.
         """
         fields: dict[str, object] = {
             name.replace(".", "_"): _ROWS[name].parse(value)
@@ -264,14 +286,7 @@ class LogConfig:
         }
         if "message_timestamp_type" in fields:
             fields["message_timestamp_type"] = TimestampType(str(fields["message_timestamp_type"]))
-        config = cls(**fields)  # type: ignore[arg-type]
-        if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
-            raise InvalidTopicConfigError(
-                "min.compaction.lag.ms",
-                str(config.min_compaction_lag_ms),
-                f"Value must not exceed max.compaction.lag.ms={config.max_compaction_lag_ms}",
-            )
-        return config
+        return cls(**fields)  # type: ignore[arg-type]
 
     @property
     def codec(self) -> Compression | None:

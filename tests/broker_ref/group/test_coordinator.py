@@ -5,6 +5,7 @@ They cover waiting requests, replication, leadership, retention and cost.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from broker_ref.group.members import MemberIdentity, MemberProtocol
 from broker_ref.group.offset_metadata_manager import Committer
 from broker_ref.group.offsets import TopicPartition
 from broker_ref.group.records import OffsetCommitValue
+from broker_ref.log.errors import LogError
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import Partition
 from tests.broker_ref.group.coordinators import CONFIG, Coordinators
@@ -216,6 +218,25 @@ def test_large_log_is_loaded_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.heartbeat(ids[0], generation_id) is ErrorCode.none
     assert len(made.groups.groups()) == 21
     assert offset_of(made, "g7") == 7
+
+
+def test_groups_that_could_not_be_loaded_are_loaded_after_the_next_election(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> bool:
+        raise LogError(ErrorCode.kafka_storage_error, "the disk fails once")
+
+    made = Coordinators()
+    commit(made, 1)
+    with monkeypatch.context() as failing:
+        failing.setattr(loader.CoordinatorLoader, "step", fail)
+        made.restart()
+    made.settle()
+    assert commit(made, 2).result is ErrorCode.not_coordinator
+    metadata = made.partition.metadata
+    made.partition.metadata = replace(metadata, leader_epoch=metadata.leader_epoch + 1)
+    made.settle()
+    assert offset_of(made) == 1
 
 
 def test_retention_of_an_empty_group() -> None:

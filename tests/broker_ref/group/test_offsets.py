@@ -9,8 +9,11 @@ from kio.schema.errors import ErrorCode
 from kio.schema.offset_commit.v7 import request as commit_v7
 from kio.schema.offset_fetch.v8 import request as fetch_v8
 
+from broker_ref.api import k08_offset_commit as offset_commit
+from broker_ref.api.contract import Call
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.controller import Controller
+from broker_ref.group.offsets import TopicPartition
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import Partition
 from tests.broker_ref.memory_storage import MemoryStorage
@@ -114,6 +117,25 @@ def test_offsets_survive_a_restart(driver: NodeDriver, stop: str) -> None:
     }
     assert committed(driver, "other") == {("t", 0): (1, 2, "m")}
     assert committed(driver, "unknown") == {}
+
+
+@pytest.mark.parametrize("retention_ms", [2**63 - 1, -(2**63)])
+def test_expiry_of_an_offset_can_overflow(driver: NodeDriver, retention_ms: int) -> None:
+    partition = offset_commit.CommittedPartition(
+        partition_index=0, committed_offset=5, committed_metadata=None
+    )
+    offset_commit.handle(
+        driver.broker,
+        Call(version=2, client_id="test", now_ms=driver.now_ms),
+        offset_commit.OffsetCommitRequest(
+            group_id="g",
+            topics=(offset_commit.CommittedTopic(name="t", partitions=(partition,)),),
+            retention_time_ms=retention_ms,
+        ),
+    )
+    found = driver.broker.groups.committed("g", TopicPartition(topic="t", partition=0))
+    assert found is not None
+    assert (found.offset, found.expire_timestamp_ms < driver.now_ms) == (5, True)
 
 
 def test_invalid_partitions_do_not_prevent_other_commits(driver: NodeDriver) -> None:
