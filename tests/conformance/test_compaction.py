@@ -108,6 +108,18 @@ def make_log(
     return make
 
 
+def test_search_by_log_append_time_finds_a_retained_record(make_log: Callable[..., Log]) -> None:
+    log = make_log(**{"message.timestamp.type": "LogAppendTime"})
+    log.append(("k0", "removed"), ("k1", "retained"))
+
+    def is_compacted() -> bool:
+        log.append(("k0", "a later value"))  # Appends roll segments, after `segment.ms`.
+        return log.entries()[0] == (1, ("k1", "retained"))
+
+    eventually(is_compacted, timeout_s=30)
+    assert list_offset(log.raw, log.topic, 1).offset == 1
+
+
 def test_last_record_of_every_key_keeps_its_offset(make_log: Callable[..., Log]) -> None:
     log = make_log()
     for i in range(12):

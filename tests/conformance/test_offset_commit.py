@@ -69,8 +69,12 @@ def test_every_version_commits(raw: RawConnection, topic: TopicFactory, group: s
 def test_metadata_has_a_limit(raw: RawConnection, topic: TopicFactory, group: str) -> None:
     name = topic()
     assert commit(raw, group, name, 1, metadata="x" * METADATA_MAX) == ErrorCode.none
-    too_large = commit(raw, group, name, 2, metadata="x" * (METADATA_MAX + 1))
-    assert too_large == ErrorCode.offset_metadata_too_large
+    in_utf16 = "\N{GRINNING FACE}" * (METADATA_MAX // 2)  # two code units each
+    assert commit(raw, group, name, 1, partition=0, metadata=in_utf16) == ErrorCode.none
+    for metadata in ("x" * (METADATA_MAX + 1), in_utf16 + "x"):
+        too_large = commit(raw, group, name, 2, metadata=metadata)
+        assert too_large == ErrorCode.offset_metadata_too_large
+    assert commit(raw, group, name, 1, metadata="x" * METADATA_MAX) == ErrorCode.none
     assert committed(raw, group, name) == [(1, "x" * METADATA_MAX, -1)]
 
 

@@ -170,8 +170,9 @@ def test_pattern_matches_the_whole_id(siblings: list[TransactionalProducer]) -> 
     both = {first.transactional_id, second.transactional_id}
     assert listed(coordinator, transactional_id_pattern="").keys() >= both
     assert listed(coordinator, transactional_id_pattern="test_pattern.*").keys() >= both
-    response = coordinator.call("list_transactions", 2, transactional_id_pattern="(")
-    assert response.error_code == ErrorCode.invalid_regular_expression
+    for invalid in ("(", "a{1001}", "(?=a)"):
+        response = coordinator.call("list_transactions", 2, transactional_id_pattern=invalid)
+        assert response.error_code == ErrorCode.invalid_regular_expression, invalid
 
 
 def test_pattern_dot_does_not_match_a_newline(

@@ -26,7 +26,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, on_group
 from broker_ref.api.coordinator_replies import respond_to
 from broker_ref.frozen import dataclass
-from broker_ref.group.offset_metadata_manager import Committer
+from broker_ref.group.offset_metadata_manager import Committer, is_metadata_invalid
 from broker_ref.group.offsets import TopicPartition
 from broker_ref.group.records import NO_EXPIRY, OffsetCommitValue
 from broker_ref.protocol.errors import ApiError
@@ -111,7 +111,7 @@ def handle(broker: Broker, call: Call, request: OffsetCommitRequest) -> object:
     offsets: dict[TopicPartition, OffsetCommitValue] = {}
     for place, key in found.items():
         partition = request.topics[place[0]].partitions[place[1]]
-        if len(partition.committed_metadata or "") > broker.config.offset_metadata_max_bytes:
+        if is_metadata_invalid(partition.committed_metadata, broker.config):
             errors[place] = ErrorCode.offset_metadata_too_large
         else:
             topic_id = broker.metadata.topics[key.topic].topic_id

@@ -42,7 +42,7 @@ from broker_ref.api.coordinator_replies import NEVER_MS, respond_to
 from broker_ref.coordination.partition_writer import APPEND_ERRORS
 from broker_ref.coordination.replies import Reply
 from broker_ref.frozen import dataclass
-from broker_ref.group.offset_metadata_manager import Committer
+from broker_ref.group.offset_metadata_manager import Committer, is_metadata_invalid
 from broker_ref.group.offsets import TopicPartition
 from broker_ref.group.records import OffsetCommitValue
 from broker_ref.group.shard import TransactionalProducer
@@ -280,7 +280,7 @@ def _read(broker: Broker, call: Call, request: TxnOffsetCommitRequest) -> Valida
                 rejected[key] = ErrorCode.topic_authorization_failed
             elif broker.metadata.partition(key.topic, key.partition) is None:
                 rejected[key] = ErrorCode.unknown_topic_or_partition
-            elif len(partition.committed_metadata or "") > broker.config.offset_metadata_max_bytes:
+            elif is_metadata_invalid(partition.committed_metadata, broker.config):
                 too_large.add(key)
             else:
                 offsets[key] = partition

@@ -15,6 +15,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.coordination.partition_writer import PendingWrite
 from broker_ref.frozen import dataclass
@@ -41,6 +42,13 @@ from broker_ref.protocol.errors import ApiError
 logger = logging.getLogger(__name__)
 
 Offsets = Mapping[TopicPartition, OffsetCommitValue]
+
+
+def is_metadata_invalid(metadata: str | None, config: BrokerConfig) -> bool:
+    """Return whether the metadata of an offset is too long, in UTF-16 code units as in Java."""
+    maximum = config.offset_metadata_max_bytes
+    return metadata is not None and len(metadata.encode("utf-16-be", "surrogatepass")) > 2 * maximum
+
 
 _MEMBERS_STATES: Final = STATES_OF_A_GENERATION | {GroupState.PREPARING_REBALANCE}
 

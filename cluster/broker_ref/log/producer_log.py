@@ -178,6 +178,8 @@ class ProducerLog:
         """
         self.snapshots.retain_between(log_start_offset, log_end_offset)
         listed = list(segments)
+        if high_watermark is not None:
+            self.snapshots.remove_stray([segment.base_offset for segment in listed])
         if indexed_to is not None:
             for segment in listed:
                 if segment.base_offset >= indexed_to:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from crc32c import crc32c
 
@@ -138,6 +138,15 @@ class ProducerSnapshots:
     def retain_between(self, log_start_offset: int, log_end_offset: int) -> None:
         """Remove the snapshots that are not within the log."""
         self.retain_only(o for o in self._offsets if log_start_offset < o <= log_end_offset)
+
+    def remove_stray(self, base_offsets: Sequence[int]) -> None:
+        """Remove the snapshots within segments, except one after the last base offset.
+
+        A clean shutdown stores the last one. Source: `ProducerStateManager.removeStraySnapshots`.
+        """
+        stray = [offset for offset in self._offsets if offset not in base_offsets]
+        kept = {*base_offsets, *(offset for offset in stray[-1:] if offset > base_offsets[-1])}
+        self.retain_only(offset for offset in self._offsets if offset in kept)
 
     def _path(self, offset: int) -> str:
         return f"{self._directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"

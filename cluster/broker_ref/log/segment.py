@@ -502,18 +502,14 @@ class LogSegment:
         self, position: int, header: BatchHeader, timestamp_ms: int, start_offset: int
     ) -> TimestampAndOffset | None:
         """Return the first record of a batch with at least this timestamp and this offset."""
-        if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-            return TimestampAndOffset(
-                timestamp_ms=header.max_timestamp,
-                offset=max(header.base_offset, start_offset),
-                leader_epoch=header.partition_leader_epoch,
-            )
+        has_one_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
         batch = self._log.read(position, header.size_bytes)
         self._whole_batches(batch, position, header.base_offset, header.next_offset)
         for record in decode_records(batch):
-            if record.timestamp >= timestamp_ms and record.offset >= start_offset:
+            found_ms = header.max_timestamp if has_one_time else record.timestamp
+            if found_ms >= timestamp_ms and record.offset >= start_offset:
                 return TimestampAndOffset(
-                    timestamp_ms=record.timestamp,
+                    timestamp_ms=found_ms,
                     offset=record.offset,
                     leader_epoch=header.partition_leader_epoch,
                 )

@@ -193,7 +193,10 @@ class AddPartitionsToTxnManager:
         self, coordinator: int, sent: dict[str, _Verification], response: AddPartitionsToTxnResponse
     ) -> None:
         self._in_flight.discard(coordinator)
-        if response.error_code is not ErrorCode.none:
+        if response.error_code is ErrorCode.cluster_authorization_failed:
+            # The client would take it for an error of its own principal.
+            self._complete_all(sent, ErrorCode.invalid_txn_state)
+        elif response.error_code is not ErrorCode.none:
             self._complete_all(sent, response.error_code)
         else:
             results = {

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from broker_ref.api import k02_list_offsets as list_offsets
+from broker_ref.api import k66_list_transactions as list_transactions_api
 from broker_ref.api.contract import Call
 from broker_ref.controller.metadata import Commit
 from broker_ref.controller.records import TopicRecord
@@ -17,7 +20,7 @@ from broker_ref.controller_api.contract import ControllerContext
 from broker_ref.protocol.identifiers import Uuid
 from integration.simulation.event_queue import START_MS
 from tests.broker_ref.node.driver import NodeDriver
-from tests.broker_ref.node.requests import create_topic
+from tests.broker_ref.node.requests import create_topic, ms, request
 from tests.broker_ref.work import CountedName, CountedNumber, assert_linear
 
 CALL = Call(version=5, client_id="test", now_ms=START_MS)
@@ -100,9 +103,24 @@ def make_a_topic_on_many_brokers(driver: NodeDriver, entries: int) -> None:
     make(driver, ["new"], create_topics.Assignment(partition_index=0, broker_ids=broker_ids))
 
 
+def list_transactions(driver: NodeDriver, entries: int) -> None:
+    driver.call(request(10, 2, key="x", key_type=1))
+    driver.call(request(22, 4, transactional_id="x", transaction_timeout=ms(60_000)))
+    (transaction,) = driver.broker.transactions.transactions().values()
+    known = dict.fromkeys(map(str, range(entries)), transaction)
+    coordinator = SimpleNamespace(transactions=lambda: known)
+    producer_ids = tuple(CountedNumber(10_000 + index) for index in range(entries))
+    states = tuple(CountedName(f"no state {index}") for index in range(entries))
+    for filters in ({"producer_id_filters": producer_ids}, {"state_filters": states}):
+        asked = list_transactions_api.ListTransactionsRequest(**filters)
+        broker: Any = SimpleNamespace(transactions=coordinator)
+        assert not list_transactions_api.handle(broker, CALL, asked).transaction_states
+
+
 @pytest.mark.parametrize(
     "ask",
     [
+        list_transactions,
         look_up_offsets,
         make_topics,
         make_topics_that_may_collide,

@@ -349,6 +349,15 @@ def test_truncation_keeps_unreplicated_markers() -> None:
     assert [log.last_stable_offset(hw) for hw in (1, 2, 3)] == [0, 2, 3]
 
 
+def test_snapshots_of_earlier_shutdowns_are_removed() -> None:
+    storage = MemoryStorage()
+    for number in range(6):
+        log = open_log(storage)
+        append(log, batch(1, producer=(9, 0, number)))
+        log.close()
+    assert open_log(storage).producers.snapshots.offsets == (6,)
+
+
 def test_deleting_records_raises_the_first_unstable_offset(log: PartitionLog) -> None:
     writer = Writer(log=log, producer_id=7)
     for _ in range(4):

@@ -160,6 +160,13 @@ def test_producer_fenced_becomes_invalid_producer_epoch() -> None:
     assert codes(reply) == {ErrorCode.invalid_producer_epoch}
 
 
+def test_clients_do_not_see_that_the_broker_lacks_an_acl() -> None:
+    broker = FakeBroker()
+    reply = broker.verify("x")
+    broker.coordinator.respond(error_code=ErrorCode.cluster_authorization_failed)
+    assert codes(reply) == {ErrorCode.invalid_txn_state}
+
+
 def test_unreachable_coordinator_is_a_retriable_error() -> None:
     broker = FakeBroker()
     assert codes(broker.verify("?")) == {ErrorCode.coordinator_not_available}

@@ -59,7 +59,7 @@ from broker_ref.group.consumer.record_helpers import (
     target_record,
 )
 from broker_ref.group.consumer.records import ConsumerGroupChange
-from broker_ref.group.consumer.regular_expressions import check_regex
+from broker_ref.group.consumer.regular_expressions import compile_regex
 from broker_ref.group.consumer.topics import metadata_hash, partition_counts, topic_ids
 from broker_ref.group_configs import (
     ASSIGNMENT_INTERVAL,
@@ -289,7 +289,7 @@ class ConsumerGroupManager:
         if not new:
             return bool(old)
         if not group.subscribed_regexes[new]:
-            check_regex(new)
+            compile_regex(new)
             return False
         return new in group.resolved
 

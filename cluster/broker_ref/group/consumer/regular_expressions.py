@@ -1,9 +1,9 @@
-"""Subscriptions by regular expression, with the syntax of RE2.
+"""Regular expressions of clients, with the syntax of RE2.
 
 Purpose: compile regular expressions and find the topics that they match. RE2 has no lookarounds and
 no backreferences, and matching takes time proportional to the length of the topic name, so that no
 expression can block the broker. Python's `re` has another syntax and can take exponential time.
-RE2 is an optional dependency, because most clusters have no such subscriptions: it is installed
+RE2 is an optional dependency, because most clusters have no such expressions: it is installed
 with `broker-ref[regex]`. Invariant: an expression matches whole topic names. Source: Kafka's
 `TopicRegexResolver`, which uses RE2/J, the implementation of RE2 in Java.
 """
@@ -23,11 +23,6 @@ IsVisible = Callable[[str], bool]
 """Returns whether the client may describe a topic."""
 
 
-def check_regex(regex: str) -> None:
-    """Raise ApiError (INVALID_REGULAR_EXPRESSION) if the expression is invalid."""
-    _compile(regex)
-
-
 def resolve(
     regexes: Collection[str],
     topics: Iterable[str],
@@ -44,7 +39,7 @@ def resolve(
     resolved = {}
     for regex in regexes:
         try:
-            pattern = _compile(regex)
+            pattern = compile_regex(regex)
         except ApiError:  # Only if the record was written by a broker that has RE2.
             matching: frozenset[str] = frozenset()
         else:
@@ -55,14 +50,15 @@ def resolve(
     return resolved
 
 
-def _compile(regex: str) -> Any:
+def compile_regex(regex: str) -> Any:
+    """Compile a regular expression. Raises: ApiError (INVALID_REGULAR_EXPRESSION)."""
     try:
         re2 = importlib.import_module("re2")
     except ImportError:
         raise ApiError(
             ErrorCode.invalid_regular_expression,
-            "This broker does not support subscriptions by regular expression, because RE2 is not "
-            "installed. Install it with: pip install 'broker-ref[regex]'",
+            "This broker does not support regular expressions, because RE2 is not installed. "
+            "Install it with: pip install 'broker-ref[regex]'",
         ) from None
     options = re2.Options()
     options.log_errors = False
@@ -71,5 +67,5 @@ def _compile(regex: str) -> Any:
     except re2.error as error:
         raise ApiError(
             ErrorCode.invalid_regular_expression,
-            f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}.",
+            f"`{regex}` is not a valid regular expression: {error}.",
         ) from None
