@@ -129,6 +129,20 @@ def test_unknown_topic_with_auto_creation(
     assert len(_request_creation(raw, name).partitions) == 1
 
 
+def test_too_many_topics_in_a_request_are_not_created(
+    raw: RawConnection, unique_name: Callable[[], str]
+) -> None:
+    """They would have more than 10,000 partitions together."""
+    names = [unique_name() for _ in range(10_001)]
+    topics = [{"name": name} for name in names]
+    raw.call("metadata", 9, topics=topics, allow_auto_topic_creation=True)
+    last = unique_name()
+    eventually(lambda: _request_creation(raw, last).error_code == ErrorCode.none)
+    for name in (names[0], names[-1]):
+        found = only(describe_topics(raw, name).topics)
+        assert found.error_code == ErrorCode.unknown_topic_or_partition
+
+
 def test_versions_before_4_always_allow_auto_creation(
     raw: RawConnection, unique_name: Callable[[], str]
 ) -> None:

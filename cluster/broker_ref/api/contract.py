@@ -8,7 +8,7 @@ request message, and returns the response message, a `Wait`, `NO_OP_RESPONSE` or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
@@ -73,7 +73,7 @@ class Broker:
     verifications: AddPartitionsToTxnManager
     fetch_sessions: FetchSessionCache
     producer_ids: ProducerIdManager
-    request_topic: Callable[[NewTopic], None]
+    request_topics: Callable[[Iterable[NewTopic]], None]
     apis: Callable[[], tuple[Api[Any], ...]]
     log_dir: LogDir = UNKNOWN_LOG_DIR
     authorizer: StandardAuthorizer | None = None

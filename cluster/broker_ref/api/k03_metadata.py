@@ -117,6 +117,12 @@ def handle(broker: Broker, call: Call, request: MetadataRequest) -> MetadataResp
     else:
         distinct = tuple(dict.fromkeys(requested))
         topics = tuple(_requested(broker, call, request, topic, reachable) for topic in distinct)
+        if _creates_topics(broker, request):
+            broker.request_topics(
+                _automatic(broker, topic.name)
+                for topic in topics
+                if topic.error_code is ErrorCode.unknown_topic_or_partition and topic.name
+            )
     authorized = OPERATIONS_NOT_REQUESTED
     if request.include_cluster_authorized_operations:
         authorized = call.auth.authorized_cluster_operations()
@@ -167,8 +173,7 @@ def _named(
     found = broker.metadata.topics.get(name)
     if found is not None:
         return _existing(found, request, call, reachable)
-    creates = request.allow_auto_topic_creation and broker.config.auto_create_topics_enable
-    if creates and not (
+    if _creates_topics(broker, request) and not (
         call.auth.allows(AclOperation.CREATE, ResourceType.CLUSTER)
         or call.auth.allows(AclOperation.CREATE, ResourceType.TOPIC, name)
     ):
@@ -179,14 +184,15 @@ def _named(
         check_name(name)
     except ApiError as error:
         error_code = error.error_code
-    else:
-        if creates:
-            broker.request_topic(_automatic(broker, name))
     return TopicResponse(
         error_code=error_code,
         name=name,
         topic_authorized_operations=_authorized_operations(call, request, name),
     )
+
+
+def _creates_topics(broker: Broker, request: MetadataRequest) -> bool:
+    return request.allow_auto_topic_creation and broker.config.auto_create_topics_enable
 
 
 def _authorized_operations(call: Call, request: MetadataRequest, topic: str) -> int:

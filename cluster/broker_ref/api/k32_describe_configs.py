@@ -165,10 +165,9 @@ def _selected(
     requested: tuple[str, ...] | None,
     described: Sequence[DescribedConfig],
 ) -> tuple[ConfigResponse, ...]:
+    names = frozenset(requested or ())
     return tuple(
-        _config(request, config)
-        for config in described
-        if not requested or config.name in requested
+        _config(request, config) for config in described if not names or config.name in names
     )
 
 

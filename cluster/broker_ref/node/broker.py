@@ -364,7 +364,7 @@ class BrokerNode:
                 wake=self._wake,
             ),
             producer_ids=producer_ids,
-            request_topic=AutoTopicCreationManager(self._controller).request,
+            request_topics=AutoTopicCreationManager(self._controller).request,
             log_dir=self._log_dir,
             authorizer=config.authorizer(self.metadata.acls),
             apis=lambda: tuple(self._apis.values()),

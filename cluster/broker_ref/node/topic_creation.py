@@ -1,13 +1,16 @@
 """Creates topics on behalf of the clients of a broker.
 
 Purpose: ask the controller in the background to create internal topics and auto-created topics.
-Invariant: each topic has at most one request in flight. Source:
+Invariant: each topic has at most one request in flight, and the topics of a client's request are
+requested together, so that the controller can limit their number. Source:
 `kafka.server.AutoTopicCreationManager`.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
@@ -20,6 +23,8 @@ from broker_ref.controller_api.k19_create_topics import (
     TopicConfig,
 )
 
+LOGGED_MAX: Final = 10
+
 logger = logging.getLogger(__name__)
 
 
@@ -30,49 +35,54 @@ class AutoTopicCreationManager:
         self._controller = controller
         self._in_flight: set[str] = set()
 
-    def request(self, new: NewTopic) -> None:
-        """Request the creation of a topic. Callers retry until the topic exists."""
-        if new.name in self._in_flight:
+    def request(self, topics: Iterable[NewTopic]) -> None:
+        """Request the creation of topics. Callers retry until the topics exist."""
+        missing = {new.name: new for new in topics if new.name not in self._in_flight}
+        if not missing:
             return
-        self._in_flight.add(new.name)
+        self._in_flight |= missing.keys()
+        names = frozenset(missing)
         self._controller.send(
             purpose="topic-creation",
             api_key=19,
             version=7,
             request=CreateTopicsRequest(
-                validate_only=False,
-                topics=(
-                    RequestedTopic(
-                        name=new.name,
-                        num_partitions=new.partition_count,
-                        replication_factor=new.replication_factor,
-                        assignments=(),
-                        configs=tuple(
-                            TopicConfig(name=name, value=value)
-                            for name, value in new.configs.items()
-                        ),
-                    ),
-                ),
+                validate_only=False, topics=tuple(map(_requested, missing.values()))
             ),
             response=CreateTopicsResponse,
-            on_response=lambda response: self._handle_response(new.name, response),
-            on_failure=lambda reason: self._handle_failure(new.name, reason),
+            on_response=lambda response: self._handle_response(names, response),
+            on_failure=lambda reason: self._handle_failure(names, reason),
         )
 
-    def _handle_response(self, name: str, response: CreateTopicsResponse) -> None:
-        self._in_flight.discard(name)
-        for topic in response.topics:
-            if topic.error_code not in (ErrorCode.none, ErrorCode.topic_already_exists):
-                logger.warning(
-                    "Failed to create topic %.100r: %s (%s)",
-                    topic.name, topic.error_code.name, topic.error_message,
-                )  # fmt: skip
+    def _handle_response(self, names: frozenset[str], response: CreateTopicsResponse) -> None:
+        self._in_flight -= names
+        failed = [
+            topic
+            for topic in response.topics
+            if topic.error_code not in (ErrorCode.none, ErrorCode.topic_already_exists)
+        ]
+        for topic in failed[:LOGGED_MAX]:
+            logger.warning(
+                "Failed to create topic %.100r (and %d other topics): %s (%s)",
+                topic.name, len(failed) - 1, topic.error_code.name, topic.error_message,
+            )  # fmt: skip
 
-    def _handle_failure(self, name: str, reason: str) -> None:
-        self._in_flight.discard(name)
+    def _handle_failure(self, names: frozenset[str], reason: str) -> None:
+        self._in_flight -= names
         logger.warning(
-            "Failed to create topic %.100r: %s. The broker will retry when a client requests "
-            "the topic.",
-            name,
+            "Failed to create topic %.100r (and %d other topics): %s. The broker will retry when a "
+            "client requests a topic.",
+            min(names),
+            len(names) - 1,
             reason,
         )
+
+
+def _requested(new: NewTopic) -> RequestedTopic:
+    return RequestedTopic(
+        name=new.name,
+        num_partitions=new.partition_count,
+        replication_factor=new.replication_factor,
+        assignments=(),
+        configs=tuple(TopicConfig(name=name, value=value) for name, value in new.configs.items()),
+    )

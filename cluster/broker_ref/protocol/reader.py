@@ -107,6 +107,20 @@ class Cursor:
             self.elements_left -= length
         return int(length)
 
+    def tagged_fields_length(self) -> int:
+        """Decode a number of tagged fields, which count as elements.
+
+        Raises: MalformedRequestError.
+        """
+        length = self.unsigned_varint("the number of tagged fields")
+        if length > self.elements_left:
+            raise MalformedRequestError(
+                f"there are {length} tagged fields at position {self.position}, but at most "
+                f"{self.elements_left} are possible"
+            )
+        self.elements_left -= length
+        return length
+
 
 StructReader = Callable[[Cursor], Any]
 
@@ -323,7 +337,7 @@ def _read_tagged(
 ) -> dict[str, Any]:
     """Return the values of known tagged fields by name, and skip the other fields."""
     values: dict[str, Any] = {}
-    for _ in range(cursor.unsigned_varint("the number of tagged fields")):
+    for _ in range(cursor.tagged_fields_length()):
         tag = cursor.unsigned_varint("a tag")
         size = cursor.unsigned_varint("the size of a tagged field")
         end = cursor.position + size

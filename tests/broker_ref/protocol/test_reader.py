@@ -179,7 +179,7 @@ FETCH_V4_PREFIX = struct.pack(">iiiib", -1, 0, 0, 0, 0)
             struct.pack(">ih", 1, 2) + b"\xff\xfe",
             r"MetadataRequestTopic\.name\b.*UTF-8",
         ),
-        (10, FindCoordinatorRequest, b"\x00\x02\x02a" + HUGE_COMPACT + b"\x09\x01a", r"\b12\b"),
+        (10, FindCoordinatorRequest, b"\x00\x02\x02a" + HUGE_COMPACT + b"\x09\x01a", "4294967295"),
         (
             10,
             FindCoordinatorRequest,
@@ -217,6 +217,17 @@ def test_the_number_of_array_elements_is_limited() -> None:
     cursor = Cursor(frame, elements_left=1_999_999)
     with pytest.raises(MalformedRequestError, match="1999999"):
         read_message(FindCoordinatorRequest, FindCoordinator, cursor)
+
+
+@pytest.mark.parametrize(("elements", "is_valid"), [(1_001, True), (1_000, False)])
+def test_the_number_of_tagged_fields_is_limited(elements: int, is_valid: bool) -> None:
+    frame = b"\x00\x02\x02a" + b"\xe8\x07" + b"\x63\x00" * 1_000
+    cursor = Cursor(frame, elements_left=elements)
+    if is_valid:
+        assert read_message(FindCoordinatorRequest, FindCoordinator, cursor).key_type == 0
+    else:
+        with pytest.raises(MalformedRequestError, match="1000"):
+            read_message(FindCoordinatorRequest, FindCoordinator, cursor)
 
 
 def test_unknown_tagged_fields_are_skipped() -> None:
