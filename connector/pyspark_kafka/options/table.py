@@ -447,8 +447,8 @@ OPTIONS: Final = (
         advice=_ONLY_WRITES,
         doc="The behavior if the rows of a replayed micro-batch or batch job differ from the "
         "committed rows: `fail` fails the query, and `warn` logs a warning and keeps the committed "
-        "rows. In a streaming query, `warn` requires `checkpointLocation`. A replay with "
-        "different source offsets always fails.",
+        "rows. In a streaming query, `warn` requires `checkpointLocation`. A replay whose source "
+        "offsets differ from stored ones always fails. `warn` and local checkpoints store them.",
     ),
     Option(
         name="checkpointLocation",

@@ -8,6 +8,7 @@ checkpoint. A failed commit logs a warning, and delays the query by a few second
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 from typing import Final
 
@@ -20,6 +21,11 @@ from pyspark_kafka.options.values import ClientOptions
 
 log = logging.getLogger(__name__)
 
+RECOMMIT_S: Final = 3_600.0
+"""The time after which equal offsets are committed again, so that they do not expire.
+
+`offsets.retention.minutes` applies to groups without members. The default is 7 days.
+"""
 _COMMIT_TIMEOUT_MS_MAX: Final = 10_000
 """The maximum time by which committing offsets can delay the next micro-batch."""
 
@@ -34,10 +40,11 @@ class GroupCommitter:
         self._options = replace(options, kafka=kafka)
         self._client: KafkaReadClient | None = None
         self._committed: PartitionOffsets = {}
+        self._again_at_s = 0.0
 
     def commit(self, offsets: PartitionOffsets) -> None:
-        """Commit offsets, unless they are equal to the offsets of the last commit."""
-        if offsets == self._committed:
+        """Commit offsets, unless equal offsets were committed less than an hour ago."""
+        if offsets == self._committed and time.monotonic() < self._again_at_s:
             return
         group_id = self._options.group_id
         try:
@@ -53,6 +60,7 @@ class GroupCommitter:
             self.close()
         else:
             self._committed = dict(offsets)
+            self._again_at_s = time.monotonic() + RECOMMIT_S
 
     def close(self) -> None:
         client, self._client = self._client, None

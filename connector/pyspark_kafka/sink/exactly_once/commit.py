@@ -278,7 +278,10 @@ class _Batch:
                 "the committed rows and continue.",
                 transactional_id=self._sink_id,
             )
-        log.warning("%s Rows that occur only in the replay are not written to Kafka.", what)
+        compared = "" if None not in hashes else " The source offsets could not be compared."
+        log.warning(
+            "%s Rows that occur only in the replay are not written to Kafka.%s", what, compared
+        )
 
     def _check_rewritten(
         self, decision: Decision, lost: Sequence[Entry], rewritten: dict[int, Entry]

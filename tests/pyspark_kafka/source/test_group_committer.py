@@ -1,0 +1,38 @@
+"""Tests of the offsets that a streaming read commits to a group."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from pyspark_kafka.kafka.offsets import PartitionOffsets
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.source.group_committer import RECOMMIT_S, GroupCommitter
+from tests.pyspark_kafka.client.records import options
+
+
+class Client:
+    """A client that records commits."""
+
+    def __init__(self) -> None:
+        self.commits: list[PartitionOffsets] = []
+
+    def commit_offsets(self, group_id: str, offsets: PartitionOffsets) -> None:
+        del group_id
+        self.commits.append(offsets)
+
+
+def test_offsets_are_committed_again_before_they_expire(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, now_s = Client(), 1_000.0
+    committer = GroupCommitter(options("127.0.0.1:9", engine="native"))
+    monkeypatch.setattr(GroupCommitter, "_open", lambda _: client)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    one, two = ({TopicPartition("t", 0): offset} for offset in (1, 2))
+    for offsets in (one, one, two, two):
+        committer.commit(offsets)
+    assert client.commits == [one, two]
+    now_s += RECOMMIT_S
+    committer.commit(two)
+    committer.commit(two)
+    assert client.commits == [one, two, two]
