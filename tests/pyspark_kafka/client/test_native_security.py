@@ -463,8 +463,9 @@ def dripping(handler: BaseHTTPRequestHandler) -> None:
     ],
 )
 def test_failing_endpoint(answer: Answer, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oidc, "_TIMEOUT_S", 1.0)
-    monkeypatch.setattr(oidc, "_ATTEMPT_TIMEOUT_S", 0.3)
+    if answer in (silent, dripping):
+        monkeypatch.setattr(oidc, "_TIMEOUT_S", 1.0)
+        monkeypatch.setattr(oidc, "_ATTEMPT_TIMEOUT_S", 0.3)
     monkeypatch.setattr(oidc, "_PAUSES_S", (0.01,))
     started = time.monotonic()
     with (
@@ -472,7 +473,7 @@ def test_failing_endpoint(answer: Answer, expected: str, monkeypatch: pytest.Mon
         pytest.raises(AuthenticationError, match=expected) as caught,
     ):
         tokens_of(at).token()
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
     assert caught.value.option == "kafka.sasl.oauthbearer.token.endpoint.url"
     assert at.url in str(caught.value)
     assert "hush" not in str(caught.value)
