@@ -105,7 +105,7 @@ test: java $(VENV)/.ready ## run the tests on the reference broker (about 9 minu
 # recover. Only a third of the `sampled` tests runs, and on Apache Kafka only a third of the tests that
 # also run on the reference cluster. The seed selects them.
 test-all: PARTS := 3
-test-all: java ## run the tests on all versions of Kafka and PySpark (50 minutes): PARTS=1 runs every test
+test-all: java ## run the tests on all versions of Kafka and PySpark (an hour): PARTS=1 runs every test
 	$(MAKE) --no-print-directory --jobs=7 lint docs $(OTHER_PYSPARKS:%=.cache/pyspark-%) \
 	  $(OTHER_KAFKAS:%=.cache/kafka-%)
 	$(call fast_spark)
@@ -116,8 +116,8 @@ test-all: java ## run the tests on all versions of Kafka and PySpark (50 minutes
 # `test-pysparks` runs the other Spark tests on Apache Kafka, with one of the PySpark versions.
 test-kafka: java $(VENV)/.ready ## run the tests that depend on the cluster, using Apache Kafka
 	$(call fast_spark)
-	$(BIN)/pytest $(AT_ONCE) --parts=$(or $(PARTS),1) -m "kafka_only or not full and (slow or not spark)" --cluster=kafka \
-	  $(NOT_ON_KAFKA:%=--ignore=tests/%) \
+	$(BIN)/pytest $(AT_ONCE) --parts=$(or $(PARTS),1) --cluster=kafka \
+	  -m "kafka_only or not full and (slow or not spark)" $(NOT_ON_KAFKA:%=--ignore=tests/%) \
 	  tests/conformance tests/failpoints/test_matrix.py tests/failpoints/test_zombies.py tests/integration \
 	  tests/pyspark_kafka tests/spark
 

@@ -196,12 +196,12 @@ def _deselection(item: pytest.Item, *, on_kafka: bool) -> str | None:
         return "kafka_only, --cluster=kafka runs them"
     seed, parts = item.config.option.seed, item.config.option.parts
     if item.get_closest_marker("sampled"):
-        sampled = item.nodeid
+        name = item.nodeid
     elif on_kafka and not kafka_only:
-        sampled = item.nodeid.partition("::")[0]
+        name = item.nodeid.partition("::")[0]
     else:
         return None
-    in_part = crc32(sampled.encode()) % parts == seed % parts
+    in_part = crc32(name.encode()) % parts == seed % parts
     return None if in_part else f"in another of {parts} parts, --parts=1 runs them"
 
 
@@ -319,7 +319,7 @@ def raw(raw_address: str) -> Iterator[RawConnection]:
 
 @pytest.fixture
 def parts(request: pytest.FixtureRequest) -> int:
-    """Return the number of parts of `--parts`, of which the run contains one."""
+    """Return the number of parts into which `--parts` divides the tests."""
     found: int = request.config.getoption("--parts")
     return found
 

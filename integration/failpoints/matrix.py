@@ -295,7 +295,7 @@ def run(
 
 
 def shuffled(chosen: Sequence[AnyCase], seed: int) -> list[AnyCase]:
-    """Return the cases in random order, so that the first cases are a random sample."""
+    """Return the cases in random order, so that every part of them is a random sample."""
     cases = list(chosen)
     Random(seed).shuffle(cases)  # noqa: S311
     return cases

@@ -43,14 +43,13 @@ logger = logging.getLogger(__name__)
 
 Offsets = Mapping[TopicPartition, OffsetCommitValue]
 
+_MEMBERS_STATES: Final = STATES_OF_A_GENERATION | {GroupState.PREPARING_REBALANCE}
+
 
 def is_metadata_invalid(metadata: str | None, config: BrokerConfig) -> bool:
     """Return whether the metadata of an offset is too long, in UTF-16 code units as in Java."""
     maximum = config.offset_metadata_max_bytes
     return metadata is not None and len(metadata.encode("utf-16-be", "surrogatepass")) > 2 * maximum
-
-
-_MEMBERS_STATES: Final = STATES_OF_A_GENERATION | {GroupState.PREPARING_REBALANCE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from broker_ref.controller_api.k19_create_topics import (
 )
 
 LOGGED_MAX: Final = 10
+"""The number of topics of a request that are logged if they cannot be created."""
 
 logger = logging.getLogger(__name__)
 
@@ -63,17 +64,19 @@ class AutoTopicCreationManager:
         ]
         for topic in failed[:LOGGED_MAX]:
             logger.warning(
-                "Failed to create topic %.100r (and %d other topics): %s (%s)",
-                topic.name, len(failed) - 1, topic.error_code.name, topic.error_message,
+                "Failed to create topic %.100r: %s (%s)",
+                topic.name, topic.error_code.name, topic.error_message,
             )  # fmt: skip
+        if len(failed) > LOGGED_MAX:
+            logger.warning("Failed to create %d more topics", len(failed) - LOGGED_MAX)
 
     def _handle_failure(self, names: frozenset[str], reason: str) -> None:
         self._in_flight -= names
         logger.warning(
-            "Failed to create topic %.100r (and %d other topics): %s. The broker will retry when a "
-            "client requests a topic.",
+            "Failed to create %d topics, such as %.100r: %s. The broker will retry when a client "
+            "requests them.",
+            len(names),
             min(names),
-            len(names) - 1,
             reason,
         )
 

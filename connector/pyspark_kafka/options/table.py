@@ -448,7 +448,8 @@ OPTIONS: Final = (
         doc="The behavior if the rows of a replayed micro-batch or batch job differ from the "
         "committed rows: `fail` fails the query, and `warn` logs a warning and keeps the committed "
         "rows. In a streaming query, `warn` requires `checkpointLocation`. A replay whose source "
-        "offsets differ from stored ones always fails. `warn` and local checkpoints store them.",
+        "offsets differ always fails, if the sink has stored them (with `warn` or a local "
+        "checkpoint).",
     ),
     Option(
         name="checkpointLocation",

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from broker_ref.api import k02_list_offsets as list_offsets
+from broker_ref.api import k32_describe_configs as describe_configs_api
 from broker_ref.api import k66_list_transactions as list_transactions_api
 from broker_ref.api.contract import Call
 from broker_ref.controller.metadata import Commit
-from broker_ref.controller.records import TopicRecord
+from broker_ref.controller.records import ConfigResourceType, TopicRecord
 from broker_ref.controller_api import k19_create_topics as create_topics
 from broker_ref.controller_api import k20_delete_topics as delete_topics
 from broker_ref.controller_api import k37_create_partitions as create_partitions
@@ -21,7 +22,7 @@ from broker_ref.protocol.identifiers import Uuid
 from integration.simulation.event_queue import START_MS
 from tests.broker_ref.node.driver import NodeDriver
 from tests.broker_ref.node.requests import create_topic, ms, request
-from tests.broker_ref.work import CountedName, CountedNumber, assert_linear
+from tests.broker_ref.work import CountedName, CountedNumber, assert_linear, count_calls
 
 CALL = Call(version=5, client_id="test", now_ms=START_MS)
 
@@ -103,6 +104,17 @@ def make_a_topic_on_many_brokers(driver: NodeDriver, entries: int) -> None:
     make(driver, ["new"], create_topics.Assignment(partition_index=0, broker_ids=broker_ids))
 
 
+def describe_configs(driver: NodeDriver, entries: int) -> None:
+    resource = describe_configs_api.RequestedResource(
+        resource_type=ConfigResourceType.TOPIC,
+        resource_name="t",
+        configuration_keys=tuple(unknown_names(entries)),
+    )
+    asked = describe_configs_api.DescribeConfigsRequest(resources=(resource,))
+    calls = count_calls(lambda: describe_configs_api.handle(driver.broker, CALL, asked))
+    assert calls < 5 * entries, "each config is compared with each key"
+
+
 def list_transactions(driver: NodeDriver, entries: int) -> None:
     driver.call(request(10, 2, key="x", key_type=1))
     driver.call(request(22, 4, transactional_id="x", transaction_timeout=ms(60_000)))
@@ -120,6 +132,7 @@ def list_transactions(driver: NodeDriver, entries: int) -> None:
 @pytest.mark.parametrize(
     "ask",
     [
+        describe_configs,
         list_transactions,
         look_up_offsets,
         make_topics,

@@ -117,6 +117,8 @@ def test_change_of_the_default_min_isr_clears_all_eligible_replicas() -> None:
     driver.create_topic(NewTopic(name="u", assignments=((0, (1, 3)),), configs={}))
     driver.expire(3)
     assert state(driver, "u") == (1, (1,), (3,), ()), "the topic does not use the new default"
+    driver.controller.alter_configs(ALL_BROKERS, [two], validate_only=False)
+    assert state(driver, "u") == (1, (1,), (), ()), "setting the same value clears them, too"
 
 
 @pytest.mark.parametrize(
