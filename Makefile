@@ -9,12 +9,16 @@ PIP    := $(BIN)/pip $(QUIETLY)
 # The Spark tests also run on these PySpark versions, in addition to the version in locks/dev.txt.
 # One of these runs uses the librdkafka engine, one uses the pure Python implementation, and one uses
 # Apache Kafka. All other runs use the reference cluster, the `native` engine and the compiled kernel.
+# `make test-all` runs all tests with the oldest version, and a third of the files with the others.
 OTHER_PYSPARKS := 4.0.5 4.1.4 4.2.1
+PARTS_OF_FILES = --parts=$(or $(PARTS),1) --parts-of=files
 OPTIONS_WITH_4.0.5 := --engine=librdkafka
 IMPLEMENTATION_WITH_4.1.4 := PYSPARK_KAFKA_RECORDS=pure
-OPTIONS_WITH_4.2.1 := --cluster=kafka
+OPTIONS_WITH_4.1.4 = $(PARTS_OF_FILES)
+OPTIONS_WITH_4.2.1 = $(PARTS_OF_FILES) --cluster=kafka
 # Kafka 3.9 uses transaction version 1. `KAFKA_VERSION` selects the Kafka version for any test.
 OTHER_KAFKAS := 3.9.1 4.0.0
+OPTIONS_WITH_KAFKA_4.0.0 = $(PARTS_OF_FILES)
 # Tests in which brokers fail, or a driver is killed and restarted. They run only on Apache Kafka.
 ONLY_ON_KAFKA := spark/test_cluster_faults.py spark/test_driver_kill.py
 # Options and checkpoints do not depend on the cluster. Kafka's own tools are known to work on Kafka:
@@ -102,8 +106,8 @@ test: java $(VENV)/.ready ## run the tests on the reference broker (about 9 minu
 
 # The other versions of PySpark and Kafka take minutes to download, so this happens while the code is
 # checked. Three tests at a time: some kill the processes of whole clusters, which need the cores to
-# recover. Only a third of the `sampled` tests runs, and on Apache Kafka only a third of the tests that
-# also run on the reference cluster. The seed selects them.
+# recover. Only a third of the `sampled` tests runs, and on Apache Kafka only a third of the files with
+# tests that also run on the reference cluster. The seed of each run selects them.
 test-all: PARTS := 3
 test-all: java ## run the tests on all versions of Kafka and PySpark (an hour): PARTS=1 runs every test
 	$(MAKE) --no-print-directory --jobs=7 lint docs $(OTHER_PYSPARKS:%=.cache/pyspark-%) \
@@ -116,7 +120,7 @@ test-all: java ## run the tests on all versions of Kafka and PySpark (an hour): 
 # `test-pysparks` runs the other Spark tests on Apache Kafka, with one of the PySpark versions.
 test-kafka: java $(VENV)/.ready ## run the tests that depend on the cluster, using Apache Kafka
 	$(call fast_spark)
-	$(BIN)/pytest $(AT_ONCE) --parts=$(or $(PARTS),1) --cluster=kafka \
+	$(BIN)/pytest $(AT_ONCE) -n 3 $(PARTS_OF_FILES) --cluster=kafka \
 	  -m "kafka_only or not full and (slow or not spark)" $(NOT_ON_KAFKA:%=--ignore=tests/%) \
 	  tests/conformance tests/failpoints/test_matrix.py tests/failpoints/test_zombies.py tests/integration \
 	  tests/pyspark_kafka tests/spark
@@ -125,7 +129,7 @@ test-kafkas: $(OTHER_KAFKAS:%=test-kafka-%) ## test the exactly-once sink on oth
 
 test-kafka-%: java $(VENV)/.ready
 	@echo "== Apache Kafka $* =="
-	@KAFKA_VERSION=$* $(BIN)/pytest $(AT_ONCE) -n 2 -m "not full" --cluster=kafka \
+	@KAFKA_VERSION=$* $(BIN)/pytest $(AT_ONCE) -n 2 -m "not full" --cluster=kafka $(OPTIONS_WITH_KAFKA_$*) \
 	  tests/pyspark_kafka/sink/exactly_once \
 	  tests/failpoints/test_matrix.py::test_a_sample_of_kills_and_stalls_passes
 

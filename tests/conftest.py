@@ -77,8 +77,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--parts",
         type=int,
         default=1,
-        help="run only one of this number of parts of the tests that are marked `sampled` and, on "
-        "Apache Kafka, of the files without `kafka_only` (default: 1, all tests)",
+        help="run only one of this number of parts of the tests that are marked `sampled`, "
+        "and with --parts-of=files of all files (default: 1, all tests)",
+    )
+    parser.addoption(
+        "--parts-of",
+        default="sampled",
+        choices=("sampled", "files"),
+        help="what --parts divides. Tests that are marked `kafka_only` always run",
     )
 
 
@@ -197,7 +203,7 @@ def _deselection(item: pytest.Item, *, on_kafka: bool) -> str | None:
     seed, parts = item.config.option.seed, item.config.option.parts
     if item.get_closest_marker("sampled"):
         name = item.nodeid
-    elif on_kafka and not kafka_only:
+    elif item.config.option.parts_of == "files" and not kafka_only:
         name = item.nodeid.partition("::")[0]
     else:
         return None
