@@ -199,8 +199,9 @@ OPTIONS: Final = (
         doc="The start of the query: `earliest`, `latest` (streaming only), `committed` (the "
         "committed offsets of the group in `kafka.group.id`), or JSON such as "
         '`{"topicA":{"0":23,"1":-2}}`. The JSON must contain exactly the partitions to read; -2 '
-        "means earliest, and -1 means latest (streaming only). A restarted streaming query ignores "
-        "the option and continues from its checkpoint. Partitions that are added while a query "
+        "means earliest, and -1 means latest (streaming only). Once its first micro-batch is "
+        "complete, a restarted streaming query ignores the option and continues from its "
+        "checkpoint. Partitions that are added while a query "
         "runs start at earliest.",
     ),
     Option(

@@ -23,6 +23,7 @@ class DataLossPolicy:
         *,
         topic: str | None = None,
         offset: int | None = None,
+        advice: str | None = None,
     ) -> None:
         """Raise `DataLossError`, or log a warning and let the caller continue."""
         if self.fail:
@@ -31,6 +32,7 @@ class DataLossPolicy:
                 topic=topic if partition is None else partition.topic,
                 partition=None if partition is None else partition.partition,
                 offset=offset,
+                advice=advice,
             )
         log.warning("%s The query continues, because 'failOnDataLoss' is 'false'.", message)
 

@@ -15,7 +15,7 @@ from typing import Final
 from pyspark_kafka.client.java_names import api_timeout_ms
 from pyspark_kafka.client.port import KafkaReadClient
 from pyspark_kafka.client.resolved import resolved
-from pyspark_kafka.errors import KafkaError
+from pyspark_kafka.errors import PysparkKafkaError
 from pyspark_kafka.kafka.offsets import PartitionOffsets
 from pyspark_kafka.options.values import ClientOptions
 
@@ -34,10 +34,7 @@ class GroupCommitter:
     """Commits the offsets of one query, with a client that has a short timeout."""
 
     def __init__(self, options: ClientOptions) -> None:
-        with resolved(options) as known:
-            timeout_ms = min(api_timeout_ms(known.kafka), _COMMIT_TIMEOUT_MS_MAX)
-        kafka = {**options.kafka, "default.api.timeout.ms": str(timeout_ms)}
-        self._options = replace(options, kafka=kafka)
+        self._options = options
         self._client: KafkaReadClient | None = None
         self._committed: PartitionOffsets = {}
         self._again_at_s = 0.0
@@ -49,7 +46,7 @@ class GroupCommitter:
         group_id = self._options.group_id
         try:
             self._open().commit_offsets(group_id, offsets)
-        except KafkaError as error:
+        except PysparkKafkaError as error:  # The files of `kafka.ssl.*` may have been removed.
             log.warning(
                 "The offsets of a micro-batch were not committed to group '%s' (option "
                 "'commitOffsets'). The query continues, and the next micro-batch will commit "
@@ -71,5 +68,8 @@ class GroupCommitter:
         if self._client is None:
             from pyspark_kafka.client.factory import open_client  # noqa: PLC0415
 
-            self._client = open_client(self._options, is_checked=True)
+            with resolved(self._options) as known:
+                timeout_ms = min(api_timeout_ms(known.kafka), _COMMIT_TIMEOUT_MS_MAX)
+            kafka = {**self._options.kafka, "default.api.timeout.ms": str(timeout_ms)}
+            self._client = open_client(replace(self._options, kafka=kafka), is_checked=True)
         return self._client

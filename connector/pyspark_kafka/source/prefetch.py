@@ -6,6 +6,7 @@ no Python task. For a few records, the task would take longer than the read.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Final
@@ -13,9 +14,12 @@ from typing import Final
 import pyarrow as pa
 
 from pyspark_kafka.client.port import KafkaReadClient
+from pyspark_kafka.errors import KafkaError
 from pyspark_kafka.options.values import SourceOptions
 from pyspark_kafka.source.ranges import PlannedRange
 from pyspark_kafka.source.task_reader import read_ranges
+
+log = logging.getLogger(__name__)
 
 OFFSETS_MAX: Final = 10_000
 BYTES_MAX: Final = 512 * 1024
@@ -33,20 +37,25 @@ class Prefetcher:
         self._bytes_per_offset = 0.0
 
     def read(self, task: Sequence[PlannedRange]) -> list[pa.RecordBatch] | None:
-        """Return the records of a task, or None if they are too large.
+        """Return the records of a task, or None if a task must read them.
 
-        Raises `DataLossError` and `KafkaError`.
+        This is the case if they are too large or cannot be read now: Spark retries a failed task,
+        but not a failed plan. Raises `DataLossError`.
         """
         offsets = sum(planned.fetch_range.size for planned in task)
         if offsets > OFFSETS_MAX or offsets * self._bytes_per_offset > BYTES_MAX:
             return None
         found: list[pa.RecordBatch] = []
         size = 0
-        with closing(read_ranges(self._client, task, self._columns, self._options)) as batches:
-            for batch in batches:
-                found.append(batch)
-                size += batch.nbytes
-                if size > BYTES_MAX:
-                    break
+        try:
+            with closing(read_ranges(self._client, task, self._columns, self._options)) as batches:
+                for batch in batches:
+                    found.append(batch)
+                    size += batch.nbytes
+                    if size > BYTES_MAX:
+                        break
+        except KafkaError as error:
+            log.warning("The driver could not read a small micro-batch. A task reads it. %s", error)
+            return None
         self._bytes_per_offset = size / offsets
         return found if size <= BYTES_MAX else None

@@ -145,6 +145,7 @@ class StreamPlanner:
             end = self.initial_offsets()
         else:
             end = self._limit(position, latest) if limited else dict(latest)
+            end |= self._restarted(position)
         if start is None:
             self._position = end  # Spark runs this micro-batch before it requests the next end.
             if is_new_query and self._requires_new_query(end, latest):
@@ -152,6 +153,16 @@ class StreamPlanner:
             if is_first and position != end != latest:
                 log.warning(_ONE_LIMITED_BATCH, self._options.limiting_option)
         return end
+
+    def _restarted(self, position: PartitionOffsets) -> Offsets:
+        """Return the log start offsets of recreated partitions, unless they are the position.
+
+        As end offsets, they make the micro-batch empty. The checkpoint then contains the position
+        in the new log, and the next micro-batch reads it, even if its offsets are the old ones.
+        """
+        recreated = {p for p in position if p.topic in self._recreated and p in self._latest}
+        earliest = self._reader.earliest(recreated) if recreated else {}
+        return {p: offset for p, offset in earliest.items() if offset != position[p]}
 
     def _limit(self, start: PartitionOffsets, latest: Offsets) -> Offsets:
         known = self._known_start(start, latest)
@@ -193,6 +204,23 @@ class StreamPlanner:
         if start == self._initial and not self._has_planned_an_end:
             start = self._start_of_replayed_first_batch(start, end)
         assignment, self._assignment = self._assignment, None
+        try:
+            plan = self._plan_tasks(start, end, assignment)
+        except UnknownTopicOrPartitionError:
+            # A topic may have been deleted since the partitions were requested.
+            plan = self._plan_tasks(start, end, None)
+        self._recreated.clear()
+        self._last_plan = (start, end, plan)
+        self._position = end
+        if start != end:  # Before a replay, Spark 4.0 and 4.1 plan the range from end to end.
+            # In a replay, a partition that is missing in `end` no longer existed. If it exists
+            # again, its offsets are those of another log.
+            self._last_offsets |= {**start, **end} if self._has_planned_an_end else end
+        return plan
+
+    def _plan_tasks(
+        self, start: PartitionOffsets, end: PartitionOffsets, assignment: Assignment | None
+    ) -> list[PlannedRange]:
         if assignment is None or not end.keys() <= assignment.partitions:
             assignment = self._reader.assignment(expected=start.keys() | end.keys())
             self._detect_changed_topics(assignment, start.keys() | end.keys())
@@ -210,25 +238,27 @@ class StreamPlanner:
         known = self._known_start(start, readable_end, report=True)
         ranges = self._check_direction(known, readable_end)
         found = readable_ranges(ranges, self._reader, self._on_loss, known_latest=self._latest)
-        plan = plan_ranges(found, assignment, self._options)
-        self._recreated.clear()
-        self._last_plan = (start, end, plan)
-        self._position = end
-        if start != end:  # Before a replay, Spark 4.0 and 4.1 plan the range from end to end.
-            self._last_offsets |= {**start, **end}
-        return plan
+        return plan_ranges(found, assignment, self._options)
 
     def _start_of_replayed_first_batch(
         self, start: PartitionOffsets, end: PartitionOffsets
     ) -> PartitionOffsets:
         """Return the start offsets of a first micro-batch that an earlier process planned.
 
+        If the option resolves to a later offset than `end`, the first micro-batch was empty.
         Partitions that are not in `end` were added later. The next micro-batch reads them from
         their log start offset.
         """
-        if _may_resolve_later(self._options):
+        starting = self._options.starting
+        if starting in (OffsetLimitName.LATEST, OffsetLimitName.COMMITTED):
+            log.warning(
+                "The first micro-batch is being replayed without records, because option "
+                "'startingOffsets' is '%s'. If the query was started with another value, reset its "
+                "offsets with 'pyspark-kafka offsets'.",
+                starting,
+            )
             return end
-        start = {p: offset for p, offset in start.items() if p in end}
+        start = {p: min(offset, end[p]) for p, offset in start.items() if p in end}
         log.warning(
             "The first micro-batch is being replayed. Option 'startingOffsets' was resolved again "
             "to determine its start offsets for %s.",
@@ -298,6 +328,9 @@ class StreamPlanner:
                     f"Topic '{topic}' was deleted and recreated while the query was reading it "
                     f"(its topic id changed from {remembered} to {topic_id}).",
                     topic=topic,
+                    advice="A restarted query does not know the earlier topic and continues at its "
+                    f"old offsets. Run 'pyspark-kafka offsets --topic {topic} --to-earliest', or "
+                    "start the query with a new checkpointLocation.",
                 )
                 self._recreated.add(topic)
                 self._latest = {p: o for p, o in self._latest.items() if p.topic != topic}
@@ -363,7 +396,8 @@ class StreamPlanner:
     def _check_direction(self, start: Offsets, end: PartitionOffsets) -> list[FetchRange]:
         """Return the ranges to read. Reports an end offset that is before the start offset.
 
-        Raises `OffsetError` if a different isolation level caused this. Otherwise it is data loss.
+        Raises `OffsetError` if a different isolation level may have caused this and a lost record
+        is an error. Otherwise it is data loss.
         """
         committed = self._options.isolation_level is IsolationLevel.READ_COMMITTED
         backwards = {p: start[p] for p in end if end[p] < start[p]}
@@ -371,24 +405,29 @@ class StreamPlanner:
             backwards, isolation_level=IsolationLevel.READ_UNCOMMITTED
         )
         for partition in sorted(backwards):
-            if committed and high_watermarks[partition] >= start[partition]:
+            is_grown = high_watermarks[partition] >= start[partition]
+            if committed and is_grown and self._options.fail_on_data_loss:
                 raise OffsetError(
-                    f"The query has read {partition} up to offset {start[partition]} with "
-                    "'kafka.isolation.level' set to read_uncommitted, but this micro-batch ends at "
-                    f"offset {end[partition]}, which was the last stable offset when it was "
-                    "planned.",
-                    advice="Find the newest file in the checkpoint's 'offsets' directory. If the "
-                    "'commits' directory has no file with the same name, remove the file from "
-                    "'offsets'. Then continue with read_uncommitted, or wait until no transaction "
-                    "is open.",
+                    f"The query has read {partition} up to offset {start[partition]}, but this "
+                    f"micro-batch was planned up to offset {end[partition]}. Either the query has "
+                    "read with 'kafka.isolation.level' set to read_uncommitted, or the log was "
+                    "truncated or recreated and has grown since.",
+                    advice="If the log was truncated or recreated, set 'failOnDataLoss' to "
+                    "'false'. Otherwise find the newest file in the checkpoint's 'offsets' "
+                    "directory. If the 'commits' directory has no file with the same name, remove "
+                    "the file from 'offsets'. Then continue with read_uncommitted, or wait until "
+                    "no transaction is open.",
                     option="kafka.isolation.level",
                     topic=partition.topic,
                     partition=partition.partition,
                     offset=end[partition],
                 )
             self._on_loss.report(
-                f"The query has read {partition} up to offset {start[partition]}, but the log now "
-                f"ends at offset {high_watermarks[partition]}.",
+                f"The query has read {partition} up to offset {start[partition]}, but this "
+                f"micro-batch was planned up to offset {end[partition]}, where the log ended."
+                if is_grown
+                else f"The query has read {partition} up to offset {start[partition]}, but the log "
+                f"now ends at offset {high_watermarks[partition]}.",
                 partition,
                 offset=start[partition],
             )

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
+from pyspark_kafka.client import factory
+from pyspark_kafka.errors import OptionError
 from pyspark_kafka.kafka.offsets import PartitionOffsets
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.source.group_committer import RECOMMIT_S, GroupCommitter
@@ -21,6 +24,23 @@ class Client:
     def commit_offsets(self, group_id: str, offsets: PartitionOffsets) -> None:
         del group_id
         self.commits.append(offsets)
+
+
+def test_a_query_continues_if_the_settings_can_no_longer_be_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client, offsets = Client(), {TopicPartition("t", 0): 1}
+    committer = GroupCommitter(options("127.0.0.1:9", engine="native"))
+
+    def open_client(*_: Any, **__: Any) -> Any:
+        raise OptionError("a key was deleted", option="kafka.ssl.keystore.location")
+
+    monkeypatch.setattr(factory, "open_client", open_client)
+    committer.commit(offsets)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    monkeypatch.setattr(factory, "open_client", lambda *_, **__: client)
+    committer.commit(offsets)
+    assert client.commits == [offsets]
 
 
 def test_offsets_are_committed_again_before_they_expire(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.python_streaming_source_runner import (
 
 from pyspark_kafka.client import factory
 from pyspark_kafka.datasource import KafkaDataSource
-from pyspark_kafka.errors import CheckpointError, KafkaError
+from pyspark_kafka.errors import CheckpointError, KafkaError, LeaderNotAvailableError
 from pyspark_kafka.options.values import ClientOptions
 from pyspark_kafka.source import task_reader
 from pyspark_kafka.source.batch_reader import (
@@ -226,6 +226,22 @@ def test_other_micro_batches_are_read_by_tasks(
     fetched = len(client.fetched)
     plan_as_spark_does(reader, reader.initialOffset(), end)
     assert len(client.fetched) == fetched, "the driver fetches large records only once"
+
+
+def test_a_task_reads_what_the_driver_cannot_fetch(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark retries a task, but not a plan that fails."""
+
+    def fetch(*_: Any, **__: Any) -> Any:
+        raise LeaderNotAvailableError("t-0 has no leader", topic="t", partition=0)
+
+    reader = stream_reader(startingOffsets="earliest", maxPartitions="1")
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeClient, "fetch", fetch)
+        partitions, prefetched = plan_as_spark_does(reader, {"t": {"0": 0}}, {"t": {"0": 10}})
+    assert prefetched is None
+    assert sum(b.num_rows for each in partitions for b in reader.read(pickled(each))) == 10
 
 
 def plan_as_spark_does(

@@ -116,6 +116,16 @@ def test_a_first_micro_batch_replayed_by_the_next_process_is_empty(
     assert restarted.spans(end, restarted.planner.latest_offsets(end)) == [("t-0", 7, 12)]
 
 
+def test_a_replayed_first_micro_batch_keeps_its_records_if_the_timestamp_strategy_changes(
+    client: FakeClient,
+) -> None:
+    options = {"startingTimestamp": "4000"}
+    planned = Query(client, **options).planner
+    end = planned.latest_offsets(planned.initial_offsets())
+    restarted = Query(client, startingOffsetsByTimestampStrategy="latest", **options)
+    assert restarted.spans(restarted.planner.initial_offsets(), end) == [("t-0", 4, 7)]
+
+
 def test_a_first_micro_batch_with_a_fixed_start_is_replayed_with_the_same_range(
     client: FakeClient, log: FakeLog, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -282,13 +292,49 @@ def test_a_recreated_topic_is_read_from_its_start(
 ) -> None:
     query = Query(client, failOnDataLoss="false")
     start = query.planner.latest_offsets(query.planner.initial_offsets())
-    client.topics["t"] = topic(5)
+    client.topics["t"] = topic(start[tp("t")])
     end = query.planner.latest_offsets(start)
-    assert query.spans(start, end) == [("t-0", 0, 5)]
+    assert end == {tp("t"): 0}
+    assert query.spans(start, end) == []
     assert re.search(r"'t'.*\bid-", caplog.text)
     assert query.time.slept == [], "the earlier end is known without another request"
+    for restarted in (query, Query(client, failOnDataLoss="false")):
+        assert restarted.spans(start, end) == []
+        assert restarted.spans(end, restarted.planner.latest_offsets(end)) == [("t-0", 0, 7)]
     client.topics["t"].partitions[0].end = 8
-    assert query.spans(end, query.planner.latest_offsets(end)) == [("t-0", 5, 8)]
+    assert query.spans({tp("t"): 7}, query.planner.latest_offsets({tp("t"): 7})) == [("t-0", 7, 8)]
+
+
+def test_a_recreated_topic_is_read_within_the_rate_limit(client: FakeClient) -> None:
+    query = Query(
+        client, startingOffsets="earliest", failOnDataLoss="false", maxOffsetsPerTrigger="7"
+    )
+    position = {tp("t"): 7}
+    assert query.planner.latest_offsets(position, limited=True) == position
+    client.topics["t"] = topic(9)
+    spans: list[tuple[str, int, int]] = []
+    for _ in range(3):
+        end = query.planner.latest_offsets(position, limited=True)
+        spans += query.spans(position, end)
+        position = end
+    assert spans == [("t-0", 0, 7), ("t-0", 7, 9)]
+
+
+def test_a_topic_recreated_after_an_error_is_read_from_its_start(client: FakeClient) -> None:
+    start, end = {tp("t"): 3, tp("t2"): 5}, {tp("t"): 7}
+    restarted = Query(client, subscribe="t,t2", failOnDataLoss="false")
+    assert restarted.spans(start, end) == [("t-0", 3, 7)]
+    client.topics["t2"] = topic(8)
+    assert restarted.spans(end, restarted.planner.latest_offsets(end)) == [("t2-0", 0, 8)]
+
+
+def test_a_topic_deleted_while_a_micro_batch_is_planned(client: FakeClient) -> None:
+    client.topics["t2"] = topic(8)
+    start = {tp("t"): 3, tp("t2"): 5}
+    query = Query(client, subscribe="t,t2", failOnDataLoss="false")
+    end = query.planner.latest_offsets(start)
+    client.topics.pop("t2")
+    assert query.spans(start, end) == [("t-0", 3, 7)]
 
 
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
@@ -332,10 +378,12 @@ def test_a_query_after_the_last_stable_offset_waits(client: FakeClient, log: Fak
 
 
 def test_a_micro_batch_from_after_the_last_stable_offset(client: FakeClient) -> None:
+    start, end = {tp("t"): 8}, {tp("t"): 7}
     with pytest.raises(OffsetError, match=r"\b8\b") as caught:
-        Query(client).spans({tp("t"): 8}, {tp("t"): 7})
+        Query(client).spans(start, end)
     assert caught.value.option == "kafka.isolation.level"
     assert_object(caught.value, "t", 0, 7)
+    assert Query(client, failOnDataLoss="false").spans(start, end) == []
 
 
 def test_a_checkpoint_with_other_topics_is_an_error(
