@@ -125,14 +125,18 @@ class Reader:
         length = self.unsigned_varint(what) - 1 if flexible else self.int32(what)
         if length == -1:
             return None
+        self._take_elements(length, what)
+        return tuple([element() for _ in range(length)])
+
+    def _take_elements(self, count: int, what: str) -> None:
+        """Subtract from the elements that a response may contain. Raises an error if too many."""
         possible = min(self.left, self._elements_left)
-        if length < 0 or length > possible:
+        if count < 0 or count > possible:
             raise MalformedResponseError(
-                f"{what} declares {length} elements, but at most {possible} elements can follow "
+                f"{what} declares {count} elements, but at most {possible} elements can follow "
                 f"byte {self.position}"
             )
-        self._elements_left -= length
-        return tuple([element() for _ in range(length)])
+        self._elements_left -= count
 
     def tagged_fields(self, known: Callable[[int], bool], what: str) -> None:
         """Read a section of tagged fields.
@@ -140,7 +144,10 @@ class Reader:
         `known(tag)` reads a field, or returns False if the tag is unknown. Unknown fields are
         skipped. A known field must have exactly its declared size.
         """
-        for _ in range(self.unsigned_varint(f"the number of tagged fields of {what}")):
+        count = self.unsigned_varint(f"the number of tagged fields of {what}")
+        if count:
+            self._take_elements(count, f"the tagged fields of {what}")
+        for _ in range(count):
             tag = self.unsigned_varint(f"a tag of {what}")
             field = f"tag {tag} of {what}"
             size = self.unsigned_varint(f"the size of {field}")

@@ -136,7 +136,7 @@ class Router:
 
         Raises `BrokerUnreachableError` with the failures of all these brokers.
         """
-        usable = [c for c in self._pool.values() if self._is_usable(c)]
+        usable = [c for c in self._pool.values() if self.is_usable(c)]
         if usable:
             return min(usable, key=lambda c: (self.clock.left_s(c.throttled_until), c.in_flight))
         names = {b.address: str(b) for b in self.metadata.brokers.values()}
@@ -175,7 +175,7 @@ class Router:
     def _connection(self, address: Address, name: str, deadline: float) -> Connection:
         pooled = self._pool.pop(address, None)
         if pooled is not None:
-            if self._is_usable(pooled):
+            if self.is_usable(pooled):
                 self._pool[address] = pooled
                 return pooled
             pooled.close()
@@ -192,7 +192,8 @@ class Router:
         self._failed_at.pop(address, None)
         return opened
 
-    def _is_usable(self, connection: Connection) -> bool:
+    def is_usable(self, connection: Connection) -> bool:
+        """Return whether a connection is open and was not idle for `connections.max.idle.ms`."""
         idle_s = self.clock.now() - connection.used_at if connection.is_idle else 0.0
         return connection.is_usable and idle_s <= self.idle_s_max
 

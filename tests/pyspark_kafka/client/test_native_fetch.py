@@ -25,6 +25,7 @@ from pyspark_kafka.client.native.fetch_sizes import (
 )
 from pyspark_kafka.client.native.settings import NativeSettings
 from pyspark_kafka.errors import (
+    AuthorizationError,
     BrokerUnreachableError,
     CorruptBatchError,
     FetchTimeoutError,
@@ -114,12 +115,27 @@ def test_the_replica_that_the_leader_names_is_read() -> None:
     assert (leader.count("fetch"), replica.count("fetch")) == (1, 1)
 
 
+def test_the_leader_confirms_the_end_that_a_replica_reports() -> None:
+    """The read of the replica from tiered storage may have timed out (KIP-405)."""
+    leader = ScriptedResponses(
+        metadata=[],
+        fetch=[fetched(preferred_read_replica=2), fetched(BATCH)],
+        list_offsets=[listed(0)],
+    )
+    replica = ScriptedResponses(fetch=[fetched()])
+    with ScriptedBroker(leader) as one, ScriptedBroker(replica) as two:
+        leader.by_api["metadata"] = [cluster(one, two, leader_id=1)]
+        assert read(one, two) == [0, 1, 2]
+    assert (leader.count("fetch"), replica.count("fetch")) == (2, 1)
+
+
 @pytest.mark.parametrize(
     "first",
     [
         pytest.param({"responses": []}, id="empty, as when throttled"),
         pytest.param(fetched(high_watermark=0, last_stable_offset=0), id="no records yet"),
         pytest.param(fetched(error_code=int(ErrorCode.not_leader_or_follower)), id="not leader"),
+        pytest.param(fetched(error_code=int(ErrorCode.unknown_server_error)), id="tiered storage"),
     ],
 )
 def test_retriable_error_is_retried(first: dict[str, Any]) -> None:
@@ -430,6 +446,20 @@ def test_a_topic_deleted_under_the_read_is_noticed_soon() -> None:
         ):
             offsets(client, 0, 6)
     assert responses.count("metadata") == 1 + 4 + 1, "one request per attempt and a final one"
+
+
+def test_a_topic_that_may_not_be_described_fails_at_once() -> None:
+    stale = fetched(error_code=int(ErrorCode.not_leader_or_follower))
+    responses = ScriptedResponses(metadata=[], fetch=[stale])
+    with ScriptedBroker(responses) as broker:
+        known = cluster(broker)
+        code = int(ErrorCode.topic_authorization_failed)
+        denied = {"topics": [{"name": "t", "error_code": code, "partitions": ()}]}
+        responses.by_api["metadata"] = [known, {**known, **denied}]
+        with opened(broker) as client, pytest.raises(AuthorizationError) as caught:
+            offsets(client)
+    assert (caught.value.topic, caught.value.partition, caught.value.offset) == ("t", 0, 0)
+    assert responses.count("metadata") == 2
 
 
 @pytest.fixture

@@ -119,6 +119,14 @@ def test_an_array_longer_than_the_frame_is_malformed() -> None:
         reader_of("7fffffff00").array(lambda: None, "n", flexible=False)
 
 
+def test_tagged_fields_have_a_limit() -> None:
+    """Otherwise, a response of 100 MB could contain 50 million empty fields."""
+    declared = bytes.fromhex("c196b102")  # 5,000,001
+    reader = Reader(memoryview(declared + bytes(2 * 5_000_001)))
+    with pytest.raises(MalformedResponseError):
+        reader.skip_tagged_fields("n")
+
+
 def test_arrays_have_a_limit_of_elements() -> None:
     """The limit also stops arrays whose elements have no bytes."""
     data = bytes(4_000_000)

@@ -78,7 +78,11 @@ PRODUCE_REACTIONS: Final[Mapping[ErrorCode, ProduceReaction]] = {
     ErrorCode.message_too_large: ProduceReaction.TOO_LARGE,
     ErrorCode.record_list_too_large: ProduceReaction.TOO_LARGE,
 }
-"""Equivalent to `Sender.canRetry` and `TransactionManager.canRetry` of the Java client."""
+"""Similar to `Sender.canRetry` and `TransactionManager.canRetry` of the Java client.
+
+In some cases, the Java client continues with a new producer epoch (KIP-360). This producer fails
+instead, and Spark runs the task again.
+"""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -247,13 +251,15 @@ class BatchQueues:
             self._open.pop(batch.topic_partition, None)
         return failed
 
-    def pause(self, partition: TopicPartition, until: Callable[[int], float]) -> None:
+    def pause(self, partition: TopicPartition, now: float, until: Callable[[int], float]) -> None:
         """Pause a partition until the time that `until` returns.
 
-        `until` is called with the number of consecutive failures of the partition.
+        `until` is called with the number of consecutive failures of the partition. A failure during
+        a pause is not another one: all batches in flight fail if a connection is lost.
         """
         queue = self._queues[partition]
-        queue.failures += 1
+        if now >= queue.not_before:
+            queue.failures += 1
         queue.not_before = max(queue.not_before, until(queue.failures))
 
     def reset_window(self, topic: str) -> None:

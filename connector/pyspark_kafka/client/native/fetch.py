@@ -27,6 +27,7 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka.client.fetch_errors import WAIT_LONGER, ExistingOffsets, FetchErrors
 from pyspark_kafka.client.native.fetch_sizes import FetchSizes
 from pyspark_kafka.errors import (
+    AccessError,
     BrokerUnreachableError,
     CorruptBatchError,
     KafkaError,
@@ -64,6 +65,12 @@ _FIRST_WITH_EARLIEST_LOCAL: Final = 8
 _PERSISTENT_TRIES: Final = 5
 """Attempts for errors that are usually permanent, but can also be due to stale metadata."""
 _UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
+_RETRIED_UNCHANGED: Final = frozenset(
+    {ErrorCode.offset_out_of_range, ErrorCode.unknown_server_error}
+)
+"""Errors that say nothing about the leader. A fetch from tiered storage can fail temporarily with
+UNKNOWN_SERVER_ERROR (Java client: `FetchCollector.handleInitializeErrors`). OFFSET_OUT_OF_RANGE is
+retried if a follower returned it, because the leader may have the offset."""
 _UNKNOWN_EPOCH: Final = -1
 _BATCH_START: Final = struct.Struct(">qiib")
 _LENGTH_ENDS_AT: Final = 12
@@ -136,7 +143,7 @@ class PartitionReader(ABC, Generic[T]):
                         attempts,
                         reason_of(error),
                     )
-                    self._count_persistent(position, error)
+                    self._check_retriable(position, error)
                     if not self._pause(attempts, error, deadline):
                         raise self._timed_out(position, error) from None
                     continue
@@ -334,16 +341,10 @@ class PartitionReader(ABC, Generic[T]):
     ) -> None:
         """Update metadata after an error code. Raises an error if the code is not retriable."""
         partition = self.fetch_range.topic_partition
+        if code in _RETRIED_UNCHANGED:
+            return
         if code is ErrorCode.corrupt_message or REACTIONS[code] is Reaction.FAIL:
-            if code is ErrorCode.offset_out_of_range:
-                return  # A follower returned the error. The leader may have the offset.
-            kind = CorruptBatchError if code is ErrorCode.corrupt_message else error_class(code)
-            raise kind(
-                f"{sentence(self.errors.operation(position))} failed: {format_code(code)}.",
-                topic=partition.topic,
-                partition=partition.partition,
-                offset=position,
-            )
+            raise self._failed(position, code)
         leader = fetched.current_leader
         if leader is None:
             self.router.invalidate(code, topic=partition.topic)
@@ -355,8 +356,20 @@ class PartitionReader(ABC, Generic[T]):
                 endpoints=response.endpoints,
             )
 
-    def _count_persistent(self, position: int, error: ApiError | KafkaError) -> None:
-        """Raise an error that is usually permanent, once it has occurred several times."""
+    def _failed(self, position: int, code: ErrorCode) -> KafkaError:
+        kind = CorruptBatchError if code is ErrorCode.corrupt_message else error_class(code)
+        partition = self.fetch_range.topic_partition
+        return kind(
+            f"{sentence(self.errors.operation(position))} failed: {format_code(code)}.",
+            topic=partition.topic,
+            partition=partition.partition,
+            offset=position,
+        )
+
+    def _check_retriable(self, position: int, error: ApiError | KafkaError) -> None:
+        """Raise an error that denies access, or the fifth of the errors that usually persist."""
+        if isinstance(error, ApiError) and issubclass(error_class(error.code), AccessError):
+            raise self._failed(position, error.code) from None
         is_unknown = isinstance(error, ApiError) and error.code in _UNKNOWN
         if not is_unknown and not isinstance(error, ProtocolError):
             return
@@ -391,16 +404,22 @@ class PartitionReader(ABC, Generic[T]):
 
         There are two other reasons for an empty response: it names a preferred read replica
         (KIP-392), or the read from tiered storage exceeded `remote.fetch.max.wait.ms` (KIP-405).
+        Each replica has its own earliest local offset, and only the leader's can be requested, so
+        the leader must confirm the end of the range.
         """
         visible_end = fetched.high_watermark
         if self.errors.isolation_level is IsolationLevel.READ_COMMITTED:
             visible_end = fetched.last_stable_offset
-        return (
-            len(fetched.records) == 0
-            and not _has_preferred_replica(fetched)
-            and visible_end >= self.fetch_range.end_offset
-            and self._is_local(request)
-        )
+        if (
+            len(fetched.records) > 0
+            or _has_preferred_replica(fetched)
+            or visible_end < self.fetch_range.end_offset
+        ):
+            return False
+        if self._preferred is not None:
+            self._preferred, self.rack = None, ""
+            return False
+        return self._is_local(request)
 
     def _is_local(self, request: _InFlightFetch) -> bool:
         """Return whether the requested offset is on the broker's local disk."""

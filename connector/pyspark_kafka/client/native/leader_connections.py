@@ -85,7 +85,9 @@ class LeaderConnections:
         leader = self.get(broker)
         if leader is not None and (
             leader.calls
-            or (leader.connection.is_usable and leader.broker.address == broker.address)
+            or (
+                self.router.is_usable(leader.connection) and leader.broker.address == broker.address
+            )
         ):
             return leader
         if leader is not None:

@@ -127,8 +127,10 @@ class NativeProducer:
         self._id = producer_id
         self._failed: PysparkKafkaError | None = None
         self._returned_at = self._clock.now()
-        # Metadata requests: consecutive failures, time of the next attempt, last failure.
+        # Metadata requests: consecutive failures, those without a response (they increase the
+        # timeout), time of the next attempt, last failure.
         self._failed_requests = 0
+        self._unanswered_requests = 0
         self._retry_at = 0.0
         self._last_failure: str | None = None
         self._partition_failures: dict[TopicPartition, str] = {}
@@ -176,7 +178,7 @@ class NativeProducer:
         """Clear the failures of the previous task."""
         self._last_failure = None
         self._partition_failures.clear()
-        self._failed_requests, self._retry_at = 0, 0.0
+        self._failed_requests, self._unanswered_requests, self._retry_at = 0, 0, 0.0
         for topic in self._topics.values():
             topic.unknown_since = None
 
@@ -340,7 +342,7 @@ class NativeProducer:
         stale = self._router.stale(names)
         if now < self._retry_at or not (stale or (names and self._id is None)):
             return
-        deadline = self._first_deadline(now + self._request_timeout_s(self._failed_requests))
+        deadline = self._first_deadline(now + self._request_timeout_s(self._unanswered_requests))
         try:
             if stale:
                 self._router.topics(stale, deadline=deadline, create=self._settings.create_topics)
@@ -355,9 +357,11 @@ class NativeProducer:
                 raise self._errors.unreachable(min(names), MISCONFIGURED_TIMEOUT_S, error) from None
             if not self._is_overdue() or self._last_failure is None:
                 self._last_failure = reason_of(error)
+            self._unanswered_requests += isinstance(error, BrokerUnreachableError)
             self._retry_request_later()
             return
         self._last_failure = None
+        self._unanswered_requests = 0
         unknown = [name for name in stale if not self._is_known(name)]
         for name in unknown:
             self._note_unknown(name)
@@ -556,7 +560,7 @@ class NativeProducer:
             self._router.invalidate_topic(partition.topic)
         now, draw = self._clock.now(), self._clock.random()
         backoff = self._settings.backoff
-        self._queues.pause(partition, lambda failures: now + backoff.pause_s(failures, draw))
+        self._queues.pause(partition, now, lambda failures: now + backoff.pause_s(failures, draw))
 
     # --- deadlines ---
 
