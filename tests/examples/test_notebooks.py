@@ -67,6 +67,7 @@ def test_quickstart() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.sampled
 def test_exactly_once() -> None:
     shown = execute("exactly_once")
     assert shown.plots == 2
@@ -79,6 +80,7 @@ def test_exactly_once() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.sampled
 def test_migration() -> None:
     try:
         jars = ",".join(map(str, resolve(SPARK_KAFKA_CONNECTOR)))
@@ -112,6 +114,7 @@ spark = (
 
 
 @pytest.mark.full
+@pytest.mark.sampled
 def test_databricks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # SPARK_TESTING makes the Connect server use a free port instead of port 15002.
     monkeypatch.setenv("SPARK_TESTING", "true")

@@ -35,6 +35,7 @@ def test_a_sample_of_zombies_of_later_drivers_is_harmless(
     check(session, matrix.shuffled(cases, seed)[:16])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_sample_of_zombies_is_harmless_when_ids_are_used_again(
     request: pytest.FixtureRequest, seed: int, version: int

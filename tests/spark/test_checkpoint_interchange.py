@@ -19,7 +19,12 @@ JOB = Path(__file__).parent / "jobs" / "continue_checkpoint.py"
 SPARKS_OWN, OURS = "kafka", "pyspark_kafka"
 PYSPARK_VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.sampled,
+    pytest.mark.timeout(300),
+]
 
 Row = tuple[int, int, str]  # partition, offset, value
 

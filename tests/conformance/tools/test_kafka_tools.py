@@ -14,7 +14,7 @@ from integration.clusters import Cluster
 from integration.kafka_tools import KafkaTools, Output
 from tests.conformance.eventually import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.sampled, pytest.mark.timeout(400)]
 
 RECORDS = 500
 

@@ -25,7 +25,7 @@ from tests.conformance.tools.committed import (
 )
 from tests.conformance.transaction_versions import older_transaction_version_in_full
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.sampled]
 
 NameFactory = Callable[[], str]
 PARTITIONS = 3

@@ -33,7 +33,7 @@ from tests.conformance.transaction_versions import older_transaction_version_in_
 from tests.conformance.wire import only
 from tests.conftest import ClusterFactory
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.sampled, pytest.mark.timeout(400)]
 
 NameFactory = Callable[[], str]
 RECORDS = 300
