@@ -308,9 +308,13 @@ def _topic_default(name: str, topic_name: str, text: str, factor: int) -> str:
     """Convert a server-wide default to the unit of its topic config and validate it."""
     try:
         value = text
-        if factor != 1:
-            number = parse_integer(text)
-            value = str(number * factor if number >= 0 else -1)
+        if topic_name == "retention.ms":
+            number = parse_integer(text) * factor
+            if number == 0:  # A topic may have this value (Kafka's `KafkaConfig.validateValues`).
+                raise ValueError("it must be positive, or negative for no limit")
+            value = str(max(number, -1))
+        elif factor != 1:
+            value = str(parse_integer(text) * factor)
         return check_topic_configs({topic_name: value}, defaults={})[topic_name]
     except (ValueError, ApiError) as error:
         raise InvalidBrokerConfigError(

@@ -1,10 +1,12 @@
-"""Parses the numbers in config values as Java does.
+"""Parses and prints the numbers in config values as Java does.
 
 Python accepts underscores between the digits, Java does not (`Long.parseLong`,
 `Double.parseDouble`).
 """
 
 from __future__ import annotations
+
+from decimal import Decimal
 
 
 def parse_integer(text: str) -> int:
@@ -15,6 +17,14 @@ def parse_integer(text: str) -> int:
 def parse_double(text: str) -> float:
     """Parse a floating-point number. Raises: ValueError."""
     return float(_without_underscores(text))
+
+
+def print_double(value: float) -> str:
+    """Return the text of a finite number (`Double.toString`)."""
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    digits, exponent = f"{Decimal(repr(value)).normalize():E}".split("E")
+    return f"{digits if '.' in digits else f'{digits}.0'}E{int(exponent)}"
 
 
 def _without_underscores(text: str) -> str:

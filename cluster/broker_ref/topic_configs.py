@@ -15,7 +15,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.config_numbers import parse_double, parse_integer
+from broker_ref.config_numbers import parse_double, parse_integer, print_double
 from broker_ref.frozen import dataclass
 from broker_ref.log.config import (
     TOPIC_CONFIGS,
@@ -40,6 +40,23 @@ class ConfigType(IntEnum):
     LIST = 7
     CLASS = 8
     PASSWORD = 9
+
+    def printed(self, text: str) -> str:
+        """Return a value as Kafka prints it (`ConfigDef.parseType` and `convertToString`).
+
+        Raises: ValueError if the value is not valid.
+        """
+        match self:
+            case ConfigType.BOOLEAN:
+                return text.strip().lower()
+            case ConfigType.INT | ConfigType.SHORT | ConfigType.LONG:
+                return str(parse_integer(text))
+            case ConfigType.DOUBLE:
+                return print_double(parse_double(text))
+            case ConfigType.LIST:
+                return ",".join(part.strip() for part in text.split(","))
+            case _:
+                return text.strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -232,6 +232,7 @@ def test_unknown_configs_are_stored_and_hidden(raw: RawConnection) -> None:
         (ALL_BROKERS, "num.partitions", SET, "3", ErrorCode.invalid_request),
         ("1", "log.retention.hours", SET, "3", ErrorCode.invalid_request),
         ("1", "log.retention.ms", SET, "soon", ErrorCode.invalid_request),
+        (ALL_BROKERS, "log.retention.ms", SET, "0", ErrorCode.invalid_request),
         ("1", "message.max.bytes", SET, "-1", ErrorCode.invalid_request),
         ("1", "num.io.threads", SET, "0", ErrorCode.invalid_request),
         ("1", "max.connections", SET, "0", ErrorCode.invalid_request),

@@ -111,6 +111,8 @@ def test_number_of_partitions_must_be_positive(
     result = create_one(raw, name=name, num_partitions=count)
     assert result.error_code == ErrorCode.invalid_partitions
     assert result.error_message
+    result = create_one(raw, name=name, num_partitions=count, replication_factor=0)
+    assert result.error_code == ErrorCode.invalid_replication_factor
     assert not exists(raw, name)
 
 

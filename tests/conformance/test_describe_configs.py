@@ -130,8 +130,29 @@ def test_another_broker_is_refused(raw: RawConnection, name: str) -> None:
     assert describe(raw, BROKER, name).error_code == ErrorCode.invalid_request
 
 
-def test_unknown_resource_type_is_refused(raw: RawConnection) -> None:
-    assert describe(raw, UNKNOWN_RESOURCE, "x").error_code == ErrorCode.invalid_request
+def test_unknown_resource_type_fails_the_whole_request(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    resources = [
+        {"resource_type": of_type, "resource_name": topic(), "configuration_keys": None}
+        for of_type in (TOPIC, UNKNOWN_RESOURCE)
+    ]
+    results = raw.call("describe_configs", 4, resources=resources).results
+    assert [result.error_code for result in results] == [ErrorCode.invalid_request] * 2
+
+
+def test_values_are_printed_as_they_were_parsed(raw: RawConnection, topic: TopicFactory) -> None:
+    set_to = {
+        "unclean.leader.election.enable": ("True", "true"),
+        "min.cleanable.dirty.ratio": ("1", "1.0"),
+        "cleanup.policy": ("compact, delete", "compact,delete"),
+        "retention.ms": (" 7", "7"),
+        "message.timestamp.type": ("LogAppendTime ", "LogAppendTime"),
+    }
+    name = topic(**{config: text for config, (text, _) in set_to.items()})
+    found = configs(describe(raw, TOPIC, name, list(set_to), include_synonyms=True))
+    for config, (_, printed) in set_to.items():
+        assert (found[config].value, found[config].synonyms[0].value) == (printed, printed)
 
 
 def test_several_resources_have_one_result_each(

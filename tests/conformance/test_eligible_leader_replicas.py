@@ -20,7 +20,7 @@ from tests.conformance.eventually import eventually
 from tests.conformance.nodes import BROKERS, NO_LEADER, Nodes
 from tests.conformance.test_describe_topic_partitions import describe
 from tests.conformance.test_elect_leaders import UNCLEAN, elect
-from tests.conformance.topic_settings import SET, change
+from tests.conformance.topic_settings import BROKER, SET, change
 from tests.conformance.wire import append, only, produce
 
 NameFactory = Callable[[], str]
@@ -173,6 +173,11 @@ def test_change_of_min_isr_clears_the_eligible_replicas(
     for each in (name, other):
         await_state(nodes, each, State(1, {1}, (2,)))
     assert described(nodes, name).offline_replicas == (2,)
+    oldest = only(only(nodes.to(1).call("metadata", 0, topics=[{"name": name}]).topics).partitions)
+    found = (oldest.error_code, oldest.leader_id, oldest.replica_nodes)
+    assert found == (ErrorCode.replica_not_available, 1, (1,)), "it has no offline replicas"
+    listed = nodes.to(1).call("list_config_resources", 1, resource_types=[BROKER])
+    assert "2" in {one.resource_name for one in listed.config_resources}, "it is registered"
     change(nodes.to(1), name, ("min.insync.replicas", SET, "1"))
     await_state(nodes, name, State(1, {1}))
     assert state(nodes, other) == State(1, {1}, (2,))

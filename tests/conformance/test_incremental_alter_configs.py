@@ -15,6 +15,7 @@ from tests.conformance.topic_settings import (
     APPEND,
     BROKER,
     DELETE,
+    GROUP,
     SET,
     SUBTRACT,
     UNKNOWN_OPERATION,
@@ -223,6 +224,19 @@ def test_ten_thousand_changes_get_a_result_each(
     responses = raw.call("incremental_alter_configs", 1, resources=requested).responses
     assert len(responses) == 10_000
     assert {r.error_code for r in responses} == {ErrorCode.unknown_topic_or_partition}
+
+
+@pytest.mark.slow
+def test_more_than_ten_thousand_changes_are_refused(
+    raw: RawConnection, unique_name: NameFactory
+) -> None:
+    group = unique_name()
+    config = "consumer.session.timeout.ms"
+    requested = [
+        changes(f"{group}.{n}", (config, SET, "50000"), resource_type=GROUP) for n in range(10_001)
+    ]
+    responses = raw.call("incremental_alter_configs", 1, resources=requested).responses
+    assert {r.error_code for r in responses} == {ErrorCode.policy_violation}
 
 
 def test_max_message_bytes_takes_effect(raw: RawConnection, topic: TopicFactory) -> None:

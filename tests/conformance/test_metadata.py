@@ -72,6 +72,18 @@ def test_topic_is_found_by_its_id(raw: RawConnection, topic: TopicFactory) -> No
     assert (found.error_code, found.name, found.topic_id) == (ErrorCode.none, name, identifier)
 
 
+@pytest.mark.parametrize("version", [10, 11])
+def test_versions_without_topic_ids_refuse_the_whole_request(
+    raw: RawConnection, topic: TopicFactory, version: int
+) -> None:
+    name = topic()
+    for refused in ({"topic_id": topic_id(raw, name), "name": name}, {"name": None}):
+        found = raw.call("metadata", version, topics=[{"name": name}, refused])
+        codes = [one.error_code for one in found.topics]
+        assert codes == [ErrorCode.invalid_request] * 2
+        assert found.brokers == ()
+
+
 def test_two_topics_have_two_ids(raw: RawConnection, topic: TopicFactory) -> None:
     assert topic_id(raw, topic()) != topic_id(raw, topic())
 

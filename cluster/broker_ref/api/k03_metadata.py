@@ -5,7 +5,8 @@ topic that does not exist if both `auto.create.topics.enable` and the request al
 this request still returns UNKNOWN_TOPIC_OR_PARTITION, and the client retries. Responses contain
 topic ids from version 10 on (KIP-516), and requests from version 12 on. The error for an unknown
 topic id is UNKNOWN_TOPIC_ID. If the leader does not have the client's listener, the error is
-LISTENER_NOT_FOUND from version 6 on. Topics that the client may not describe are omitted or get
+LISTENER_NOT_FOUND from version 6 on. Version 0 omits the replicas on unavailable brokers, and then
+returns REPLICA_NOT_AVAILABLE. Topics that the client may not describe are omitted or get
 TOPIC_AUTHORIZATION_FAILED, whether they exist or not. Authorized operations are returned on request
 (version 8, KIP-430). Source: `kafka.server.KafkaApis.handleTopicMetadataRequest`.
 """
@@ -36,6 +37,7 @@ from broker_ref.transaction.state_topic import transaction_state_topic
 
 FIRST_WITH_LISTENER_ERRORS: Final = 6
 FIRST_VERSION_BY_TOPIC_ID: Final = 12
+FIRST_VERSION_WITH_UNAVAILABLE_REPLICAS: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,19 +97,21 @@ class TopicResponse:
 class MetadataResponse:
     """A Metadata response."""
 
-    brokers: tuple[BrokerResponse, ...]
-    cluster_id: str
-    controller_id: int
     topics: tuple[TopicResponse, ...]
-    cluster_authorized_operations: int
+    brokers: tuple[BrokerResponse, ...] = ()
+    cluster_id: str | None = None
+    controller_id: int = -1
+    cluster_authorized_operations: int = OPERATIONS_NOT_REQUESTED
     throttle_time_ms: int = NO_THROTTLE_MS
     error_code: ErrorCode = ErrorCode.none
 
 
 def handle(broker: Broker, call: Call, request: MetadataRequest) -> MetadataResponse:
     """Describe the requested topics, and create missing topics if this is allowed."""
-    reachable = _Reachable.of(broker, call.listener)
     requested = request.topics
+    if requested and not all(_is_allowed(topic, call.version) for topic in requested):
+        return _invalid(requested)
+    reachable = _Reachable.of(broker, call.listener)
     if requested is None or (call.version == 0 and not requested):
         topics = tuple(
             _existing(topic, request, call, reachable)
@@ -141,6 +145,26 @@ def handle(broker: Broker, call: Call, request: MetadataRequest) -> MetadataResp
     )
 
 
+def _is_allowed(topic: RequestedTopic, version: int) -> bool:
+    """Return whether the topic is identified as the version requires it."""
+    return version >= FIRST_VERSION_BY_TOPIC_ID or (
+        topic.name is not None and topic.topic_id == ZERO_UUID
+    )
+
+
+def _invalid(requested: tuple[RequestedTopic, ...]) -> MetadataResponse:
+    return MetadataResponse(
+        topics=tuple(
+            TopicResponse(
+                error_code=ErrorCode.invalid_request,
+                name=topic.name or "",
+                topic_id=topic.topic_id,
+            )
+            for topic in requested
+        )
+    )
+
+
 def _requested(
     broker: Broker,
     call: Call,
@@ -149,7 +173,7 @@ def _requested(
     reachable: _Reachable,
 ) -> TopicResponse:
     if topic.name is None:
-        if call.version < FIRST_VERSION_BY_TOPIC_ID or topic.topic_id == ZERO_UUID:
+        if topic.topic_id == ZERO_UUID:
             return TopicResponse(error_code=ErrorCode.invalid_request, name="")
         found = broker.metadata.topics_by_id.get(topic.topic_id)
         if found is None:
@@ -177,8 +201,9 @@ def _named(
         call.auth.allows(AclOperation.CREATE, ResourceType.CLUSTER)
         or call.auth.allows(AclOperation.CREATE, ResourceType.TOPIC, name)
     ):
-        is_internal = name in INTERNAL_TOPICS
-        return TopicResponse(error_code=unauthorized, name=name, is_internal=is_internal)
+        return TopicResponse(
+            error_code=unauthorized, name=name, is_internal=name in INTERNAL_TOPICS
+        )
     error_code = ErrorCode.unknown_topic_or_partition
     try:
         check_name(name)
@@ -187,6 +212,7 @@ def _named(
     return TopicResponse(
         error_code=error_code,
         name=name,
+        is_internal=name in INTERNAL_TOPICS,
         topic_authorized_operations=_authorized_operations(call, request, name),
     )
 
@@ -230,6 +256,10 @@ class _Reachable:
             ),
         )
 
+    def only(self, replicas: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the replicas that have the listener of the client."""
+        return tuple(replica for replica in replicas if replica in self.by_listener)
+
 
 def _existing(
     topic: Topic, request: MetadataRequest, call: Call, reachable: _Reachable
@@ -253,14 +283,18 @@ def _partition(
     error_code = ErrorCode.none if is_led else ErrorCode.leader_not_available
     if not is_led and partition.leader in reachable.live and version >= FIRST_WITH_LISTENER_ERRORS:
         error_code = ErrorCode.listener_not_found
-    replicas = partition.replicas
+    replicas, isr = partition.replicas, partition.isr
+    if version < FIRST_VERSION_WITH_UNAVAILABLE_REPLICAS:
+        replicas, isr = reachable.only(replicas), reachable.only(isr)
+        if is_led and (replicas, isr) != (partition.replicas, partition.isr):
+            error_code = ErrorCode.replica_not_available
     return PartitionResponse(
         error_code=error_code,
         partition_index=partition.partition,
         leader_id=partition.leader if is_led else -1,
         leader_epoch=partition.leader_epoch,
         replica_nodes=replicas,
-        isr_nodes=partition.isr,
+        isr_nodes=isr,
         offline_replicas=()
         if reachable.by_listener.issuperset(replicas)
         else tuple(each for each in replicas if each not in reachable.by_listener),

@@ -80,16 +80,20 @@ class ApiVersionsResponse:
 
 def handle(broker: Broker, call: Call, request: ApiVersionsRequest) -> ApiVersionsResponse:
     """Return all APIs, or INVALID_REQUEST if the client software name or version is invalid."""
-    for software in (request.client_software_name, request.client_software_version):
-        if software is not None and _SOFTWARE.fullmatch(software) is None:
-            return ApiVersionsResponse(error_code=ErrorCode.invalid_request)
-    return api_versions(broker.apis(), broker.metadata, version=call.version)
+    return api_versions(request, broker.apis(), broker.metadata, version=call.version)
 
 
 def api_versions(
-    apis: Iterable[Api[Any]], metadata: ClusterMetadata, *, version: int
+    request: ApiVersionsRequest,
+    apis: Iterable[Api[Any]],
+    metadata: ClusterMetadata,
+    *,
+    version: int,
 ) -> ApiVersionsResponse:
-    """Return the ApiVersions response of a node with these APIs and this metadata."""
+    """Return the response of a node with these APIs and this metadata."""
+    for software in (request.client_software_name, request.client_software_version):
+        if software is not None and _SOFTWARE.fullmatch(software) is None:
+            return ApiVersionsResponse(error_code=ErrorCode.invalid_request)
     return ApiVersionsResponse(
         api_keys=tuple(_served(api) for api in apis),
         supported_features=_supported(SUPPORTED_FEATURES, version),

@@ -4,7 +4,8 @@ The broker returns all configs of a resource, or the requested ones. Unknown con
 omitted. With `include_synonyms` the response contains the values with lower precedence (KIP-226).
 From version 3 on, it contains types and, if requested, documentation (KIP-569). The error is
 UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist, and INVALID_REQUEST for another broker,
-an unknown resource type, or an empty name of a group or subscription. An empty broker name requests
+or an empty name of a group or subscription. An unknown resource type fails the whole request. A
+repeated resource is described once. An empty broker name requests
 the dynamic configs of all brokers. Groups and subscriptions to client metrics need not exist. The
 values of sensitive configs (keys and passwords) are null. Source:
 `kafka.server.ConfigHelper.handleDescribeConfigsRequest`.
@@ -12,12 +13,16 @@ values of sensitive configs (keys and passwords) are null. Source:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.broker_descriptions import describe_broker_configs, describe_cluster_configs
+from broker_ref.api.broker_descriptions import (
+    UNKNOWN_TYPE,
+    describe_broker_configs,
+    describe_cluster_configs,
+)
 from broker_ref.api.broker_loggers import describe_loggers
 from broker_ref.api.client_metrics_descriptions import describe_client_metrics_configs
 from broker_ref.api.config_operations import check_config_operation
@@ -26,9 +31,11 @@ from broker_ref.api.group_descriptions import describe_group_configs
 from broker_ref.api.topic_descriptions import DescribedConfig, describe_topic_configs
 from broker_ref.controller.records import ConfigResourceType
 from broker_ref.controller.topic_names import check_name
+from broker_ref.dynamic_configs import ConfigSource
 from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.security.acls import AclOperation
+from broker_ref.topic_configs import ConfigType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,22 +98,26 @@ class DescribeConfigsResponse:
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
-_KnownTopicConfigs = dict[
-    tuple[frozenset[tuple[str, str]], tuple[str, ...] | None], tuple[ConfigResponse, ...]
-]
-"""The described configs of topics, by the configs that are set on a topic and the requested names.
+_KNOWN_TYPES: Final = frozenset(ConfigResourceType)
 
-Most topics of a request have the same configs.
+_Known = dict[Hashable, tuple[ConfigResponse, ...]]
+"""The described configs of a request. Most topics of a request have the same configs.
+
+The keys are the configs that are set on a topic, or the type and the name of another resource.
 """
 
 
 def handle(broker: Broker, call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """Describe the configs of each resource."""
-    known: _KnownTopicConfigs = {}
+    resources = tuple(dict.fromkeys(request.resources))
+    unknown = [each for each in resources if each.resource_type not in _KNOWN_TYPES]
+    if unknown:
+        message = f"Unexpected resource type {unknown[0].resource_type}."
+        error = ApiError(ErrorCode.invalid_request, message)
+        return DescribeConfigsResponse(results=tuple(_failed(each, error) for each in resources))
+    known: _Known = {}
     return DescribeConfigsResponse(
-        results=tuple(
-            _resource(broker, call, request, resource, known) for resource in request.resources
-        )
+        results=tuple(_resource(broker, call, request, each, known) for each in resources)
     )
 
 
@@ -115,7 +126,7 @@ def _resource(
     call: Call,
     request: DescribeConfigsRequest,
     resource: RequestedResource,
-    known: _KnownTopicConfigs,
+    known: _Known,
 ) -> ResourceResponse:
     try:
         check_config_operation(
@@ -126,12 +137,7 @@ def _resource(
         )
         configs = _configs(broker, request, resource, known)
     except ApiError as error:
-        return ResourceResponse(
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-            error_code=error.error_code,
-            error_message=error.message,
-        )
+        return _failed(resource, error)
     return ResourceResponse(
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
@@ -139,41 +145,46 @@ def _resource(
     )
 
 
+def _failed(resource: RequestedResource, error: ApiError) -> ResourceResponse:
+    return ResourceResponse(
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        error_code=error.error_code,
+        error_message=error.message,
+    )
+
+
 def _configs(
     broker: Broker,
     request: DescribeConfigsRequest,
     resource: RequestedResource,
-    known: _KnownTopicConfigs,
+    known: _Known,
 ) -> tuple[ConfigResponse, ...]:
-    requested = resource.configuration_keys
     name = resource.resource_name
-    if resource.resource_type != ConfigResourceType.TOPIC:
-        return _selected(request, requested, _describe(broker, resource))
-    check_name(name)
-    topic = broker.metadata.topics.get(name)
-    if topic is None:
-        raise ApiError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r}.")
-    key = (frozenset(topic.configs.items()), requested)
+    key: Hashable = (resource.resource_type, name)
+    own: Mapping[str, str] = {}
+    if resource.resource_type == ConfigResourceType.TOPIC:
+        check_name(name)
+        topic = broker.metadata.topics.get(name)
+        if topic is None:
+            raise ApiError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r}.")
+        own = topic.configs
+        key = frozenset(own.items())
     if key not in known:
-        described = describe_topic_configs(broker.configs, topic.configs)
-        known[key] = _selected(request, requested, described)
-    return known[key]
+        described = _describe(broker, resource, own)
+        known[key] = tuple(_config(request, config) for config in described)
+    names = frozenset(resource.configuration_keys or ())
+    return tuple(config for config in known[key] if config.name in names) if names else known[key]
 
 
-def _selected(
-    request: DescribeConfigsRequest,
-    requested: tuple[str, ...] | None,
-    described: Sequence[DescribedConfig],
-) -> tuple[ConfigResponse, ...]:
-    names = frozenset(requested or ())
-    return tuple(
-        _config(request, config) for config in described if not names or config.name in names
-    )
-
-
-def _describe(broker: Broker, resource: RequestedResource) -> Sequence[DescribedConfig]:
+def _describe(
+    broker: Broker, resource: RequestedResource, own: Mapping[str, str]
+) -> Sequence[DescribedConfig]:
+    """Return the configs of a resource. `own` contains those that are set on a topic."""
     name = resource.resource_name
     match resource.resource_type:
+        case ConfigResourceType.TOPIC:
+            return describe_topic_configs(broker.configs, own)
         case ConfigResourceType.BROKER:
             if not name:
                 return describe_cluster_configs(broker.configs)
@@ -190,10 +201,7 @@ def _describe(broker: Broker, resource: RequestedResource) -> Sequence[Described
             _check_is_not_empty(name, "group")
             own = broker.metadata.configs(ConfigResourceType.GROUP, name)
             return describe_group_configs(broker.configs.levels, own)
-    raise ApiError(
-        ErrorCode.invalid_request,
-        f"The configs of resources of type {resource.resource_type} cannot be described.",
-    )
+    raise AssertionError(f"the type {resource.resource_type} is not in _KNOWN_TYPES")
 
 
 def _check_is_this_broker(broker: Broker, name: str) -> None:
@@ -234,17 +242,33 @@ def _config(request: DescribeConfigsRequest, config: DescribedConfig) -> ConfigR
     synonyms = config.synonyms if request.include_synonyms else ()
     return ConfigResponse(
         name=config.name,
-        value=config.value,
+        value=_printed(config.type, config.value),
         read_only=config.read_only,
         config_source=config.source,
         is_sensitive=config.is_sensitive,
         synonyms=tuple(
-            SynonymResponse(name=synonym.name, value=synonym.value, source=synonym.source)
+            SynonymResponse(
+                name=synonym.name,
+                value=_printed(config.type, synonym.value)
+                if synonym.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+                else synonym.value,
+                source=synonym.source,
+            )
             for synonym in synonyms
         ),
         config_type=config.type,
         documentation=config.doc if request.include_documentation else None,
     )
+
+
+def _printed(number: int, value: str | None) -> str | None:
+    """Return a value as Kafka prints it after parsing. An invalid value is unchanged."""
+    if value is None or number == UNKNOWN_TYPE:
+        return value
+    try:
+        return ConfigType(number).printed(value)
+    except ValueError:
+        return value
 
 
 API: Final = Api(key=32, versions=range(1, 5), request=DescribeConfigsRequest, handle=handle)

@@ -61,17 +61,23 @@ def handle(
             ListedResource(resource_name=name, resource_type=resource_type)
             for resource_type in sorted(ConfigResourceType, reverse=True)
             if not requested or resource_type in requested
-            for name in _names(broker.metadata, resource_type)
+            for name in _names(broker.metadata, resource_type, call.listener)
         )
     )
 
 
-def _names(metadata: ClusterMetadata, resource_type: ConfigResourceType) -> Iterable[str]:
+def _names(
+    metadata: ClusterMetadata, resource_type: ConfigResourceType, listener: str
+) -> Iterable[str]:
     match resource_type:
         case ConfigResourceType.TOPIC:
             return metadata.topics
         case ConfigResourceType.BROKER | ConfigResourceType.BROKER_LOGGER:
-            return (str(one.broker_id) for one in metadata.brokers.values() if not one.is_fenced)
+            return (
+                str(one.broker_id)
+                for one in metadata.brokers.values()
+                if one.endpoint(listener) is not None
+            )
         case _:
             return (name for of_type, name in metadata.resource_configs if of_type == resource_type)
 

@@ -260,7 +260,11 @@ class PartitionReader:
         if not self._chooses_replicas or not partition.is_leader:
             return None
         brokers = self.broker.metadata.brokers
-        racks = {broker_id: node.rack for broker_id, node in brokers.items()}
+        racks = {
+            broker_id: node.rack
+            for broker_id, node in brokers.items()
+            if not node.is_fenced and node.endpoint(self.listener) is not None
+        }
         followers = [
             ReplicaView(
                 broker_id=follower.broker_id,

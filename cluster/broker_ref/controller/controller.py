@@ -404,21 +404,21 @@ class Controller:
         if not validate_only:
             self._commit(records)
 
-    def alter_configs(
-        self, resource: ConfigResource, changes: Sequence[ConfigChange], *, validate_only: bool
-    ) -> None:
-        """Incrementally change a resource's configs, or raise ApiError if a change is invalid."""
-        records = incremental_changes(self.metadata, resource, changes, self._config)
-        if not validate_only:
-            self._commit([*records, *clearing_records(self.metadata, records)])
+    def changed_configs(
+        self, resource: ConfigResource, changes: Sequence[ConfigChange]
+    ) -> list[ConfigRecord]:
+        """Return the records of incremental changes, or raise ApiError if one is invalid."""
+        return incremental_changes(self.metadata, resource, changes, self._config)
 
-    def replace_configs(
-        self, resource: ConfigResource, configs: Mapping[str, str | None], *, validate_only: bool
-    ) -> None:
-        """Replace all configs of a resource, or raise ApiError if a config is invalid."""
-        records = legacy_changes(self.metadata, resource, configs, self._config)
-        if not validate_only:
-            self._commit([*records, *clearing_records(self.metadata, records)])
+    def replaced_configs(
+        self, resource: ConfigResource, configs: Mapping[str, str | None]
+    ) -> list[ConfigRecord]:
+        """Return the records that replace all configs, or raise ApiError if one is invalid."""
+        return legacy_changes(self.metadata, resource, configs, self._config)
+
+    def alter_configs(self, records: Sequence[ConfigRecord]) -> None:
+        """Change the configs of several resources in one commit."""
+        self._commit([*records, *clearing_records(self.metadata, records)])
 
     def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> range:
         """Allocate and return a block of producer ids, which is never allocated again."""

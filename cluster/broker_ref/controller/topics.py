@@ -221,15 +221,15 @@ class TopicPlanner:
         """Return the replicas of each partition of a new topic, in the order of the partitions."""
         if new.assignments:
             return self._manual_assignments(new)
-        if new.partition_count == 0 or new.partition_count < -1:
-            raise ApiError(
-                ErrorCode.invalid_partitions,
-                "Number of partitions was set to an invalid non-positive value.",
-            )
         if new.replication_factor == 0 or new.replication_factor < -1:
             raise ApiError(
                 ErrorCode.invalid_replication_factor,
                 "Replication factor must be larger than 0, or -1 to use the default value.",
+            )
+        if new.partition_count == 0 or new.partition_count < -1:
+            raise ApiError(
+                ErrorCode.invalid_partitions,
+                "Number of partitions was set to an invalid non-positive value.",
             )
         count = self._config.num_partitions if new.partition_count == -1 else new.partition_count
         _check_partition_count(count)

@@ -1,23 +1,23 @@
 """Code shared by AlterConfigs and IncrementalAlterConfigs.
 
-Each resource is altered separately. As in `kafka.server.ConfigAdminManager`, a repeated resource, a
-repeated config, a missing value and an unknown resource type are rejected with INVALID_REQUEST. The
-levels of loggers are not part of the metadata: a broker changes them itself (see
-`broker_ref.node.alter_configs_preprocessing`), and AlterConfigs rejects them.
+The valid changes are written in one commit. As in `kafka.server.ConfigAdminManager`, a repeated
+resource, a repeated config, a missing value and an unknown resource type are rejected with
+INVALID_REQUEST. The levels of loggers are not part of the metadata: a broker changes them itself
+(see `broker_ref.node.alter_configs_preprocessing`), and AlterConfigs rejects them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.config_operations import check_config_operation
 from broker_ref.controller.configs import ALTERABLE_RESOURCES, ConfigResource
-from broker_ref.controller.records import ConfigResourceType
-from broker_ref.controller_api.contract import NO_THROTTLE_MS
+from broker_ref.controller.records import ConfigRecord, ConfigResourceType
+from broker_ref.controller_api.contract import NO_THROTTLE_MS, ControllerContext
 from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.security.acls import AclOperation
@@ -54,19 +54,30 @@ class AlterConfigsResponse:
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
+RECORDS_MAX: Final = 10_000
+"""The maximum number of changes in a request (`QuorumController.MAX_RECORDS_PER_USER_OP`)."""
+
 Named = TypeVar("Named", bound=Resource)
 
 
 def alter_each(
+    context: ControllerContext,
     auth: AuthHelper,
     resources: Sequence[Named],
-    alter: Callable[[ConfigResource, Named], None],
+    changes: Callable[[ConfigResource, Named], Sequence[ConfigRecord]],
+    *,
+    validate_only: bool,
 ) -> AlterConfigsResponse:
-    """Alter each resource and return the results. An error affects only its own resource."""
+    """Alter each resource and return the results.
+
+    `changes` returns the records of a resource, or raises ApiError. This error affects only its own
+    resource. An error of the commit affects all resources.
+    """
     counts = count_resources(resources)
-    responses = []
-    for resource in {(r.resource_type, r.resource_name): r for r in resources}.values():
-        error_code, message = ErrorCode.none, None
+    distinct = {(r.resource_type, r.resource_name): r for r in resources}.values()
+    records: list[ConfigRecord] = []
+    outcomes: list[ApiError | None] = []
+    for resource in distinct:
         try:
             check_occurs_once(resource, counts)
             check_config_operation(
@@ -75,18 +86,34 @@ def alter_each(
                 resource.resource_type,
                 resource.resource_name,
             )
-            alter(_config_resource(resource), resource)
+            records += changes(_config_resource(resource), resource)
+            outcomes.append(None)
         except ApiError as error:
-            error_code, message = error.error_code, error.message
-        responses.append(
+            outcomes.append(error)
+    try:
+        _check_size(records)
+        if not validate_only:
+            context.controller.alter_configs(records)
+    except ApiError as error:
+        outcomes = [error] * len(outcomes)
+    return AlterConfigsResponse(
+        responses=tuple(
             ResourceResponse(
-                error_code=error_code,
-                error_message=message,
+                error_code=ErrorCode.none if error is None else error.error_code,
+                error_message=None if error is None else error.message,
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
             )
+            for resource, error in zip(distinct, outcomes, strict=True)
         )
-    return AlterConfigsResponse(responses=tuple(responses))
+    )
+
+
+def _check_size(records: Sequence[ConfigRecord]) -> None:
+    if len(records) > RECORDS_MAX:
+        raise ApiError(
+            ErrorCode.policy_violation, "Unable to perform excessively large batch operation."
+        )
 
 
 def count_resources(resources: Sequence[Resource]) -> Counter[tuple[int, str]]:

@@ -16,8 +16,7 @@ def handle(
     context: ControllerContext, call: Call, request: ApiVersionsRequest
 ) -> ApiVersionsResponse:
     """Return all APIs of the controller."""
-    del request
-    return api_versions(context.apis(), context.metadata, version=call.version)
+    return api_versions(request, context.apis(), context.metadata, version=call.version)
 
 
 API: Final = Api(key=18, versions=range(5), request=ApiVersionsRequest, handle=handle)

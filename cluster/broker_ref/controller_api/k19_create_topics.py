@@ -104,13 +104,6 @@ def handle(
 ) -> CreateTopicsResponse:
     """Create the valid topics."""
     by_name = {topic.name: topic for topic in request.topics}
-    authorized = {name for name in by_name if _may_create(call, name)}
-    try:
-        context.controller.topics.check_partition_total(
-            _new_topic(topic) for topic in request.topics if topic.name in authorized
-        )
-    except ApiError as error:
-        return CreateTopicsResponse(topics=tuple(_error_response(name, error) for name in by_name))
     named = Counter(topic.name for topic in request.topics)
     outcomes: dict[str, CreatedTopic | ApiError] = {}
     for name in by_name:
@@ -118,9 +111,13 @@ def handle(
             outcomes[name] = ApiError(
                 ErrorCode.invalid_request, "The topic name occurs more than once in the request."
             )
-        elif name not in authorized:
+        elif not _may_create(call, name):
             outcomes[name] = call.auth.denial(AclOperation.CREATE, ResourceType.TOPIC, name)
     valid = [name for name in by_name if name not in outcomes]
+    try:
+        context.controller.topics.check_partition_total(_new_topic(by_name[name]) for name in valid)
+    except ApiError as error:
+        return CreateTopicsResponse(topics=tuple(_error_response(name, error) for name in by_name))
     try:
         created = context.controller.create_topics(
             [_new_topic(by_name[name]) for name in valid], validate_only=request.validate_only

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker_ref.controller.configs import ConfigResource
+from broker_ref.controller.records import ConfigRecord
 from broker_ref.controller_api.config_resources import (
     AlterConfigsResponse,
     alter_each,
@@ -51,18 +52,18 @@ def handle(
 ) -> AlterConfigsResponse:
     """Replace the configs of each resource."""
 
-    def alter(target: ConfigResource, resource: AlteredResource) -> None:
+    def changes(target: ConfigResource, resource: AlteredResource) -> list[ConfigRecord]:
         check_configs(
             [config.name for config in resource.configs],
             without_value=[config.name for config in resource.configs if config.value is None],
         )
-        context.controller.replace_configs(
-            target,
-            {config.name: config.value for config in resource.configs},
-            validate_only=request.validate_only,
+        return context.controller.replaced_configs(
+            target, {config.name: config.value for config in resource.configs}
         )
 
-    return alter_each(call.auth, request.resources, alter)
+    return alter_each(
+        context, call.auth, request.resources, changes, validate_only=request.validate_only
+    )
 
 
 API: Final = Api(key=33, versions=range(3), request=AlterConfigsRequest, handle=handle)

@@ -16,6 +16,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.configs import ConfigChange, ConfigOperation, ConfigResource
+from broker_ref.controller.records import ConfigRecord
 from broker_ref.controller_api.config_resources import (
     AlterConfigsResponse,
     alter_each,
@@ -57,12 +58,12 @@ def handle(
 ) -> AlterConfigsResponse:
     """Apply the config changes of each resource."""
 
-    def alter(target: ConfigResource, resource: AlteredResource) -> None:
-        context.controller.alter_configs(
-            target, config_changes(resource), validate_only=request.validate_only
-        )
+    def changes(target: ConfigResource, resource: AlteredResource) -> list[ConfigRecord]:
+        return context.controller.changed_configs(target, config_changes(resource))
 
-    return alter_each(call.auth, request.resources, alter)
+    return alter_each(
+        context, call.auth, request.resources, changes, validate_only=request.validate_only
+    )
 
 
 def config_changes(resource: AlteredResource) -> list[ConfigChange]:

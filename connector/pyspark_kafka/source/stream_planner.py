@@ -145,7 +145,7 @@ class StreamPlanner:
             end = self.initial_offsets()
         else:
             end = self._limit(position, latest) if limited else dict(latest)
-            end |= self._restarted(position)
+            end |= self._starts_of_recreated(position)
         if start is None:
             self._position = end  # Spark runs this micro-batch before it requests the next end.
             if is_new_query and self._requires_new_query(end, latest):
@@ -154,7 +154,7 @@ class StreamPlanner:
                 log.warning(_ONE_LIMITED_BATCH, self._options.limiting_option)
         return end
 
-    def _restarted(self, position: PartitionOffsets) -> Offsets:
+    def _starts_of_recreated(self, position: PartitionOffsets) -> Offsets:
         """Return the log start offsets of recreated partitions, unless they are the position.
 
         As end offsets, they make the micro-batch empty. The checkpoint then contains the position

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from kio.index import load_request_schema
@@ -12,6 +13,8 @@ from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, Descr
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
 
+from broker_ref.api import k32_describe_configs
+from broker_ref.api.broker_descriptions import describe_broker_configs
 from broker_ref.config import BrokerConfig, InvalidBrokerConfigError
 from broker_ref.dynamic_configs import DynamicBrokerConfig
 from broker_ref.events import FrameReceived
@@ -151,6 +154,28 @@ def test_server_wide_defaults_are_described_and_applied() -> None:
     assert produced(driver.call(produce(big, topic="own"))).error_code is ErrorCode.none
 
 
+def test_a_repeated_resource_is_described_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, a small request would make the broker describe all its configs for minutes."""
+    driver = NodeDriver()
+    describe = Mock(wraps=describe_broker_configs)
+    monkeypatch.setattr(k32_describe_configs, "describe_broker_configs", describe)
+    broker: Any = 4
+    resources = tuple(
+        DescribeConfigsResource(
+            resource_type=broker,
+            resource_name=str(driver.config.node_id),
+            configuration_keys=keys,
+        )
+        for keys in (None, ("num.partitions",), None)
+    )
+    request = DescribeConfigsRequest(
+        resources=resources, include_synonyms=False, include_documentation=False
+    )
+    results = driver.call(request).results
+    assert [len(result.configs) > 1 for result in results] == [True, False]
+    assert describe.call_count == 1
+
+
 @pytest.mark.parametrize(
     ("configs", "name"),
     [
@@ -159,7 +184,8 @@ def test_server_wide_defaults_are_described_and_applied() -> None:
         ({"num.partitions": "0"}, "num.partitions"),
         ({"num.partitions": "many"}, "num.partitions"),
         ({"auto.create.topics.enable": "yes"}, "auto.create.topics.enable"),
-        ({"log.retention.ms": "-7"}, "log.retention.ms"),
+        ({"log.retention.ms": "0"}, "log.retention.ms"),
+        ({"log.retention.minutes": "0"}, "log.retention.minutes"),
         ({"log.retention.hours": "x"}, "log.retention.hours"),
         ({"log.retention.hours": "1_0"}, "log.retention.hours"),
         ({"message.max.bytes": "45_000"}, "message.max.bytes"),

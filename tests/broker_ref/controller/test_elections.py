@@ -103,7 +103,9 @@ def test_unclean_leader_is_elected_once_a_config_allows_it(resource: ConfigResou
     driver.propose(driver.partition(), (1,))
     driver.expire(1)
     current = driver.metadata.configs(resource.type, resource.name)
-    driver.controller.replace_configs(resource, {**current, **UNCLEAN}, validate_only=False)
+    driver.controller.alter_configs(
+        driver.controller.replaced_configs(resource, {**current, **UNCLEAN})
+    )
     assert seen(driver)[0] == -1
     driver.now_ms = 301_000
     for broker in (2, 3):

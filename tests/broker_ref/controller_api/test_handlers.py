@@ -17,6 +17,7 @@ from broker_ref.controller.metadata_batches import (
     decode_commits,
     decode_snapshot,
 )
+from broker_ref.controller.records import ConfigResourceType
 from broker_ref.controller.topics import NewTopic
 from broker_ref.controller_api import (
     APIS,
@@ -325,6 +326,34 @@ def test_repeated_topics_are_rejected_before_the_authorization(wire: Wire) -> No
         (response,) = wire.send(k20_delete_topics.API, request, auth=denied).responses
         assert response.error_code is error_code
         assert (response.name, response.topic_id) == (topics[0].name, topics[0].topic_id)
+
+
+def test_configs_of_several_resources_are_altered_in_one_commit(wire: Wire) -> None:
+    module = k44_incremental_alter_configs
+    commits: list[None] = []
+    wire.driver.controller.on_change = lambda: commits.append(None)
+
+    def alter(*values: str) -> list[ErrorCode]:
+        resources = tuple(
+            module.AlteredResource(
+                resource_type=ConfigResourceType.GROUP,
+                resource_name=f"g{number}",
+                configs=(
+                    module.AlterableConfig(
+                        name="consumer.session.timeout.ms", config_operation=0, value=value
+                    ),
+                ),
+            )
+            for number, value in enumerate(values)
+        )
+        request = module.IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
+        return [one.error_code for one in wire.send(module.API, request, 1).responses]
+
+    none, invalid = ErrorCode.none, ErrorCode.invalid_config
+    assert alter("50000", "soon", "51000") == [none, invalid, none]
+    assert len(commits) == 1
+    assert alter(*["52000"] * 10_001) == [ErrorCode.policy_violation] * 10_001
+    assert len(commits) == 1
 
 
 @pytest.mark.parametrize("version", k44_incremental_alter_configs.API.versions)
