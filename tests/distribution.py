@@ -2,7 +2,8 @@
 
 The tests of a file run in one process, and long tests start first. The conformance tests run in
 two processes, because each process starts its own clusters, and each node of Apache Kafka takes
-seconds of CPU time to start. Long tests that share no fixtures are distributed individually.
+seconds of CPU time to start. Long tests that share no fixtures and no cached results are
+distributed individually.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _STARTED_FIRST: Final = (
     "tests/sink_model/",
     "tests/spark/",
 )
-_DISTRIBUTED_INDIVIDUALLY: Final = ("tests/simulation/", "tests/sink_model/")
+_DISTRIBUTED_INDIVIDUALLY: Final = ("tests/simulation/test_bugs", "tests/sink_model/")
 _GROUPS: Final[Mapping[str, str]] = {
     # These tests also use clusters with the old transaction version.
     "tests/conformance/test_exactly_once": "transactions",

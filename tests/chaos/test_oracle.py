@@ -42,6 +42,7 @@ def source(bootstrap: str, topic: TopicFactory) -> str:
     return name
 
 
+@pytest.mark.slow
 def test_each_of_two_targets_is_compared(bootstrap: str, topic: TopicFactory, source: str) -> None:
     targets = [topic(PARTITIONS), topic(PARTITIONS)]
     values = copied_values([RECORDS])
