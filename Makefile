@@ -9,14 +9,14 @@ PIP    := $(BIN)/pip $(QUIETLY)
 # The Spark tests also run on these PySpark versions, in addition to the version in locks/dev.txt.
 # One of these runs uses the librdkafka engine, one uses the pure Python implementation, and one uses
 # Apache Kafka. All other runs use the reference cluster, the `native` engine and the compiled kernel.
-# `make test-all` runs a third of the files with each version.
+# `make test-all` runs a third of the tests with each version.
 OTHER_PYSPARKS := 4.0.5 4.1.4 4.2.1
-PARTS_OF_FILES = --parts=$(or $(PARTS),1) --parts-of=files
 OPTIONS_WITH_4.0.5 := --engine=librdkafka
 IMPLEMENTATION_WITH_4.1.4 := PYSPARK_KAFKA_RECORDS=pure
 OPTIONS_WITH_4.2.1 := --cluster=kafka
 # Kafka 3.9 uses transaction version 1. `KAFKA_VERSION` selects the Kafka version for any test.
 OTHER_KAFKAS := 3.9.1 4.0.0
+PARTS_OF_FILES = --parts=$(or $(PARTS),1) --parts-of=files
 OPTIONS_WITH_KAFKA_4.0.0 = $(PARTS_OF_FILES)
 # Tests in which brokers fail, or a driver is killed and restarted. They run only on Apache Kafka.
 ONLY_ON_KAFKA := spark/test_cluster_faults.py spark/test_driver_kill.py
@@ -105,8 +105,8 @@ test: java $(VENV)/.ready ## run the tests on the reference broker (about 9 minu
 
 # The other versions of PySpark and Kafka take minutes to download, so this happens while the code is
 # checked. Three tests at a time: some kill the processes of whole clusters, which need the cores to
-# recover. Only a third of the `sampled` tests runs, and with Apache Kafka or another PySpark only a
-# third of the files whose tests also run on the reference cluster. The seed of each run selects them.
+# recover. Only a third of the `sampled` tests runs, of the tests with other PySparks, and on Kafka 4.0
+# and 4.3 of the files whose tests also run on the reference cluster. The seed of each run selects them.
 test-all: PARTS := 3
 test-all: java ## run the tests on all versions of Kafka and PySpark (an hour): PARTS=1 runs every test
 	$(MAKE) --no-print-directory --jobs=7 lint docs $(OTHER_PYSPARKS:%=.cache/pyspark-%) \
@@ -138,7 +138,8 @@ test-pysparks: $(OTHER_PYSPARKS:%=test-pyspark-%) ## run the Spark tests on the 
 test-pyspark-%: java .cache/pyspark-%
 	@echo "== PySpark $* $(IMPLEMENTATION_WITH_$*) $(OPTIONS_WITH_$*) =="
 	@$(IMPLEMENTATION_WITH_$*) PYTHONPATH=$(CURDIR)/.cache/pyspark-$* $(BIN)/pytest $(AT_ONCE) \
-	  -m "not full and not slow" $(LEAKS) $(PARTS_OF_FILES) $(OPTIONS_WITH_$*) tests/spark
+	  -m "not full and not slow" $(LEAKS) --parts=$(or $(PARTS),1) --parts-of=tests $(OPTIONS_WITH_$*) \
+	  tests/spark
 
 bench: java $(BENCH)/.ready ## compare the speed with other connectors, on a quiet machine (50 minutes); see build/reports
 	@$(BENCH)/bin/python -m integration.benchmarks

@@ -77,13 +77,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--parts",
         type=int,
         default=1,
-        help="run only one of this number of parts of the tests that are marked `sampled`, "
-        "and with --parts-of=files of all files (default: 1, all tests)",
+        help="run only one of this number of parts of the tests that are marked `sampled`, and of "
+        "all tests or files with --parts-of (default: 1, all tests)",
     )
     parser.addoption(
         "--parts-of",
         default="sampled",
-        choices=("sampled", "files"),
+        choices=("sampled", "tests", "files"),
         help="what --parts divides. Tests that are marked `kafka_only` always run",
     )
 
@@ -201,12 +201,14 @@ def _deselection(item: pytest.Item, *, on_kafka: bool) -> str | None:
     if kafka_only and not on_kafka:
         return "kafka_only, --cluster=kafka runs them"
     seed, parts = item.config.option.seed, item.config.option.parts
+    parts_of = item.config.option.parts_of
     if item.get_closest_marker("sampled"):
-        name = item.nodeid
-    elif item.config.option.parts_of == "files" and not kafka_only:
-        name = item.nodeid.partition("::")[0]
-    else:
+        parts_of = "tests"
+    elif kafka_only:
+        parts_of = "sampled"
+    if parts_of == "sampled":
         return None
+    name = item.nodeid if parts_of == "tests" else item.nodeid.partition("::")[0]
     in_part = crc32(name.encode()) % parts == seed % parts
     return None if in_part else f"in another of {parts} parts, --parts=1 runs them"
 

@@ -2,7 +2,7 @@
 
 The tests of a file run in one process, and long tests start first. The conformance tests run in
 two processes, because each process starts its own clusters, and each node of Apache Kafka takes
-seconds of CPU time to start. Long tests that share no fixtures and no cached results are
+seconds of CPU time to start. Long tests that share no fixtures and few cached results are
 distributed individually.
 """
 

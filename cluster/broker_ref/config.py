@@ -283,6 +283,11 @@ def _fields(configs: Mapping[str, str]) -> dict[str, Any]:
         elif is_security_config(name):
             security[name] = text
     fields["topic_defaults"] = {name: value for name, (_, value) in defaults.items()}
+    if fields["topic_defaults"].get("retention.ms") == "0":  # Kafka: `KafkaConfig.validateValues`.
+        name = TOPIC_CONFIG_SYNONYMS["retention.ms"][defaults["retention.ms"][0]]
+        raise InvalidBrokerConfigError(
+            name, f"Invalid value 0 for config {name}: must be positive, or -1 for no limit."
+        )
     fields["security"] = SecurityConfigs.from_mapping(security)
     return fields
 
@@ -309,10 +314,7 @@ def _topic_default(name: str, topic_name: str, text: str, factor: int) -> str:
     try:
         value = text
         if topic_name == "retention.ms":
-            number = parse_integer(text) * factor
-            if number == 0:  # A topic may have this value (Kafka's `KafkaConfig.validateValues`).
-                raise ValueError("it must be positive, or negative for no limit")
-            value = str(max(number, -1))
+            value = str(max(parse_integer(text) * factor, -1))
         elif factor != 1:
             value = str(parse_integer(text) * factor)
         return check_topic_configs({topic_name: value}, defaults={})[topic_name]

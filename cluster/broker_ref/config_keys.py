@@ -105,7 +105,7 @@ class ConfigKey:
         if self.is_sensitive:
             return None
         if isinstance(value, str):
-            return None if self.empty_is_null and not value else value
+            return None if self.empty_is_null and not value else self.type.printed(value)
         return str(value).lower() if self.type is ConfigType.BOOLEAN else str(value)
 
     def _invalid(self, value: object, reason: str) -> InvalidBrokerConfigError:

@@ -53,11 +53,12 @@ def describe_broker_configs(
 
 
 def describe_cluster_configs(configs: DynamicBrokerConfig) -> list[DescribedConfig]:
-    """Return the dynamic configs of all brokers."""
+    """Return the dynamic configs of all brokers, with the values as they were set."""
     levels = ConfigLevels(own={}, cluster=configs.levels.cluster, static={})
+    described = (_describe(name, levels) for name in levels.cluster)
     return [
-        replace(config, synonyms=config.synonyms[:1])
-        for config in (_describe(name, levels) for name in levels.cluster)
+        replace(config, value=config.synonyms[0].value, synonyms=config.synonyms[:1])
+        for config in described
     ]
 
 

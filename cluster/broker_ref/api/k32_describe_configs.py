@@ -18,24 +18,18 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.broker_descriptions import (
-    UNKNOWN_TYPE,
-    describe_broker_configs,
-    describe_cluster_configs,
-)
+from broker_ref.api.broker_descriptions import describe_broker_configs, describe_cluster_configs
 from broker_ref.api.broker_loggers import describe_loggers
 from broker_ref.api.client_metrics_descriptions import describe_client_metrics_configs
 from broker_ref.api.config_operations import check_config_operation
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
 from broker_ref.api.group_descriptions import describe_group_configs
-from broker_ref.api.topic_descriptions import DescribedConfig, describe_topic_configs
+from broker_ref.api.topic_descriptions import DescribedConfig, printed_topic_configs
 from broker_ref.controller.records import ConfigResourceType
 from broker_ref.controller.topic_names import check_name
-from broker_ref.dynamic_configs import ConfigSource
 from broker_ref.frozen import dataclass
 from broker_ref.protocol.errors import ApiError
 from broker_ref.security.acls import AclOperation
-from broker_ref.topic_configs import ConfigType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +178,7 @@ def _describe(
     name = resource.resource_name
     match resource.resource_type:
         case ConfigResourceType.TOPIC:
-            return describe_topic_configs(broker.configs, own)
+            return printed_topic_configs(broker.configs, own)
         case ConfigResourceType.BROKER:
             if not name:
                 return describe_cluster_configs(broker.configs)
@@ -242,33 +236,17 @@ def _config(request: DescribeConfigsRequest, config: DescribedConfig) -> ConfigR
     synonyms = config.synonyms if request.include_synonyms else ()
     return ConfigResponse(
         name=config.name,
-        value=_printed(config.type, config.value),
+        value=config.value,
         read_only=config.read_only,
         config_source=config.source,
         is_sensitive=config.is_sensitive,
         synonyms=tuple(
-            SynonymResponse(
-                name=synonym.name,
-                value=_printed(config.type, synonym.value)
-                if synonym.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
-                else synonym.value,
-                source=synonym.source,
-            )
+            SynonymResponse(name=synonym.name, value=synonym.value, source=synonym.source)
             for synonym in synonyms
         ),
         config_type=config.type,
         documentation=config.doc if request.include_documentation else None,
     )
-
-
-def _printed(number: int, value: str | None) -> str | None:
-    """Return a value as Kafka prints it after parsing. An invalid value is unchanged."""
-    if value is None or number == UNKNOWN_TYPE:
-        return value
-    try:
-        return ConfigType(number).printed(value)
-    except ValueError:
-        return value
 
 
 API: Final = Api(key=32, versions=range(1, 5), request=DescribeConfigsRequest, handle=handle)

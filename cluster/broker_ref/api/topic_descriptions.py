@@ -7,6 +7,7 @@ The value of the first synonym is the effective value. Source: `kafka.server.Con
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from broker_ref.dynamic_configs import ConfigSource, DynamicBrokerConfig, Synonym
 from broker_ref.frozen import dataclass
@@ -37,6 +38,32 @@ def describe_topic_configs(
         _describe(key, own.get(key.name), defaults.get(key.name, key.default), configs)
         for key in TOPIC_CONFIG_KEYS.values()
     )
+
+
+def printed_topic_configs(
+    configs: DynamicBrokerConfig, own: Mapping[str, str]
+) -> tuple[DescribedConfig, ...]:
+    """Return all configs of a topic, with the values as Kafka prints them after parsing.
+
+    The synonyms of the broker are the values as they were set.
+    """
+    return tuple(
+        replace(
+            config,
+            value=_printed(config, config.value),
+            synonyms=tuple(
+                replace(synonym, value=_printed(config, synonym.value))
+                if synonym.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+                else synonym
+                for synonym in config.synonyms
+            ),
+        )
+        for config in describe_topic_configs(configs, own)
+    )
+
+
+def _printed(config: DescribedConfig, value: str | None) -> str | None:
+    return None if value is None else TOPIC_CONFIG_KEYS[config.name].type.printed(value)
 
 
 def _describe(

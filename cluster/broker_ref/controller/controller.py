@@ -85,6 +85,9 @@ from broker_ref.topic_configs import unclean_leader_election
 
 PRODUCER_ID_BLOCK_SIZE: Final = 1000
 
+RECORDS_PER_USER_OPERATION_MAX: Final = 10_000
+"""The maximum number of config changes in a request (`MAX_RECORDS_PER_USER_OP`)."""
+
 BYTES_BETWEEN_SNAPSHOTS: Final = 20 * 2**20
 """Kafka's default for `metadata.log.max.record.bytes.between.snapshots`."""
 
@@ -404,21 +407,30 @@ class Controller:
         if not validate_only:
             self._commit(records)
 
-    def changed_configs(
+    def incremental_config_records(
         self, resource: ConfigResource, changes: Sequence[ConfigChange]
     ) -> list[ConfigRecord]:
         """Return the records of incremental changes, or raise ApiError if one is invalid."""
         return incremental_changes(self.metadata, resource, changes, self._config)
 
-    def replaced_configs(
+    def replacing_config_records(
         self, resource: ConfigResource, configs: Mapping[str, str | None]
     ) -> list[ConfigRecord]:
         """Return the records that replace all configs, or raise ApiError if one is invalid."""
         return legacy_changes(self.metadata, resource, configs, self._config)
 
-    def alter_configs(self, records: Sequence[ConfigRecord]) -> None:
-        """Change the configs of several resources in one commit."""
-        self._commit([*records, *clearing_records(self.metadata, records)])
+    def alter_configs(self, changes: Sequence[ConfigRecord], *, validate_only: bool) -> None:
+        """Change the configs of several resources in one commit.
+
+        Raises: ApiError (POLICY_VIOLATION) if it would have too many records.
+        """
+        records: list[MetadataRecord] = [*changes, *clearing_records(self.metadata, changes)]
+        if len(records) > RECORDS_PER_USER_OPERATION_MAX:
+            raise ApiError(
+                ErrorCode.policy_violation, "Unable to perform excessively large batch operation."
+            )
+        if not validate_only:
+            self._commit(records)
 
     def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> range:
         """Allocate and return a block of producer ids, which is never allocated again."""

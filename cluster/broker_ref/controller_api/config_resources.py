@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -54,9 +54,6 @@ class AlterConfigsResponse:
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
-RECORDS_MAX: Final = 10_000
-"""The maximum number of changes in a request (`QuorumController.MAX_RECORDS_PER_USER_OP`)."""
-
 Named = TypeVar("Named", bound=Resource)
 
 
@@ -91,9 +88,7 @@ def alter_each(
         except ApiError as error:
             outcomes.append(error)
     try:
-        _check_size(records)
-        if not validate_only:
-            context.controller.alter_configs(records)
+        context.controller.alter_configs(records, validate_only=validate_only)
     except ApiError as error:
         outcomes = [error] * len(outcomes)
     return AlterConfigsResponse(
@@ -107,13 +102,6 @@ def alter_each(
             for resource, error in zip(distinct, outcomes, strict=True)
         )
     )
-
-
-def _check_size(records: Sequence[ConfigRecord]) -> None:
-    if len(records) > RECORDS_MAX:
-        raise ApiError(
-            ErrorCode.policy_violation, "Unable to perform excessively large batch operation."
-        )
 
 
 def count_resources(resources: Sequence[Resource]) -> Counter[tuple[int, str]]:

@@ -57,7 +57,7 @@ def handle(
             [config.name for config in resource.configs],
             without_value=[config.name for config in resource.configs if config.value is None],
         )
-        return context.controller.replaced_configs(
+        return context.controller.replacing_config_records(
             target, {config.name: config.value for config in resource.configs}
         )
 

@@ -59,7 +59,7 @@ def handle(
     """Apply the config changes of each resource."""
 
     def changes(target: ConfigResource, resource: AlteredResource) -> list[ConfigRecord]:
-        return context.controller.changed_configs(target, config_changes(resource))
+        return context.controller.incremental_config_records(target, config_changes(resource))
 
     return alter_each(
         context, call.auth, request.resources, changes, validate_only=request.validate_only

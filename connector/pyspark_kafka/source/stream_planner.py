@@ -138,14 +138,13 @@ class StreamPlanner:
         if is_new_query:
             self.initial_offsets()
         position = self._position if start is None else start
-        latest = self._fetch_latest(position) if self._target is None else self._target
-        if self._available_now:
-            self._target = latest
-        if is_new_query and _may_resolve_later(self._options):
-            end = self.initial_offsets()
-        else:
-            end = self._limit(position, latest) if limited else dict(latest)
-            end |= self._starts_of_recreated(position)
+        try:
+            latest = self._request_latest(position)
+            end = self._end(position, latest, is_new_query=is_new_query, limited=limited)
+        except UnknownTopicOrPartitionError:
+            # The topic may have been deleted between two requests.
+            latest = self._request_latest(position)
+            end = self._end(position, latest, is_new_query=is_new_query, limited=limited)
         if start is None:
             self._position = end  # Spark runs this micro-batch before it requests the next end.
             if is_new_query and self._requires_new_query(end, latest):
@@ -153,6 +152,14 @@ class StreamPlanner:
             if is_first and position != end != latest:
                 log.warning(_ONE_LIMITED_BATCH, self._options.limiting_option)
         return end
+
+    def _end(
+        self, position: PartitionOffsets, latest: Offsets, *, is_new_query: bool, limited: bool
+    ) -> Offsets:
+        if is_new_query and _may_resolve_later(self._options):
+            return self.initial_offsets()
+        end = self._limit(position, latest) if limited else dict(latest)
+        return {**end, **self._starts_of_recreated(position)}
 
     def _starts_of_recreated(self, position: PartitionOffsets) -> Offsets:
         """Return the log start offsets of recreated partitions, unless they are the position.
@@ -213,8 +220,8 @@ class StreamPlanner:
         self._last_plan = (start, end, plan)
         self._position = end
         if start != end:  # Before a replay, Spark 4.0 and 4.1 plan the range from end to end.
-            # In a replay, a partition that is missing in `end` no longer existed. If it exists
-            # again, its offsets are those of another log.
+            # In a replay, a partition that is missing in `end` may belong to a topic that was
+            # deleted. Its earlier offset would skip records if the topic is recreated.
             self._last_offsets |= {**start, **end} if self._has_planned_an_end else end
         return plan
 
@@ -245,17 +252,25 @@ class StreamPlanner:
     ) -> PartitionOffsets:
         """Return the start offsets of a first micro-batch that an earlier process planned.
 
-        If the option resolves to a later offset than `end`, the first micro-batch was empty.
-        Partitions that are not in `end` were added later. The next micro-batch reads them from
-        their log start offset.
+        If the option resolves to a later offset than `end`, the first micro-batch was empty, or,
+        with `earliest`, its first records are lost. Partitions that are not in `end` were added
+        later. The next micro-batch reads them from their log start offset.
         """
         starting = self._options.starting
-        if starting in (OffsetLimitName.LATEST, OffsetLimitName.COMMITTED):
+        if starting is OffsetLimitName.EARLIEST:
+            for partition in sorted(p for p in start.keys() & end.keys() if start[p] > end[p]):
+                self._on_loss.report(
+                    f"The first micro-batch reads {partition} up to offset {end[partition]}, but "
+                    f"the log now starts at offset {start[partition]}.",
+                    partition,
+                    offset=end[partition],
+                )
+        elif isinstance(starting, OffsetLimitName):
             log.warning(
                 "The first micro-batch is being replayed without records, because option "
                 "'startingOffsets' is '%s'. If the query was started with another value, reset its "
                 "offsets with 'pyspark-kafka offsets'.",
-                starting,
+                starting.name.lower(),
             )
             return end
         start = {p: min(offset, end[p]) for p, offset in start.items() if p in end}
@@ -280,14 +295,10 @@ class StreamPlanner:
                 )
         return {p: min(offset, high_watermarks[p]) for p, offset in offsets.items()}
 
-    def _fetch_latest(self, position: PartitionOffsets) -> Offsets:
-        try:
-            return self._request_latest(position)
-        except UnknownTopicOrPartitionError:
-            # The topic may have been deleted between the requests for partitions and for offsets.
-            return self._request_latest(position)
-
     def _request_latest(self, position: PartitionOffsets) -> Offsets:
+        """Return the latest offsets, or the target of `Trigger.AvailableNow`."""
+        if self._target is not None:
+            return self._target
         assignment = self._reader.assignment(expected=position.keys())
         self._detect_changed_topics(assignment, position.keys())
         expected = {
@@ -299,6 +310,8 @@ class StreamPlanner:
         backwards = {p: offset for p, offset in expected.items() if latest[p] < offset}
         self._latest = {**latest, **self._latest_of_backwards(backwards, latest)}
         self._assignment = assignment
+        if self._available_now:
+            self._target = self._latest
         return self._latest
 
     def _latest_of_backwards(
@@ -329,8 +342,8 @@ class StreamPlanner:
                     f"(its topic id changed from {remembered} to {topic_id}).",
                     topic=topic,
                     advice="A restarted query does not know the earlier topic and continues at its "
-                    f"old offsets. Run 'pyspark-kafka offsets --topic {topic} --to-earliest', or "
-                    "start the query with a new checkpointLocation.",
+                    "old offsets. Reset them to the earliest offsets with 'pyspark-kafka offsets', "
+                    "or start the query with a new checkpointLocation.",
                 )
                 self._recreated.add(topic)
                 self._latest = {p: o for p, o in self._latest.items() if p.topic != topic}
@@ -424,7 +437,8 @@ class StreamPlanner:
                 )
             self._on_loss.report(
                 f"The query has read {partition} up to offset {start[partition]}, but this "
-                f"micro-batch was planned up to offset {end[partition]}, where the log ended."
+                f"micro-batch was planned up to offset {end[partition]}. The next micro-batch "
+                "starts there."
                 if is_grown
                 else f"The query has read {partition} up to offset {start[partition]}, but the log "
                 f"now ends at offset {high_watermarks[partition]}.",

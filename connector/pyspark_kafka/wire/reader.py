@@ -2,7 +2,7 @@
 
 Every length is checked before it is used. Malformed bytes raise `MalformedResponseError` and no
 other error. The size of the frame limits the allocated memory: bytes fields are views of the frame,
-and an array has at most one element for each remaining byte.
+and an array or a section of tagged fields has at most one element for each remaining byte.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from kio.schema.errors import ErrorCode
 T = TypeVar("T")
 
 ELEMENTS_MAX: Final = 5_000_000
-"""The maximum number of array elements in a frame: 500,000 partitions with three replicas each."""
+"""The maximum number of array elements and tagged fields in a frame.
+
+It is sufficient for 500,000 partitions with three replicas each.
+"""
 
 _INT8: Final = struct.Struct(">b")
 _INT16: Final = struct.Struct(">h")
@@ -129,7 +132,7 @@ class Reader:
         return tuple([element() for _ in range(length)])
 
     def _take_elements(self, count: int, what: str) -> None:
-        """Subtract from the elements that a response may contain. Raises an error if too many."""
+        """Count elements. Raises an error if the response cannot or must not contain them."""
         possible = min(self.left, self._elements_left)
         if count < 0 or count > possible:
             raise MalformedResponseError(

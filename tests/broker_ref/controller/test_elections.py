@@ -104,7 +104,8 @@ def test_unclean_leader_is_elected_once_a_config_allows_it(resource: ConfigResou
     driver.expire(1)
     current = driver.metadata.configs(resource.type, resource.name)
     driver.controller.alter_configs(
-        driver.controller.replaced_configs(resource, {**current, **UNCLEAN})
+        driver.controller.replacing_config_records(resource, {**current, **UNCLEAN}),
+        validate_only=False,
     )
     assert seen(driver)[0] == -1
     driver.now_ms = 301_000

@@ -97,12 +97,16 @@ def test_change_of_min_isr_clears_the_eligible_replicas_of_the_topic() -> None:
     driver.expire(2)
     before = driver.partition()
     three = ConfigChange(name="min.insync.replicas", operation=ConfigOperation.SET, value="3")
-    driver.controller.alter_configs(driver.controller.changed_configs(TOPIC, [three]))
+    driver.controller.alter_configs(
+        driver.controller.incremental_config_records(TOPIC, [three]), validate_only=False
+    )
     assert state(driver) == (1, (1,), (), ())
     assert driver.partition().partition_epoch == before.partition_epoch + 1
     assert state(driver, "u") == (1, (1,), (2,), ())
     other = ConfigResource(type=ConfigResourceType.TOPIC, name="u")
-    driver.controller.alter_configs(driver.controller.replaced_configs(other, {}))
+    driver.controller.alter_configs(
+        driver.controller.replacing_config_records(other, {}), validate_only=False
+    )
     assert state(driver, "u") == (1, (1,), (), ())
 
 
@@ -110,12 +114,16 @@ def test_change_of_the_default_min_isr_clears_all_eligible_replicas() -> None:
     driver = cluster(1, 2, configs=TWO)
     driver.expire(2)
     two = ConfigChange(name="min.insync.replicas", operation=ConfigOperation.SET, value="2")
-    driver.controller.alter_configs(driver.controller.changed_configs(ALL_BROKERS, [two]))
+    driver.controller.alter_configs(
+        driver.controller.incremental_config_records(ALL_BROKERS, [two]), validate_only=False
+    )
     assert state(driver) == (1, (1,), (), ())
     driver.create_topic(NewTopic(name="u", assignments=((0, (1, 3)),), configs={}))
     driver.expire(3)
     assert state(driver, "u") == (1, (1,), (3,), ()), "the topic does not use the new default"
-    driver.controller.alter_configs(driver.controller.changed_configs(ALL_BROKERS, [two]))
+    driver.controller.alter_configs(
+        driver.controller.incremental_config_records(ALL_BROKERS, [two]), validate_only=False
+    )
     assert state(driver, "u") == (1, (1,), (), ()), "setting the same value clears them, too"
 
 
@@ -134,10 +142,13 @@ def test_invalid_configs_of_brokers_are_refused(name: str, value: str) -> None:
     before = driver.metadata.configs(ConfigResourceType.BROKER, "")
     change = ConfigChange(name=name, operation=ConfigOperation.SET, value=value)
     with pytest.raises(ApiError) as changed:
-        driver.controller.alter_configs(driver.controller.changed_configs(ALL_BROKERS, [change]))
+        driver.controller.alter_configs(
+            driver.controller.incremental_config_records(ALL_BROKERS, [change]), validate_only=False
+        )
     with pytest.raises(ApiError) as replaced:
         driver.controller.alter_configs(
-            driver.controller.replaced_configs(ALL_BROKERS, {**before, name: value})
+            driver.controller.replacing_config_records(ALL_BROKERS, {**before, name: value}),
+            validate_only=False,
         )
     codes = (changed.value.error_code, replaced.value.error_code)
     assert codes == (ErrorCode.invalid_config, ErrorCode.invalid_config)

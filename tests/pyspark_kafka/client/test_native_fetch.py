@@ -117,15 +117,18 @@ def test_the_replica_that_the_leader_names_is_read() -> None:
 
 def test_the_leader_confirms_the_end_that_a_replica_reports() -> None:
     """The read of the replica from tiered storage may have timed out (KIP-405)."""
-    leader = ScriptedResponses(
-        metadata=[],
-        fetch=[fetched(preferred_read_replica=2), fetched(BATCH)],
-        list_offsets=[listed(0)],
-    )
+
+    def lead(peer: Peer, received: ReceivedRequest) -> None:
+        has_rack = b"rack-1" in received.rest
+        found = fetched(preferred_read_replica=2) if has_rack else fetched(BATCH)
+        peer.respond(received, "fetch", **found)
+
+    leader = ScriptedResponses(metadata=[], fetch=[lead, lead], list_offsets=[listed(0)])
     replica = ScriptedResponses(fetch=[fetched()])
     with ScriptedBroker(leader) as one, ScriptedBroker(replica) as two:
         leader.by_api["metadata"] = [cluster(one, two, leader_id=1)]
-        assert read(one, two) == [0, 1, 2]
+        with opened(one, client_rack="rack-1") as client:
+            assert offsets(client) == [0, 1, 2]
     assert (leader.count("fetch"), replica.count("fetch")) == (2, 1)
 
 

@@ -104,7 +104,7 @@ def test_a_moving_start_results_in_an_empty_first_micro_batch(
 
 @pytest.mark.parametrize("options", MOVING)
 def test_a_first_micro_batch_replayed_by_the_next_process_is_empty(
-    client: FakeClient, log: FakeLog, options: dict[str, str]
+    client: FakeClient, log: FakeLog, options: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     client.committed["g", tp("t")] = 7
     planned = Query(client, **options).planner
@@ -113,7 +113,23 @@ def test_a_first_micro_batch_replayed_by_the_next_process_is_empty(
     client.committed["g", tp("t")] = 11
     restarted = Query(client, **options)
     assert restarted.spans(restarted.planner.initial_offsets(), end) == []
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert options or "'latest'" in caplog.text
     assert restarted.spans(end, restarted.planner.latest_offsets(end)) == [("t-0", 7, 12)]
+
+
+def test_records_of_a_replayed_first_micro_batch_that_are_deleted_are_lost(
+    client: FakeClient, log: FakeLog
+) -> None:
+    query = Query(client, startingOffsets="earliest")
+    end = query.planner.latest_offsets(query.planner.initial_offsets())
+    log.start = log.end = log.stable = 20
+    restarted = Query(client, startingOffsets="earliest")
+    with pytest.raises(DataLossError) as caught:
+        restarted.spans(restarted.planner.initial_offsets(), end)
+    assert_object(caught.value, "t", 0, 7)
+    forgiving = Query(client, startingOffsets="earliest", failOnDataLoss="false")
+    assert forgiving.spans(forgiving.planner.initial_offsets(), end) == []
 
 
 def test_a_replayed_first_micro_batch_keeps_its_records_if_the_timestamp_strategy_changes(
@@ -335,6 +351,22 @@ def test_a_topic_deleted_while_a_micro_batch_is_planned(client: FakeClient) -> N
     end = query.planner.latest_offsets(start)
     client.topics.pop("t2")
     assert query.spans(start, end) == [("t-0", 3, 7)]
+
+
+def test_a_new_topic_deleted_while_its_log_start_is_requested(client: FakeClient) -> None:
+    client.topics["t2"] = topic(8)
+    query = Query(
+        client, subscribePattern="t.*", failOnDataLoss="false", maxOffsetsPerTrigger="100"
+    )
+    requests: list[None] = []
+
+    def delete() -> None:
+        requests.append(None)
+        if len(requests) == 2:  # The first one is for the latest offsets.
+            client.topics.pop("t2")
+
+    client.on_list_offsets = delete
+    assert query.planner.latest_offsets({tp("t"): 3}, limited=True) == {tp("t"): 7}
 
 
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])

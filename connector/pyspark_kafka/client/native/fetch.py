@@ -165,7 +165,7 @@ class PartitionReader(ABC, Generic[T]):
                     position, attempts = next_offset, 0
                     deadline = self._deadline()  # Excludes the time that Spark needs for a batch.
                     del fetched, request  # Free memory before the next response.
-                elif self._is_at_end(request, fetched):
+                elif self._reports_end(fetched) and self._is_confirmed(request):
                     return
                 else:
                     self._retry_without_progress(request, fetched, deadline)
@@ -182,8 +182,13 @@ class PartitionReader(ABC, Generic[T]):
     def _retry_without_progress(
         self, request: _InFlightFetch, fetched: FetchedPartition, deadline: float
     ) -> None:
-        """Increase the fetch size or pause before a retry. Raises an error if neither helps."""
-        if len(fetched.records) > 0:
+        """Prepare a retry with another replica or size, or pause. Raises an error if out of time.
+
+        If a follower reports the end of the range, only the leader can confirm it.
+        """
+        if self._preferred is not None and self._reports_end(fetched):
+            self._preferred, self.rack = None, ""
+        elif len(fetched.records) > 0:
             if not self.sizes.grow_for_batch(request.size):
                 partition = self.fetch_range.topic_partition
                 raise CorruptBatchError(
@@ -399,30 +404,26 @@ class PartitionReader(ABC, Generic[T]):
 
     # --- responses without progress ---
 
-    def _is_at_end(self, request: _InFlightFetch, fetched: FetchedPartition) -> bool:
-        """Return whether the range has no more visible records.
-
-        There are two other reasons for an empty response: it names a preferred read replica
-        (KIP-392), or the read from tiered storage exceeded `remote.fetch.max.wait.ms` (KIP-405).
-        Each replica has its own earliest local offset, and only the leader's can be requested, so
-        the leader must confirm the end of the range.
-        """
+    def _reports_end(self, fetched: FetchedPartition) -> bool:
+        """Return whether a response says that the range has no more visible records."""
         visible_end = fetched.high_watermark
         if self.errors.isolation_level is IsolationLevel.READ_COMMITTED:
             visible_end = fetched.last_stable_offset
-        if (
-            len(fetched.records) > 0
-            or _has_preferred_replica(fetched)
-            or visible_end < self.fetch_range.end_offset
-        ):
-            return False
-        if self._preferred is not None:
-            self._preferred, self.rack = None, ""
-            return False
-        return self._is_local(request)
+        return (
+            len(fetched.records) == 0
+            and not _has_preferred_replica(fetched)
+            and visible_end >= self.fetch_range.end_offset
+        )
 
-    def _is_local(self, request: _InFlightFetch) -> bool:
-        """Return whether the requested offset is on the broker's local disk."""
+    def _is_confirmed(self, request: _InFlightFetch) -> bool:
+        """Return whether an empty response means the end of the range.
+
+        A read from tiered storage that exceeds `remote.fetch.max.wait.ms` (KIP-405) also returns no
+        records. Each replica has its own earliest local offset, and only the leader's can be
+        requested.
+        """
+        if self._preferred is not None:
+            return False
         if request.connection.versions.choose(Api.LIST_OFFSETS) < _FIRST_WITH_EARLIEST_LOCAL:
             return True
         try:
