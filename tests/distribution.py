@@ -1,9 +1,10 @@
 """The distribution of tests to the processes of pytest-xdist.
 
-The tests of a file run in one process, and long tests start first. The conformance tests run in
-two processes, because each process starts its own clusters, and each node of Apache Kafka takes
-seconds of CPU time to start. Long tests that share no fixtures and few cached results are
-distributed individually.
+The tests of a file run in one process, and long tests start first. Those of the clients mostly wait
+for timeouts, so that others can use the cores meanwhile. The conformance tests run in two
+processes, because each process starts its own clusters, and each node of Apache Kafka takes seconds
+of CPU time to start. Long tests that share no fixtures and few cached results are distributed
+individually.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ _STARTED_FIRST: Final = (
     "tests/failpoints/",
     "tests/packaging/",
     "tests/parity/",
+    "tests/pyspark_kafka/client/",
     "tests/simulation/",
     "tests/sink_model/",
     "tests/spark/",
