@@ -112,7 +112,7 @@ def describe_configs(driver: NodeDriver, entries: int) -> None:
     )
     asked = describe_configs_api.DescribeConfigsRequest(resources=(resource,))
     calls = count_calls(lambda: describe_configs_api.handle(driver.broker, CALL, asked))
-    assert calls < 5 * entries, "each config is compared with each key"
+    assert calls < 10 * entries, "each config is compared with each key"
 
 
 def list_transactions(driver: NodeDriver, entries: int) -> None:
