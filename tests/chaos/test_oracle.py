@@ -56,6 +56,7 @@ def test_each_of_two_targets_is_compared(bootstrap: str, topic: TopicFactory, so
     assert (incomplete.lost, incomplete.duplicates) == (RECORDS, 0)
 
 
+@pytest.mark.slow
 def test_counts_are_compared_with_the_micro_batches(
     bootstrap: str, topic: TopicFactory, source: str
 ) -> None:
@@ -68,6 +69,7 @@ def test_counts_are_compared_with_the_micro_batches(
     assert (repeated.lost, repeated.duplicates) == (0, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("offsets", "wrong"),
     [({0: RECORDS, 1: 0}, 0), ({0: RECORDS - 1, 1: 0}, 1), ({0: RECORDS}, 1)],

@@ -210,6 +210,7 @@ def test_topics_change(
     assert member.epoch == epoch + 1
 
 
+@pytest.mark.slow
 def test_session_and_rebalance_timeouts(raw: RawConnection, group: str, subscribed: str) -> None:
     """A member without heartbeats leaves, and so does one that does not revoke partitions."""
     slow = ConsumerMember(raw, group, subscribed, rebalance_timeout=500)

@@ -94,6 +94,7 @@ class Worker:
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 def test_results_are_exactly_once_if_a_worker_dies_at_any_step(
     raw: RawConnection,

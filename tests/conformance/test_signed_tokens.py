@@ -134,6 +134,7 @@ def test_rejected_claims(secured: Secured, listener: str, changes: dict[str, Any
     assert not accepts(secured, KEY.token(claims(**changes)), listener)
 
 
+@pytest.mark.slow
 def test_signatures(secured: Secured) -> None:
     for key in KEYS:
         token = key.token(claims())

@@ -60,6 +60,8 @@ def _kernel_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
 
 
+@pytest.mark.full
+@pytest.mark.sampled
 def test_quickstart() -> None:
     shown = execute("quickstart")
     assert shown.plots == 1

@@ -31,11 +31,13 @@ def check(outcome: SinkOutcome) -> None:
         pytest.fail(report_sink(outcome), pytrace=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_row_is_written_once_under_faults(seed: int) -> None:
     check(outcome_of(seed))
 
 
+@pytest.mark.slow
 def test_the_seeds_have_faults() -> None:
     outcomes = [outcome_of(seed) for seed in SEEDS]
     assert sum(outcome.kills for outcome in outcomes) > len(SEEDS)
@@ -49,6 +51,7 @@ def test_every_row_is_written_once_in_many_runs() -> None:
         check(run_sink(sink_plan_of(seed)))
 
 
+@pytest.mark.slow
 def test_a_seed_replays_exactly_beside_other_threads() -> None:
     is_over = threading.Event()
 

@@ -34,6 +34,7 @@ def failpoints(*requests: str) -> list[str]:
     return [f"{each}.{when}" for each in requests for when in ("before", "after")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("requests", [PLANNING, COMMIT, COMMIT[1:], REPLAY, ABORT, TASK])
 def test_each_process_may_end_at_any_request(requests: tuple[str, ...]) -> None:
     for count in range(len(requests) + 1):
@@ -41,6 +42,7 @@ def test_each_process_may_end_at_any_request(requests: tuple[str, ...]) -> None:
     assert first_invalid(failpoints(*requests), is_complete=True) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("requests", [PLANNING, COMMIT, ABORT, TASK[:3]])
 def test_no_request_may_be_omitted_and_no_two_may_change_places(requests: tuple[str, ...]) -> None:
     for index in range(1, len(requests) - 1):

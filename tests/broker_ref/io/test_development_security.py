@@ -31,6 +31,7 @@ def produces(client: dict[str, str], *, timeout_seconds: float = TIMEOUT_SECONDS
     return delivered == [True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "security",
     [

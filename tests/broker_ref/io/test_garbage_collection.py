@@ -34,6 +34,7 @@ def test_a_full_collection_visits_only_new_objects(objects: LongLivedObjects) ->
     assert not any(each is old[0] for each in gc.get_objects())
 
 
+@pytest.mark.slow
 def test_cycles_of_frozen_objects_are_freed_when_many_objects_are_frozen(
     objects: LongLivedObjects,
 ) -> None:

@@ -226,6 +226,7 @@ def test_larger_frames_are_accepted_after_the_login(cluster: Cluster) -> None:
 # Sessions --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_confluent_kafka_authenticates_again(cluster: Cluster) -> None:
     errors: list[confluent_kafka.KafkaError] = []
     client = settings(cluster, EXPIRING, "SCRAM-SHA-256")

@@ -244,6 +244,7 @@ def connected(served: ScriptedServer, certificate: trustme.LeafCert | None = Non
     return client
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 1, 8187, 8188, 8189, 65_533, 300_000, 5_000_000])
 def test_requests_and_responses_of_any_size(size: int) -> None:
     data = bytes(range(256)) * (size // 256 + 1)
@@ -366,6 +367,7 @@ def test_stop_leaves_a_client_whose_handshake_has_just_completed_to_its_protocol
         assert asyncio.run(serve(listener)) == b"hello"
 
 
+@pytest.mark.slow
 def test_a_lack_of_descriptors_closes_only_the_new_client(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: socket.socket) -> socket.socket:
         raise OSError(errno.EMFILE, "Too many open files")

@@ -174,6 +174,7 @@ def codes_in(response: Any) -> list[ErrorCode]:
     return [partition.error_code for partition in partitions]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 def test_many_partitions_get_a_result_each(cluster: ThreeBrokers, seed: int, api: str) -> None:
     expected = {ErrorCode.unknown_topic_or_partition}

@@ -106,6 +106,7 @@ def assert_agreement(bootstrap: str, topic: str, chance: random.Random) -> int:
         return len(found[0, end_of(native, partition, level), level])
 
 
+@pytest.mark.slow
 def test_of_every_codec_and_size(bootstrap: str, topic: TopicFactory) -> None:
     chance = random.Random(SEED)
     name = topic(**LARGE)

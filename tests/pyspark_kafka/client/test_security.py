@@ -156,6 +156,7 @@ def test_rows_are_written_and_read(
         assert [v for batch in batches for v in batch["value"].to_pylist()] == values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_transaction(case: str, secured: Cluster, topic_of_cluster: str) -> None:
     with open_transactional_client(client_options(secured, case)) as client:

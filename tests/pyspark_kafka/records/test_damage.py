@@ -178,6 +178,7 @@ class TestCompressed:
         data = raw_batch(whole[:-6], count=1, last_offset_delta=0, attributes=codec)
         fails(decode, data, DecodeFailure.COMPRESSED)
 
+    @pytest.mark.slow
     def test_too_many_decompressed_bytes(self, decode: Decode, codec: int) -> None:
         before = pa.total_allocated_bytes()
         data = batch([Row(value=bytes(50_000_000))], codec=codec)

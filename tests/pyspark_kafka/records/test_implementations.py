@@ -109,6 +109,7 @@ def options(draw: st.DrawFn) -> DecodeRequest:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(made=logs(sound_rows), options=options())
 def test_valid_logs(made: list[bytes], options: DecodeRequest) -> None:

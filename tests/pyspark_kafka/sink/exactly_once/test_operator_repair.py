@@ -84,6 +84,7 @@ def test_recovery_commits_decided_batch(world: FakeWorld) -> None:
     check_recovery_of_decided(world)
 
 
+@pytest.mark.slow
 def test_recovery_commits_decided_batch_on_brokers(real: RealWorld) -> None:
     check_recovery_of_decided(real)
 

@@ -216,6 +216,7 @@ def test_acls_of_the_guide_are_sufficient(guarded: Guarded) -> None:
     assert guarded.rows() == [*ROWS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("missing", "pattern"),
     [
