@@ -108,7 +108,7 @@ test: java $(VENV)/.ready ## run the tests on the reference broker (about 9 minu
 # recover. Only a third of the `sampled` tests runs, of the tests with other PySparks, and on Kafka 4.0
 # and 4.3 of the files whose tests also run on the reference cluster. The seed of each run selects them.
 test-all: PARTS := 3
-test-all: java ## run the tests on all versions of Kafka and PySpark (an hour): PARTS=1 runs every test
+test-all: java ## run the tests on all versions of Kafka and PySpark (50 minutes): PARTS=1 runs every test
 	$(MAKE) --no-print-directory --jobs=7 lint docs $(OTHER_PYSPARKS:%=.cache/pyspark-%) \
 	  $(OTHER_KAFKAS:%=.cache/kafka-%)
 	$(call fast_spark)
@@ -184,7 +184,7 @@ docs: $(VENV)/.ready $(DOCS)/.ready ## build the documentation site in build/sit
 	@$(BIN)/python -m integration.docs_site
 	@$(DOCS)/bin/zensical build --strict --config-file build/zensical.toml
 
-check: lint ## check the code and run the fast tests (2 minutes); run this before each commit
+check: lint ## check the code and run the fast tests (2.5 minutes); run this before each commit
 	$(BIN)/pytest $(AT_ONCE) -m "not spark and not slow and not full"
 
 lint: $(VENV)/.ready ## check format, lint, types and import contracts
