@@ -86,7 +86,12 @@ def synonyms(config: Any) -> list[tuple[str, str | None, int]]:
 
 def await_value(raw: RawConnection, name: str, config: str, value: str | None) -> None:
     """Wait until a broker has applied a change, because the controller responds earlier."""
-    eventually(lambda: described(raw, name, config)[config].value == value)
+
+    def is_applied() -> bool:
+        found = described(raw, name, config).get(config)  # only applied defaults are described
+        return found is not None and found.value == value
+
+    eventually(is_applied)
 
 
 def test_all_configs_of_a_broker_are_described(raw: RawConnection, broker: Cluster) -> None:
@@ -201,6 +206,18 @@ def test_dynamic_configs_take_effect(raw: RawConnection, topic: TopicFactory) ->
     assert produce(raw, own, large).error_code == ErrorCode.none
     change(raw, "1", ("message.max.bytes", SET, "4000"), resource_type=BROKER)
     eventually(lambda: produce(raw, inherits, large).error_code == ErrorCode.none)
+
+
+@pytest.mark.parametrize("name", ["log.cleaner.min.cleanable.ratio", "log.cleanup.policy"])
+def test_values_of_one_broker_are_printed_and_those_of_all_are_not(
+    raw: RawConnection, name: str
+) -> None:
+    text, printed = {"log.cleanup.policy": ("compact, delete", "compact,delete")}.get(
+        name, ("1", "1.0")
+    )
+    change(raw, ALL_BROKERS, (name, SET, text), resource_type=BROKER)
+    await_value(raw, "1", name, printed)
+    assert described(raw, ALL_BROKERS, name)[name].value == text
 
 
 def test_append_adds_to_the_default(raw: RawConnection) -> None:
