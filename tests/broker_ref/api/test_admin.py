@@ -22,6 +22,8 @@ from tests.broker_ref.node.driver import NodeDriver, only_response, request_fram
 from tests.broker_ref.node.requests import batch, create_topic, ms, produce, produced, request
 from tests.broker_ref.virtual import VirtualCluster
 
+UNKNOWN = ErrorCode.unknown_topic_or_partition
+
 
 def look_for(driver: NodeDriver, name: Any, *, allow: bool = True) -> Any:
     (topic,) = driver.call(
@@ -68,7 +70,9 @@ def test_topics_are_not_created_if_the_request_forbids() -> None:
     driver = NodeDriver()
     for _ in range(2):
         found = look_for(driver, "t", allow=False)
-        assert found.error_code is ErrorCode.unknown_topic_or_partition
+        assert (found.error_code, found.is_internal) == (UNKNOWN, False)
+    found = look_for(driver, "__transaction_state", allow=False)
+    assert (found.error_code, found.is_internal) == (UNKNOWN, True)
 
 
 @pytest.mark.parametrize("name", ["a b", "", ".."])

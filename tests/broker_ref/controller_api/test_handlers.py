@@ -518,6 +518,8 @@ def test_features_are_updated_and_described(wire: Wire, version: int) -> None:
         assert response.finalized_features_epoch == wire.driver.metadata.end_offset - 1
         return {one.name: one.max_version_level for one in response.finalized_features}
 
+    invalid = ApiVersionsRequest(client_software_name="-", client_software_version="1")
+    assert wire.send(k18_api_versions.API, invalid).error_code is ErrorCode.invalid_request
     refused = update("no.such.feature", 1)
     assert refused.error_code is ErrorCode.invalid_update_version
     assert "no.such.feature" in refused.error_message
