@@ -139,12 +139,12 @@ class StreamPlanner:
             self.initial_offsets()
         position = self._position if start is None else start
         try:
-            latest = self._request_latest(position)
-            end = self._end(position, latest, is_new_query=is_new_query, limited=limited)
+            latest, end = self._latest_and_end(position, is_new=is_new_query, limited=limited)
         except UnknownTopicOrPartitionError:
             # The topic may have been deleted between two requests.
-            latest = self._request_latest(position)
-            end = self._end(position, latest, is_new_query=is_new_query, limited=limited)
+            latest, end = self._latest_and_end(position, is_new=is_new_query, limited=limited)
+        if self._available_now:
+            self._target = latest
         if start is None:
             self._position = end  # Spark runs this micro-batch before it requests the next end.
             if is_new_query and self._requires_new_query(end, latest):
@@ -153,13 +153,15 @@ class StreamPlanner:
                 log.warning(_ONE_LIMITED_BATCH, self._options.limiting_option)
         return end
 
-    def _end(
-        self, position: PartitionOffsets, latest: Offsets, *, is_new_query: bool, limited: bool
-    ) -> Offsets:
-        if is_new_query and _may_resolve_later(self._options):
-            return self.initial_offsets()
+    def _latest_and_end(
+        self, position: PartitionOffsets, *, is_new: bool, limited: bool
+    ) -> tuple[Offsets, Offsets]:
+        """Return the latest offsets, or the target of this run, and the end offsets."""
+        latest = self._request_latest(position) if self._target is None else self._target
+        if is_new and _may_resolve_later(self._options):
+            return latest, self.initial_offsets()
         end = self._limit(position, latest) if limited else dict(latest)
-        return {**end, **self._starts_of_recreated(position)}
+        return latest, {**end, **self._starts_of_recreated(position)}
 
     def _starts_of_recreated(self, position: PartitionOffsets) -> Offsets:
         """Return the log start offsets of recreated partitions, unless they are the position.
@@ -296,9 +298,6 @@ class StreamPlanner:
         return {p: min(offset, high_watermarks[p]) for p, offset in offsets.items()}
 
     def _request_latest(self, position: PartitionOffsets) -> Offsets:
-        """Return the latest offsets, or the target of `Trigger.AvailableNow`."""
-        if self._target is not None:
-            return self._target
         assignment = self._reader.assignment(expected=position.keys())
         self._detect_changed_topics(assignment, position.keys())
         expected = {
@@ -310,8 +309,6 @@ class StreamPlanner:
         backwards = {p: offset for p, offset in expected.items() if latest[p] < offset}
         self._latest = {**latest, **self._latest_of_backwards(backwards, latest)}
         self._assignment = assignment
-        if self._available_now:
-            self._target = self._latest
         return self._latest
 
     def _latest_of_backwards(

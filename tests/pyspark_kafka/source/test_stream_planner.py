@@ -331,7 +331,8 @@ def test_a_recreated_topic_is_read_within_the_rate_limit(client: FakeClient) -> 
     spans: list[tuple[str, int, int]] = []
     for _ in range(3):
         end = query.planner.latest_offsets(position, limited=True)
-        spans += query.spans(position, end)
+        if end != position:  # Otherwise, Spark runs no micro-batch.
+            spans += query.spans(position, end)
         position = end
     assert spans == [("t-0", 0, 7), ("t-0", 7, 9)]
 
@@ -358,6 +359,7 @@ def test_a_new_topic_deleted_while_its_log_start_is_requested(client: FakeClient
     query = Query(
         client, subscribePattern="t.*", failOnDataLoss="false", maxOffsetsPerTrigger="100"
     )
+    query.planner.prepare_available_now()
     requests: list[None] = []
 
     def delete() -> None:
@@ -366,7 +368,8 @@ def test_a_new_topic_deleted_while_its_log_start_is_requested(client: FakeClient
             client.topics.pop("t2")
 
     client.on_list_offsets = delete
-    assert query.planner.latest_offsets({tp("t"): 3}, limited=True) == {tp("t"): 7}
+    for _ in range(2):
+        assert query.planner.latest_offsets({tp("t"): 3}, limited=True) == {tp("t"): 7}
 
 
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])

@@ -68,9 +68,12 @@ _UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unk
 _RETRIED_UNCHANGED: Final = frozenset(
     {ErrorCode.offset_out_of_range, ErrorCode.unknown_server_error}
 )
-"""Errors that say nothing about the leader. A fetch from tiered storage can fail temporarily with
-UNKNOWN_SERVER_ERROR (Java client: `FetchCollector.handleInitializeErrors`). OFFSET_OUT_OF_RANGE is
-retried if a follower returned it, because the leader may have the offset."""
+"""The errors that are retried with the same metadata.
+
+A fetch from tiered storage can fail temporarily with UNKNOWN_SERVER_ERROR (Java client:
+`FetchCollector.handleInitializeErrors`). OFFSET_OUT_OF_RANGE is retried if a follower returned it,
+because the leader may have the offset.
+"""
 _UNKNOWN_EPOCH: Final = -1
 _BATCH_START: Final = struct.Struct(">qiib")
 _LENGTH_ENDS_AT: Final = 12
