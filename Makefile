@@ -184,7 +184,7 @@ docs: $(VENV)/.ready $(DOCS)/.ready ## build the documentation site in build/sit
 	@$(BIN)/python -m integration.docs_site
 	@$(DOCS)/bin/zensical build --strict --config-file build/zensical.toml
 
-check: lint ## check the code and run the fast tests (2.5 minutes); run this before each commit
+check: lint ## check the code and run the fast tests (2 minutes); run this before each commit
 	$(BIN)/pytest $(AT_ONCE) -m "not spark and not slow and not full"
 
 lint: $(VENV)/.ready ## check format, lint, types and import contracts

@@ -9,6 +9,7 @@ that use it are skipped and the reason is reported.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 from collections import Counter
@@ -162,6 +163,17 @@ def _uses_cluster(item: pytest.Item) -> bool:
 @pytest.hookimpl(optionalhook=True)  # pytest-xdist is off in some runs
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupsOfFiles | None:
     return LoadGroupsOfFiles(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Exclude modules and tests from garbage collection. It would take a seventh of a run."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,10 +1,10 @@
 """The distribution of tests to the processes of pytest-xdist.
 
 The tests of a file run in one process, and long tests start first. Those of the clients mostly wait
-for timeouts, so that others can use the cores meanwhile. The conformance tests run in two
-processes, because each process starts its own clusters, and each node of Apache Kafka takes seconds
-of CPU time to start. Long tests that share no fixtures and few cached results are distributed
-individually.
+for timeouts. They run in one process, so that others can use the cores meanwhile. The conformance
+tests run in two processes, because each process starts its own clusters, and each node of Apache
+Kafka takes seconds of CPU time to start. Long tests that share no fixtures and few cached results
+are distributed individually.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _GROUPS: Final[Mapping[str, str]] = {
     "tests/conformance/test_exactly_once": "transactions",
     "tests/conformance/test_transactions": "transactions",
     "tests/conformance/test_": "conformance",
+    "tests/pyspark_kafka/client/": "clients",
 }
 """The group of the files with each prefix. The first prefix that matches counts."""
 

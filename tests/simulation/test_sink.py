@@ -72,6 +72,7 @@ def test_a_seed_replays_exactly_beside_other_threads() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_command_shows_the_trace(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--sink", "--seed", "0"]) == 0
     shown = capsys.readouterr().out

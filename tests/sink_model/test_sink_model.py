@@ -16,7 +16,7 @@ from integration.sink_model.explore import explore
 
 TESTS_OF_THE_CODE = Path(__file__).parents[1] / "pyspark_kafka" / "sink" / "exactly_once"
 PAGE = Path(__file__).parents[2] / "docs" / "sink-model.md"
-LARGE = 20_000
+LARGE = 5_000
 """States of a case that takes seconds to explore."""
 
 

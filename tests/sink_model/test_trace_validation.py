@@ -54,10 +54,12 @@ def test_no_request_may_be_omitted_and_no_two_may_change_places(requests: tuple[
         assert first_invalid(failpoints(*swapped)) is not None, requests[index]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("requests", [PLANNING[:-1], COMMIT[:-1]])
 def test_a_process_that_succeeds_has_swept(requests: tuple[str, ...]) -> None:
     assert first_invalid(failpoints(*requests), is_complete=True) is not None
 
 
+@pytest.mark.slow
 def test_a_request_that_the_model_does_not_have() -> None:
     assert first_invalid(failpoints(COMMIT[0], "commit.decide.init_producer_id")) is not None

@@ -56,6 +56,7 @@ SCENARIOS: tuple[Callable[[FakeWorld], object], ...] = (
     scenarios.a_task_without_rows_opens_nothing,
     scenarios.offsets_are_committed_with_the_rows,
 )
+SLOW = (scenarios.a_driver_killed_twice,)
 
 
 @pytest.fixture(params=[1, 2], ids=["version-1", "version-2"])
@@ -64,6 +65,13 @@ def world(request: pytest.FixtureRequest) -> FakeWorld:
     return FakeWorld(cast("Literal[1, 2]", request.param))
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(scenario, marks=pytest.mark.slow if scenario in SLOW else ())
+        for scenario in SCENARIOS
+    ],
+    ids=lambda scenario: scenario.__name__,
+)
 def test_scenario(world: FakeWorld, scenario: Callable[[FakeWorld], object]) -> None:
     scenario(world)

@@ -23,6 +23,7 @@ SCENARIOS: tuple[Callable[[FakeWorld], object], ...] = (
     scenarios.a_checkpoint_is_copied_and_run_twice,
     scenarios.another_query_holds_the_commit_topic,
 )
+SLOW = (scenarios.an_old_driver_works_while_the_new_one_writes,)
 HISTORIES = 60
 
 
@@ -32,7 +33,14 @@ def world(request: pytest.FixtureRequest) -> FakeWorld:
     return FakeWorld(cast("Literal[1, 2]", request.param))
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(scenario, marks=pytest.mark.slow if scenario in SLOW else ())
+        for scenario in SCENARIOS
+    ],
+    ids=lambda scenario: scenario.__name__,
+)
 def test_scenario(world: FakeWorld, scenario: Callable[[FakeWorld], object]) -> None:
     scenario(world)
 
