@@ -9,7 +9,8 @@ PIP    := $(BIN)/pip $(QUIETLY)
 # The Spark tests also run on these PySpark versions, in addition to the version in locks/dev.txt.
 # One of these runs uses the librdkafka engine, one uses the pure Python implementation, and one uses
 # Apache Kafka. All other runs use the reference cluster, the `native` engine and the compiled kernel.
-# `make test-all` runs a third of the tests with each version.
+# `make test-all` runs the tests that are marked `spark_version` and a third of the others with each
+# version.
 OTHER_PYSPARKS := 4.0.5 4.1.4 4.2.1
 OPTIONS_WITH_4.0.5 := --engine=librdkafka
 IMPLEMENTATION_WITH_4.1.4 := PYSPARK_KAFKA_RECORDS=pure

@@ -85,7 +85,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--parts-of",
         default="sampled",
         choices=("sampled", "tests", "files"),
-        help="what --parts divides. Tests that are marked `kafka_only` always run",
+        help="what --parts divides. Tests marked `kafka_only` or `spark_version` always run",
     )
 
 
@@ -216,7 +216,7 @@ def _deselection(item: pytest.Item, *, on_kafka: bool) -> str | None:
     parts_of = item.config.option.parts_of
     if item.get_closest_marker("sampled"):
         parts_of = "tests"
-    elif kafka_only:
+    elif kafka_only or item.get_closest_marker("spark_version"):
         parts_of = "sampled"
     if parts_of == "sampled":
         return None

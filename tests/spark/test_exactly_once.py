@@ -108,6 +108,7 @@ def test_stream_writes_every_column(query: Query, bootstrap: str, topic: TopicFa
     assert read_all(bootstrap, target, partitions=2) == RECORDS
 
 
+@pytest.mark.spark_version
 def test_restart_continues_where_it_ended(
     query: Query, bootstrap: str, topic: TopicFactory
 ) -> None:

@@ -36,6 +36,7 @@ class Listener(pyspark_kafka.KafkaMetricsListener):
         self.terminated.set()
 
 
+@pytest.mark.spark_version
 def test_lag_rows_and_bytes(
     streams: StreamRunner,
     topic: TopicFactory,

@@ -16,6 +16,7 @@ from tests.conftest import TopicFactory
 from tests.spark.conftest import Produce, Reader
 
 pytestmark = [
+    pytest.mark.spark_version,
     pytest.mark.spark,
     pytest.mark.timeout(240),
     pytest.mark.skipif(not FILTER_PUSHDOWN, reason="filter pushdown requires Spark 4.1"),

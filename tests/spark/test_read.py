@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from integration.clusters.topics import grow_topic
+from pyspark_kafka import register
 from tests.conftest import TopicFactory
 from tests.spark.conftest import Produce, Reader
 
@@ -26,6 +27,7 @@ def values(frame: DataFrame) -> list[str | None]:
     return [None if row.value is None else row.value.decode() for row in rows]
 
 
+@pytest.mark.spark_version
 def test_the_format_is_discovered_without_registration(spark: SparkSession, read: Reader) -> None:
     frame = read(subscribe="no-matter")
     assert frame.schema.simpleString() == (
@@ -34,6 +36,14 @@ def test_the_format_is_discovered_without_registration(spark: SparkSession, read
     )
 
 
+@pytest.mark.spark_version
+def test_a_discovered_format_can_be_registered_again(spark: SparkSession, read: Reader) -> None:
+    register(spark)
+    register(spark)
+    assert read(subscribe="no-matter").columns[0] == "key"
+
+
+@pytest.mark.spark_version
 def test_every_column(read: Reader, topic: TopicFactory, produce: Produce) -> None:
     name = topic(partitions=2, **KEPT)
     headers = [("a", b"\x00\xff"), ("a", None), ("b", b"")]

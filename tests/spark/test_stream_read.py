@@ -92,6 +92,7 @@ def test_a_new_query_that_is_killed_in_its_first_micro_batch_loses_no_record(
     assert streams.values == ["a", "b"]
 
 
+@pytest.mark.spark_version
 def test_a_query_continues_from_its_checkpoint(
     streams: StreamRunner, topic: TopicFactory, produce: Produce
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_query_continues_from_its_checkpoint(
     assert streams.values == ["a", "b", "c", "d"]
 
 
+@pytest.mark.spark_version
 def test_an_uncommitted_batch_is_replayed_with_the_same_rows(
     streams: StreamRunner, topic: TopicFactory, produce: Produce
 ) -> None:
@@ -123,6 +125,7 @@ def test_an_uncommitted_batch_is_replayed_with_the_same_rows(
     assert streams.values == ["a", "b", "c"]
 
 
+@pytest.mark.spark_version
 @pytest.mark.parametrize("is_available_now", [True, False], ids=["available-now", "default"])
 def test_a_first_micro_batch_is_replayed_after_a_partition_was_added(
     streams: StreamRunner,
@@ -221,6 +224,7 @@ def test_discovered_partitions_start_at_earliest(
     await_that(lambda: streams.values == ["new partition"], query)
 
 
+@pytest.mark.spark_version
 @needs_4_2
 def test_max_offsets_per_trigger_and_lag(
     streams: StreamRunner, topic: TopicFactory, produce: Produce
@@ -239,6 +243,7 @@ def test_max_offsets_per_trigger_and_lag(
     assert json.loads(source.endOffset) == {name: {"0": 8, "1": 4}}
 
 
+@pytest.mark.spark_version
 def test_max_offsets_per_trigger_applies_after_restarts(
     streams: StreamRunner, topic: TopicFactory, produce: Produce, bootstrap: str
 ) -> None:
@@ -270,6 +275,7 @@ def test_max_offsets_per_trigger_applies_after_restarts(
     assert sorted(streams.values) == written
 
 
+@pytest.mark.spark_version
 @pytest.mark.skipif(ADMISSION_CONTROL, reason="Spark supports availableNow for Python sources")
 def test_available_now_with_a_limit_before_spark_4_2(
     spark: SparkSession, streams: StreamRunner, topic: TopicFactory, produce: Produce
@@ -301,6 +307,7 @@ def test_max_bytes_per_trigger(
     assert streams.sizes == [10, 10, 5]
 
 
+@pytest.mark.spark_version
 def test_min_offsets_per_trigger(
     streams: StreamRunner, topic: TopicFactory, produce: Produce
 ) -> None:
@@ -318,6 +325,7 @@ def test_min_offsets_per_trigger(
     assert streams.sizes == [1, 3]
 
 
+@pytest.mark.spark_version
 def test_available_now_ends_while_the_topic_grows(
     streams: StreamRunner, topic: TopicFactory, produce: Produce
 ) -> None:

@@ -66,6 +66,7 @@ RECORDS = [
 ]
 
 
+@pytest.mark.spark_version
 def test_every_column(copy: Copy, bootstrap: str, topic: TopicFactory) -> None:
     source, target = topic(partitions=2), topic(partitions=2)
     put(bootstrap, source, RECORDS)

@@ -30,6 +30,7 @@ def write(bootstrap: str) -> Write:
     return write
 
 
+@pytest.mark.spark_version
 def test_every_column(
     spark: SparkSession, write: Write, bootstrap: str, topic: TopicFactory
 ) -> None:
