@@ -74,7 +74,8 @@ class LogCleaner:
             run = self._run
             if run is None:
                 return False
-            if self._logs.get(run.key) is not run.log or run.log.removals != run.removals:
+            log = self._logs.get(run.key)
+            if log is not run.log or log.removals != run.removals or not log.config.compact:
                 self.abort()
                 continue
             self._run = None  # A generator cannot be resumed after an exception.

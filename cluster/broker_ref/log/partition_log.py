@@ -107,10 +107,12 @@ class PartitionLog:
 
         `clean` means that the last shutdown was clean, so no recovery is necessary.
         `recovery_point`, `log_start_offset` and `high_watermark` are the checkpointed offsets (see
-        `LogManager`). Before each truncation, `on_truncate` is called with the new end of the log
-        and must durably lower the checkpoints. `before_first_write` is called before the first
-        write, until it succeeds. Raises: CorruptLogError with the file and the position,
-        StorageError.
+        `LogManager`). After an unclean shutdown, recovered records are flushed if `flush.messages`
+        requires it, so that no record is read and then lost in a power failure. Kafka's
+        `LogLoader.recoverLog` does not flush them. Before each truncation, `on_truncate` is called
+        with the new end of the log and must durably lower the checkpoints. `before_first_write` is
+        called before the first write, until it succeeds. Raises: CorruptLogError with the file and
+        the position, StorageError.
         """
         loaded = LogLoader(
             storage=storage,
@@ -122,7 +124,7 @@ class PartitionLog:
             log_start_offset=log_start_offset,
             high_watermark=high_watermark,
         ).load()
-        return cls(
+        log = cls(
             storage=storage,
             directory=directory,
             config=config,
@@ -133,10 +135,14 @@ class PartitionLog:
             on_truncate=on_truncate,
             before_first_write=before_first_write,
         )
+        if not clean:
+            log._flush_if_required(now_ms)
+        return log
 
     def update_config(self, config: LogConfig) -> None:
         """Apply a new config. Changes to index settings apply to the next segment."""
         self.config = config
+        self.producers.expiration_ms = config.producer_id_expiration_ms
 
     @property
     def recovery_point(self) -> int:
@@ -297,8 +303,7 @@ class PartitionLog:
             end += header.size_bytes
         if end > start:
             self._write_run(headers[first:], view[start:end], markers)
-        if self.log_end_offset - self._recovery_point >= self.config.flush_messages:
-            self._flush(now_ms)
+        self._flush_if_required(now_ms)
 
     def _begin_writing(self) -> None:
         self._needs_seal = True
@@ -328,7 +333,7 @@ class PartitionLog:
 
     def _roll(self, now_ms: int, base_offset: int) -> None:
         """Flush the active segment, store a producer snapshot, and create a new active segment."""
-        self._seal(now_ms)
+        self._seal(now_ms, next_offset=base_offset)
         self._needs_seal = True
         with not_retriable():  # Some of the segment's files may already exist.
             self._segments.add(self._new_segment(base_offset, now_ms))
@@ -596,21 +601,26 @@ class PartitionLog:
         if now_ms - self._last_flush_ms >= self.config.flush_ms:
             self.flush(now_ms)
 
+    def _flush_if_required(self, now_ms: int) -> None:
+        """Flush if at least `flush.messages` records are not flushed."""
+        if self.log_end_offset - self._recovery_point >= self.config.flush_messages:
+            self._flush(now_ms)
+
     def _flush(self, now_ms: int) -> None:
-        # Inactive segments are already flushed.
         if self._recovery_point < self.log_end_offset:
-            self._segments.active.flush()
+            # Only recovery leaves several segments to flush: it rebuilds their indexes.
+            self._segments.flush_from(self._recovery_point)
             self._recovery_point = self.log_end_offset
         self._last_flush_ms = now_ms
 
-    def _seal(self, now_ms: int) -> None:
+    def _seal(self, now_ms: int, *, next_offset: int) -> None:
         """Complete the active segment's time index, flush it, and store a producer snapshot."""
         self._segments.active.seal()
         # The time index may have changed since the last flush, even without new records.
-        self._segments.active.flush()
+        self._segments.flush_from(self._recovery_point)
         self._recovery_point = self.log_end_offset
         self._last_flush_ms = now_ms
-        self.producers.take_snapshot(self.log_end_offset)
+        self.producers.take_snapshot(next_offset)
 
     def close(self) -> None:
         """Flush the log, store a producer snapshot, and close the files.
@@ -620,7 +630,7 @@ class PartitionLog:
         try:
             if self._health.error is None and self._needs_seal:
                 with self._health.writing():
-                    self._seal(self._last_flush_ms)
+                    self._seal(self._last_flush_ms, next_offset=self.log_end_offset)
         finally:
             self.discard()
 

@@ -42,7 +42,7 @@ class ProducerLog:
 
     def __init__(self, *, snapshots: ProducerSnapshots, expiration_ms: int) -> None:
         self.snapshots = snapshots
-        self._expiration_ms = expiration_ms
+        self.expiration_ms = expiration_ms
         self._state = ProducerStateManager()
         self._guards = VerificationGuards()
 
@@ -148,8 +148,8 @@ class ProducerLog:
 
     def expire(self, now_ms: int) -> None:
         """Remove the state of producers that have not written for the expiration time."""
-        self._state.expire(now_ms, expiration_ms=self._expiration_ms)
-        self._guards.expire(now_ms, expiration_ms=self._expiration_ms)
+        self._state.expire(now_ms, expiration_ms=self.expiration_ms)
+        self._guards.expire(now_ms, expiration_ms=self.expiration_ms)
 
     # Recovery
 
@@ -226,7 +226,7 @@ class ProducerLog:
         if latest is None:
             return state, None
         state.load(latest[1])
-        state.expire(now_ms, expiration_ms=self._expiration_ms)
+        state.expire(now_ms, expiration_ms=self.expiration_ms)
         return state, latest[0]
 
     def _read(

@@ -550,13 +550,14 @@ class LogSegment:
         self.seal()
 
     def rebuild_indexes(self) -> None:
-        """Rebuild the offset index and the time index.
+        """Durably rebuild the offset index and the time index.
 
         Raises: CorruptLogError if the log file is corrupt.
         """
         for item in self.recover():
             if isinstance(item, BadBatch):
                 raise CorruptLogError(self.path, item.position, item.reason)
+        self.flush()
 
     def truncate_to(self, offset: int) -> None:
         """Durably remove the batches that end at or after `offset`, and their index entries.

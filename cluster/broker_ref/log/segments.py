@@ -76,6 +76,11 @@ class LogSegments:
         first = self._segments.index(old[0])
         self._segments[first : first + len(old)] = [new]
 
+    def flush_from(self, offset: int) -> None:
+        """Flush the segments that contain offsets at or above `offset`, with their indexes."""
+        for segment in self._segments[self.index_of(offset) :]:
+            segment.flush()
+
     # Reading
 
     def index_of(self, offset: int) -> int:

@@ -6,6 +6,7 @@ import gc
 import logging
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -281,6 +282,16 @@ def test_truncation_aborts_the_compaction(steps: int) -> None:
     expected = last_values(log.records())
     log.clean()
     assert last_values(log.records()) == expected
+    assert not any("cleaned" in name for name in log.storage.list("t-0"))
+
+
+def test_compaction_ends_when_the_cleanup_policy_changes() -> None:
+    log = Compacted()
+    log.fill(40)
+    assert log.directory.clean(NOW_MS, {KEY: 40}, budget_bytes=1)
+    log.log.update_config(replace(COMPACT, cleanup_policy=("delete",)))
+    log.clean()
+    assert len(log.records()) == 40
     assert not any("cleaned" in name for name in log.storage.list("t-0"))
 
 

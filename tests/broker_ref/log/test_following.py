@@ -94,6 +94,9 @@ def test_gaps_are_accepted_and_survive_a_restart() -> None:
     log.append_as_follower(b"".join(batches[2:]), now_ms=NOW_MS)
     assert read_all(log) == batches
     assert log.log_end_offset == 5_000_000_001
+    snapshots = [f for f in storage.list(DIRECTORY) if f.endswith(".snapshot")]
+    # A segment without a snapshot at its base offset would lose the state of its producers.
+    assert snapshots == [f"{base:020d}.snapshot" for base in log.segment_base_offsets[1:]]
     assert log.read(7, end_offset=10**10, max_bytes=1, at_least_one_batch=True) == batches[2]
     log.close()
     for clean in (True, False):

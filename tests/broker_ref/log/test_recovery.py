@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from broker_ref.log.batch import unpack_header
-from broker_ref.log.errors import CorruptLogError
+from broker_ref.log.config import LogConfig
+from broker_ref.log.errors import CorruptLogError, LogError
 from broker_ref.log.partition_log import PartitionLog
+from broker_ref.log.storage import StorageError
 from tests.broker_ref.log.batches import NOW_MS, batch
 from tests.broker_ref.log.logs import DIRECTORY, open_log, read_all, small
 from tests.broker_ref.memory_storage import MemoryStorage
@@ -54,6 +56,32 @@ def test_a_clean_stop_and_start_changes_nothing() -> None:
     assert again.recovery_point == again.log_end_offset == 2 * BATCHES
     again.close()
     assert dump(storage) == before
+
+
+def test_recovered_records_are_not_read_before_they_are_flushed() -> None:
+    storage, config = MemoryStorage(), LogConfig(flush_messages=1)
+    log = open_log(storage, config=config)
+    log.append(batch(1), leader_epoch=0, now_ms=NOW_MS)
+    storage.fail_on("flush")
+    with pytest.raises(LogError):
+        log.append(batch(1), leader_epoch=0, now_ms=NOW_MS)
+    with pytest.raises(StorageError):
+        open_log(storage, config=config, clean=False, recovery_point=1)
+    storage.fail_on(None)
+    recovered = open_log(storage, config=config, clean=False, recovery_point=1)
+    assert recovered.recovery_point == recovered.log_end_offset == 2
+    storage.lose_power(Random(0))
+    assert open_log(storage, config=config, clean=False, recovery_point=2).log_end_offset == 2
+
+
+def test_recovered_indexes_survive_a_power_loss_after_the_next_flush() -> None:
+    storage = MemoryStorage()
+    written(storage)
+    log = open_log(storage, clean=False)
+    before = dump(storage)
+    log.flush()
+    for seed in range(5):
+        assert dump(storage.crash(Random(seed))) == before
 
 
 def test_recovery_rebuilds_the_indexes_byte_by_byte() -> None:
@@ -288,7 +316,12 @@ def test_expired_producers_are_not_recovered() -> None:
     log.close()
     later_ms = NOW_MS + 2 * 86_400_000
     longer = small(producer_id_expiration_ms=3 * 86_400_000)
-    assert len(open_log(storage, config=longer, now_ms=later_ms).producer_entries) == 1
+    log = open_log(storage, config=longer, now_ms=later_ms)
+    log.producers.expire(later_ms)
+    assert len(log.producer_entries) == 1
+    log.update_config(small())
+    log.producers.expire(later_ms)
+    assert log.producer_entries == ()
     assert open_log(storage, now_ms=later_ms).producer_entries == ()
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from crc32c import crc32c
 
 from broker_ref import identity
 from broker_ref.log import producer_snapshots
+from broker_ref.log.partition_log import PartitionLog
 from broker_ref.log.producer_state import ProducerStateEntry
 from broker_ref.log.segment import LogSegment
 from broker_ref.log.storage import StorageError
@@ -54,6 +56,17 @@ def _read_corrupt_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_snapshots, "decode_snapshot", decode_unchecked)
 
 
+def _leave_recovered_records_unflushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_log = PartitionLog.open
+
+    def open_without_flush(**arguments: Any) -> PartitionLog:
+        with monkeypatch.context() as during:
+            during.setattr(PartitionLog, "_flush_if_required", lambda *_: None)
+            return open_log(**arguments)
+
+    monkeypatch.setattr(PartitionLog, "open", open_without_flush)
+
+
 def _use_disks_of_other_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(identity, "_require", lambda *_: None)
 
@@ -79,6 +92,15 @@ BUGS = (
         description="the CRC of a producer snapshot is not checked",
         reintroduce=_read_corrupt_snapshots,
         first_seed=97,
+    ),
+    Bug(
+        name="leave recovered records unflushed",
+        source="LogLoader.recoverLog",
+        description="with flush.messages=1, consumers read records that a failed process wrote and "
+        "did not flush, and a power failure removes them. Kafka does this",
+        reintroduce=_leave_recovered_records_unflushed,
+        first_seed=31013327,
+        seeds_max=1,
     ),
     Bug(
         name="use another broker's disk",
