@@ -100,6 +100,8 @@ def change_partition(
         isr, elr, recovery_state = (leader,), (), RECOVERING
     elif leader in elr:
         isr, elr = (leader,), _without(elr, (leader,))
+    if min_isr is None:
+        elr = ()
     drops_a_replica = not set(partition.replicas) <= set(target.replicas)
     new_leader = leader if leader != partition.leader or drops_a_replica else None
     change = PartitionChangeRecord(
@@ -176,11 +178,17 @@ def _eligible_replicas(
 ) -> Replicas:
     """Return the ELR for the target (`maybePopulateTargetElr`).
 
-    It contains the previous members of the ISR and the ELR, unless the ISR is large enough.
+    It contains the previous members of the ISR and the ELR, unless the ISR is large enough. If the
+    ELR has been disabled, its stored members are used for one more election. A replica that a
+    reassignment removes is no longer eligible, because its log is deleted. Kafka does not check
+    this.
     """
-    if min_isr is None or len(target.isr) >= min_isr:
-        return ()
-    members = {*partition.isr, *partition.eligible_leader_replicas}
+    members = set(partition.eligible_leader_replicas)
+    if min_isr is not None:
+        if len(target.isr) >= min_isr:
+            return ()
+        members.update(partition.isr)
+    members.intersection_update(target.replicas)
     return tuple(sorted(members - {*target.isr, unclean_shutdown}))
 
 

@@ -190,6 +190,33 @@ def test_feature_can_be_disabled_and_enabled() -> None:
     assert state(driver) == (1, (1,), (), ())
 
 
+def test_stored_eligible_replica_leads_after_the_feature_was_disabled() -> None:
+    driver = cluster(1, 2, configs=TWO)
+    driver.expire(2)
+    driver.expire(1)
+    assert state(driver) == (-1, (), (1, 2), (1,))
+    update = FeatureUpdate(
+        feature=ELIGIBLE_LEADER_REPLICAS_VERSION,
+        version=0,
+        upgrade_type=UpgradeType.SAFE_DOWNGRADE,
+    )
+    driver.controller.update_features([update], validate_only=False)
+    driver.start(2, is_clean=True)
+    assert state(driver)[:3] == (2, (2,), ())
+    assert driver.partition().leader_recovery_state == RECOVERED
+
+
+def test_replica_that_a_reassignment_removes_is_not_eligible() -> None:
+    """The minimum of the topic stays 2, because another partition has three replicas."""
+    driver = ControllerDriver(1, 2, 3)
+    assignments = tuple((partition, (1, 2, 3)) for partition in (0, 1))
+    driver.create_topic(NewTopic(name="t", assignments=assignments, configs=TWO))
+    driver.controller.alter_reassignments({("t", 1): (1,)})
+    moved = driver.metadata.partition("t", 1)
+    assert moved is not None
+    assert (moved.isr, moved.eligible_leader_replicas) == ((1,), ())
+
+
 def test_older_cluster_gets_min_insync_replicas_for_all_brokers() -> None:
     driver = ControllerDriver(min_insync_replicas="2")
     records = [one for one in driver.metadata.records() if not isinstance(one, ConfigRecord)]
