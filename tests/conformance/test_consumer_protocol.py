@@ -5,6 +5,7 @@ Source: KIP-848.
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -212,15 +213,20 @@ def test_topics_change(
 
 @pytest.mark.slow
 def test_session_and_rebalance_timeouts(raw: RawConnection, group: str, subscribed: str) -> None:
-    """A member without heartbeats leaves, and so does one that does not revoke partitions."""
+    """A member without heartbeats leaves, and so does one that does not revoke partitions.
+
+    Other changes of the member do not postpone this.
+    """
     slow = ConsumerMember(raw, group, subscribed, rebalance_timeout=500)
     silent = ConsumerMember(raw, group, subscribed)
     slow.join()
     before = partitions_of(slow.owned)
     silent.join()
+    racks = itertools.cycle(("r1", "r2"))
 
     def is_fenced() -> bool:
-        return slow.code(topic_partitions=before) is ErrorCode.unknown_member_id
+        code = slow.code(topic_partitions=before, rack_id=next(racks))
+        return code is ErrorCode.unknown_member_id
 
     eventually(is_fenced)
     assert [one.member_id for one in describe(raw, group).members] == [silent.member_id]

@@ -187,6 +187,15 @@ def test_committed_offsets_survive_their_coordinator(
     # A broker that is not the coordinator returns NOT_COORDINATOR.
     stranger = next(b for b in BROKERS if b != first)
     assert commit(nodes.to(stranger), group, name, 9) == ErrorCode.not_coordinator
+    member = ConsumerMember(nodes.to(stranger), group, name)
+    valid: dict[str, Any] = {
+        "rebalance_timeout": 1000,
+        "subscribed_topic_names": [name],
+        "topic_partitions": [],
+    }
+    assert member.code(**valid) == ErrorCode.not_coordinator
+    unsupported = member.code(**valid, server_assignor="other")
+    assert unsupported == ErrorCode.unsupported_assignor
     nodes.kill(first)
 
     def second() -> RawConnection:

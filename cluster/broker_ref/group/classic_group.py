@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from kio.schema.errors import ErrorCode
 
@@ -273,11 +273,11 @@ class ClassicGroup:
         """Whether the members report their subscribed topics."""
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
-    def is_subscribed_to(self, topic: str) -> bool:
-        """Return whether a member subscribes to the topic or may subscribe to it."""
+    def subscribed_of(self, topics: Set[str]) -> Set[str]:
+        """Return those of `topics` to which a member subscribes or may subscribe."""
         if self.subscribed_topics is None:
-            return self.uses_consumer_protocol
-        return topic in self.subscribed_topics
+            return topics if self.uses_consumer_protocol else frozenset()
+        return self.subscribed_topics & topics
 
     def refresh_subscriptions(self) -> None:
         """Read the subscribed topics of all members after the group has been loaded."""

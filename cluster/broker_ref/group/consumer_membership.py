@@ -24,7 +24,6 @@ from broker_ref.group.consumer.group import ConsumerGroup
 from broker_ref.group.consumer.heartbeats import (
     ConsumerHeartbeat,
     ConsumerHeartbeatResult,
-    check_heartbeat,
 )
 from broker_ref.group.consumer.manager import ConsumerGroupManager, MemberUpdate
 from broker_ref.group.consumer.member import (
@@ -119,13 +118,12 @@ class ConsumerMembership:
     def heartbeat(
         self, request: ConsumerHeartbeat, is_visible: IsVisible, now_ms: int
     ) -> Reply[ConsumerHeartbeatResult]:
-        """Handle a heartbeat. The reply completes when the records are replicated.
+        """Handle a valid heartbeat. The reply completes when the records are replicated.
 
         `is_visible` returns whether the client may describe a topic.
         """
         reply: Reply[ConsumerHeartbeatResult] = Reply(self._wake)
         try:
-            check_heartbeat(request, self.manager.assignors)
             if request.is_leave:
                 result, write = self._leave(request, now_ms)
             else:
@@ -286,7 +284,7 @@ class ConsumerMembership:
     def _start_timers(self, group_id: str, update: MemberUpdate, now_ms: int) -> None:
         member = update.member
         self.start_session(group_id, member, now_ms)
-        if not member.uses_classic_protocol and member != update.before:
+        if not member.uses_classic_protocol and update.is_reconciled:
             self._update_rebalance_timer(group_id, member, now_ms)
 
     def joined_with_classic_protocol(

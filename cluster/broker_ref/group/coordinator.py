@@ -22,8 +22,13 @@ from broker_ref.coordination.partition_writer import PendingWrite
 from broker_ref.coordination.partitioning import partition_of
 from broker_ref.coordination.replies import Reply, Wake
 from broker_ref.frozen import dataclass
+from broker_ref.group.consumer.assignors import configured_assignors
 from broker_ref.group.consumer.group import ConsumerGroup
-from broker_ref.group.consumer.heartbeats import ConsumerHeartbeat, ConsumerHeartbeatResult
+from broker_ref.group.consumer.heartbeats import (
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResult,
+    check_heartbeat,
+)
 from broker_ref.group.consumer.regular_expressions import IsVisible
 from broker_ref.group.loading import Loading
 from broker_ref.group.members import (
@@ -360,6 +365,7 @@ class GroupCoordinator:
         whether the client may describe a topic.
         """
         try:
+            check_heartbeat(request, configured_assignors(self._config))
             owned = self._shard(request.group_id)
         except ApiError as error:
             failed = ConsumerHeartbeatResult(

@@ -171,10 +171,11 @@ class OffsetMetadataManager:
             and not group.uses_consumer_protocol
         ):
             raise _non_empty(group)
-        codes: dict[TopicPartition, ErrorCode] = {}
-        for one in offsets:
-            subscribed = group.is_subscribed_to(one.topic)
-            codes[one] = ErrorCode.group_subscribed_to_topic if subscribed else ErrorCode.none
+        subscribed = group.subscribed_of({one.topic for one in offsets})
+        codes = {
+            one: ErrorCode.group_subscribed_to_topic if one.topic in subscribed else ErrorCode.none
+            for one in offsets
+        }
         known = self._partitions_with_offsets(group_id)
         gone = [one for one, code in codes.items() if code is ErrorCode.none and one in known]
         return codes, self._shard.delete(offset_tombstones(group_id, gone), now_ms)

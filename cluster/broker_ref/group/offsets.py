@@ -28,9 +28,11 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A value (None if deleted) and the high watermark at which it is replicated.
+    """A committed offset (`value`, None if deleted) with the position of its record in the log.
 
-    `record_offset` is the offset of the record. In a transaction, the record precedes the marker.
+    The value is replicated when the high watermark reaches `required_offset`. `record_offset` is
+    the offset of its record. In a transaction, `required_offset` is the offset after the commit
+    marker, which follows the record.
     """
 
     required_offset: int

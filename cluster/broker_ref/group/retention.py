@@ -57,10 +57,11 @@ def expired_offsets(
             return now_ms >= value.expire_timestamp_ms
         return now_ms - base_timestamp(value) >= retention_ms
 
+    subscribed = group.subscribed_of({topic_partition.topic for topic_partition in offsets})
     return [
         topic_partition
         for topic_partition, value in offsets.items()
-        if not group.is_subscribed_to(topic_partition.topic) and is_expired(value)
+        if topic_partition.topic not in subscribed and is_expired(value)
     ]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from broker_ref.config import BrokerConfig
 from broker_ref.group.consumer.assignment import Assignment, MemberSpec
 from broker_ref.group.consumer.range_assignor import assign_ranges
 from broker_ref.group.consumer.uniform_assignor import assign_uniformly
@@ -27,3 +28,8 @@ ASSIGNORS: Final[Mapping[str, Assignor]] = MappingProxyType(
     {UNIFORM: assign_uniformly, RANGE: assign_ranges}
 )
 """The assignors by name. The first one is the default of `group.consumer.assignors`."""
+
+
+def configured_assignors(config: BrokerConfig) -> list[str]:
+    """Return the names in `group.consumer.assignors`. The first one is the default."""
+    return [name.strip() for name in config.group_consumer_assignors.split(",")]

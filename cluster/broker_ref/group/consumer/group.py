@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from enum import Enum
 from typing import Final
@@ -174,11 +174,14 @@ class ConsumerGroup:
     @property
     def subscribed_topics(self) -> frozenset[str]:
         """The topics to which at least one member subscribes."""
-        return frozenset().union(*map(self.topics_of, self.members.values()))
+        return frozenset().union(
+            *(member.subscribed_topic_names for member in self.members.values()),
+            *(one.topics for regex, one in self.resolved.items() if self.subscribed_regexes[regex]),
+        )
 
-    def is_subscribed_to(self, topic: str) -> bool:
-        """Return whether a member subscribes to the topic."""
-        return any(topic in self.topics_of(member) for member in self.members.values())
+    def subscribed_of(self, topics: Set[str]) -> Set[str]:
+        """Return those of `topics` to which a member subscribes."""
+        return self.subscribed_topics & topics
 
     def has_metadata_expired(self, now_ms: int) -> bool:
         """Return whether the metadata of the subscribed topics must be checked again."""

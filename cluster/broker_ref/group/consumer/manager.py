@@ -33,7 +33,7 @@ from broker_ref.group.consumer.assignment import (
     MemberSpec,
     without_epochs,
 )
-from broker_ref.group.consumer.assignors import ASSIGNORS
+from broker_ref.group.consumer.assignors import ASSIGNORS, configured_assignors
 from broker_ref.group.consumer.group import ConsumerGroup, ResolvedRegularExpression
 from broker_ref.group.consumer.heartbeats import (
     NOT_SENT,
@@ -82,13 +82,15 @@ REGEX_REFRESH_INTERVAL_MS: Final = 600_000
 class MemberUpdate:
     """The records of a heartbeat, and the member before and after it.
 
-    `group_epoch` is the epoch of the group after the heartbeat. `refresh` contains the regular
-    expressions that must be resolved again.
+    `is_reconciled` is whether the last step, reconciliation, changed the member. `group_epoch` is
+    the epoch of the group after the heartbeat. `refresh` contains the regular expressions that must
+    be resolved again.
     """
 
     changes: list[ConsumerGroupChange]
     before: ConsumerGroupMember
     member: ConsumerGroupMember
+    is_reconciled: bool
     group_epoch: int
     refresh: frozenset[str] = frozenset()
 
@@ -105,11 +107,6 @@ class ConsumerGroupManager:
         # Topics may have been created while another broker was the coordinator.
         self.new_topics_version = metadata.end_offset
         """The metadata offset at which the last topic was created."""
-
-    @property
-    def assignors(self) -> list[str]:
-        """The names in `group.consumer.assignors`. The first one is the default."""
-        return [name.strip() for name in self.config.group_consumer_assignors.split(",")]
 
     def session_timeout_ms(self, group_id: str) -> int:
         """Return the session timeout of the members of a group."""
@@ -172,7 +169,7 @@ class ConsumerGroupManager:
                 changes=changes,
                 now_ms=now_ms,
             )
-        member = self.reconcile(
+        reconciled = self.reconcile(
             group,
             member,
             changes,
@@ -182,7 +179,12 @@ class ConsumerGroupManager:
             owned=owned,
         )
         return MemberUpdate(
-            changes=changes, before=before, member=member, group_epoch=group_epoch, refresh=refresh
+            changes=changes,
+            before=before,
+            member=reconciled,
+            is_reconciled=reconciled != member,
+            group_epoch=group_epoch,
+            refresh=refresh,
         )
 
     def result(self, request: ConsumerHeartbeat, update: MemberUpdate) -> ConsumerHeartbeatResult:
@@ -315,7 +317,7 @@ class ConsumerGroupManager:
             return regexes
         age_ms = now_ms - last.timestamp_ms
         is_needed = (
-            len(regexes) != len(group.resolved)
+            regexes != group.resolved.keys()
             or last.version < self.new_topics_version
             or age_ms > REGEX_REFRESH_INTERVAL_MS
         )
@@ -436,7 +438,7 @@ class ConsumerGroupManager:
         if member is not None and member.server_assignor:
             votes[member.server_assignor] += 1
         name, count = votes.most_common(1)[0]
-        return name if count > 0 else self.assignors[0]
+        return name if count > 0 else configured_assignors(self.config)[0]
 
     # Reconciliation
 

@@ -40,6 +40,18 @@ def test_target_assignments_wait_for_the_assignment_interval() -> None:
     assert groups.group.assignment_epoch == groups.group.group_epoch
 
 
+def test_a_regex_that_replaces_another_one_is_resolved_at_once() -> None:
+    groups = Groups()
+    member = Consumer(groups, "m", subscribed_topic_regex="t2")
+    assert member.join() is NONE
+    groups.advance(10_001)
+    assert set(groups.group.resolved) == {"t2"}
+    assert member.heartbeat(subscribed_topic_regex="t3") is NONE
+    groups.advance(1)
+    assert member.heartbeat() is NONE
+    assert {topic for topic, _ in member.partitions} == {groups.topic_id("t3")}
+
+
 def test_timers_continue_after_a_failover() -> None:
     """The new coordinator waits for a full session, and for the rebalance timeout."""
     groups = Groups()
