@@ -53,7 +53,7 @@ def describe_broker_configs(
 
 
 def describe_cluster_configs(configs: DynamicBrokerConfig) -> list[DescribedConfig]:
-    """Return the dynamic configs of all brokers, with the values as they were set."""
+    """Return the cluster-wide dynamic defaults, with their configured values."""
     levels = ConfigLevels(own={}, cluster=configs.levels.cluster, static={})
     described = (_describe(name, levels) for name in levels.cluster)
     return [

@@ -5,16 +5,16 @@ A request contains one group up to version 7, and several groups from version 8 
 committed offset gets offset -1 and no error, even if the group does not exist. Only offsets that
 have been replicated to all in-sync replicas are returned.
 
-With `require_stable` (version 7, KIP-447), the broker returns the latest offsets in its log. First,
-it waits up to `offsets.commit.timeout.ms` until all records that are in the group's partition of
-`__consumer_offsets` when the request arrives are replicated, including the records of other groups.
-If the wait times out, or if the broker loses the leadership, it returns NOT_COORDINATOR. Clients
-then look up the coordinator again, which is necessary if the broker has been replaced as
-coordinator without knowing it. A partition with a pending offset of an open transaction gets
-UNSTABLE_OFFSET_COMMIT. Without `require_stable`, the last replicated offset that was committed
-before the transaction is returned.
+With `require_stable` (version 7, KIP-447), the broker reads the latest offsets in its log when the
+request arrives. Before it responds, it waits until the records that are already in the group's
+partition of `__consumer_offsets` are replicated, including the records of other groups. It waits at
+most `offsets.commit.timeout.ms`. If the wait times out, or if the broker loses the leadership, it
+returns NOT_COORDINATOR. Clients then look up the coordinator again, which is necessary if the
+broker has been replaced as coordinator without knowing it. A partition with a pending offset of an
+open transaction gets UNSTABLE_OFFSET_COMMIT. Without `require_stable`, the last replicated offset
+that was committed before the transaction is returned.
 
-A member of a consumer group that sends another epoch than its current one gets STALE_MEMBER_EPOCH
+A member of a consumer group that sends an epoch other than its current one gets STALE_MEMBER_EPOCH
 (version 9, KIP-848). Requests contain topic ids from version 10 on. The error for an unknown topic
 id is UNKNOWN_TOPIC_ID. Source: `kafka.server.KafkaApis.handleOffsetFetchRequest`,
 `GroupCoordinatorService.fetchOffsets`, whose write operation has no records.
@@ -165,12 +165,15 @@ class DelayedOffsetFetch:
 
 
 def handle(broker: Broker, call: Call, request: OffsetFetchRequest) -> object:
-    """Return the committed offsets of every group, or wait until they are stable."""
+    """Return the committed offsets of every group, or wait until they are stable.
+
+    A group, topic or partition that the request repeats is in the response once.
+    """
     query = _OffsetQuery(broker=broker, call=call, require_stable=request.require_stable)
     requested = request.groups
     if call.version < FIRST_VERSION_OF_GROUPS:
         requested = (RequestedGroup(group_id=request.group_id, topics=request.topics),)
-    groups = tuple(_group(query, group) for group in requested)
+    groups = tuple(_group(query, group) for group in dict.fromkeys(requested))
     delayed = DelayedOffsetFetch(
         call=call,
         request=request,
@@ -212,7 +215,9 @@ def _group(query: _OffsetQuery, group: RequestedGroup) -> GroupResponse:
     if group.topics is None:
         topics = _all_topics(query, group.group_id)
     else:
-        topics = tuple(_topic(query, group.group_id, topic) for topic in group.topics)
+        topics = tuple(
+            _topic(query, group.group_id, topic) for topic in dict.fromkeys(group.topics)
+        )
     return GroupResponse(group_id=group.group_id, topics=topics)
 
 
@@ -251,7 +256,7 @@ def _topic(query: _OffsetQuery, group: str, topic: RequestedTopic) -> TopicRespo
 def _partitions(
     query: _OffsetQuery, group: str, name: str, indexes: Iterable[int]
 ) -> tuple[PartitionResponse, ...]:
-    return tuple(_partition(query, group, name, index) for index in indexes)
+    return tuple(_partition(query, group, name, index) for index in dict.fromkeys(indexes))
 
 
 def _partition(query: _OffsetQuery, group: str, name: str, index: int) -> PartitionResponse:

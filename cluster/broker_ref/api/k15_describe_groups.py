@@ -58,9 +58,11 @@ class DescribeGroupsResponse:
 
 
 def handle(broker: Broker, call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    """Describe each group."""
+    """Describe each group once, even if the request repeats it."""
     return DescribeGroupsResponse(
-        groups=tuple(_describe(broker, call, request, group_id) for group_id in request.groups)
+        groups=tuple(
+            _describe(broker, call, request, group_id) for group_id in dict.fromkeys(request.groups)
+        )
     )
 
 

@@ -76,16 +76,17 @@ class DescribeProducersResponse:
 
 
 def handle(broker: Broker, call: Call, request: DescribeProducersRequest) -> object:
-    """Describe the producers of each partition."""
+    """Describe the producers of each partition once, even if the request repeats it."""
     return DescribeProducersResponse(
         topics=tuple(
             TopicResponse(
                 name=topic.name,
                 partitions=tuple(
-                    _partition(broker, call, topic.name, index) for index in topic.partition_indexes
+                    _partition(broker, call, topic.name, index)
+                    for index in dict.fromkeys(topic.partition_indexes)
                 ),
             )
-            for topic in request.topics
+            for topic in dict.fromkeys(request.topics)
         )
     )
 

@@ -59,10 +59,10 @@ class DescribeTransactionsResponse:
 def handle(
     broker: Broker, call: Call, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
-    """Describe each transactional id."""
+    """Describe each transactional id once, even if the request repeats it."""
     return DescribeTransactionsResponse(
         transaction_states=tuple(
-            _describe(broker, call, name) for name in request.transactional_ids
+            _describe(broker, call, name) for name in dict.fromkeys(request.transactional_ids)
         )
     )
 

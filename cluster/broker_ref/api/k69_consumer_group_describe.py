@@ -95,9 +95,11 @@ class ConsumerGroupDescribeResponse:
 def handle(
     broker: Broker, call: Call, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
-    """Describe each group."""
+    """Describe each group once, even if the request repeats it."""
     return ConsumerGroupDescribeResponse(
-        groups=tuple(_described(broker, call, request, one) for one in request.group_ids)
+        groups=tuple(
+            _described(broker, call, request, one) for one in dict.fromkeys(request.group_ids)
+        )
     )
 
 

@@ -8,14 +8,19 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator
+from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import pytest
 
 from broker_ref.io.cluster import Cluster
 from broker_ref.io.process import BrokerProcess
+from integration.raw import RawConnection
 from tests.broker_ref.io.scripted import framed, is_closed, receive_frame
+from tests.conformance.groups import await_coordinator
 
 MIB = 1024 * 1024
 TIMEOUT_SECONDS = 20.0
@@ -82,6 +87,41 @@ def test_an_invalid_frame_closes_its_connection_only(
     client.sendall(framed(frame))
     assert is_closed(client)
     assert others_are_served(cluster.bootstrap_servers)
+
+
+PARTITIONS = {"name": "served", "partition_indexes": [0, 0]}
+GROUP = {"group_id": "g", "topics": [PARTITIONS] * 2}
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "fields"),
+    [
+        ("describe_groups", 5, {"groups": ["g", "g"], "include_authorized_operations": False}),
+        (
+            "consumer_group_describe",
+            1,
+            {"group_ids": ["g", "g"], "include_authorized_operations": False},
+        ),
+        ("describe_transactions", 0, {"transactional_ids": ["x", "x"]}),
+        ("describe_producers", 0, {"topics": [PARTITIONS] * 2}),
+        ("offset_fetch", 8, {"groups": [GROUP] * 2, "require_stable": False}),
+    ],
+)
+def test_a_repeated_element_is_in_the_response_once(
+    cluster: Cluster, api: str, version: int, fields: dict[str, Any]
+) -> None:
+    """Otherwise, a small request could require a response of gigabytes."""
+    with RawConnection(cluster.bootstrap_servers) as raw:
+        await_coordinator(raw, "g")
+        assert longest_array(raw.call(api, version, **fields)) == 1
+
+
+def longest_array(entity: object) -> int:
+    if isinstance(entity, tuple):
+        return max([len(entity), *map(longest_array, entity)])
+    if not is_dataclass(entity):
+        return 0
+    return max(longest_array(getattr(entity, field.name)) for field in dataclass_fields(entity))
 
 
 def test_an_unknown_version_of_api_versions_gets_version_0(
