@@ -24,10 +24,10 @@ _MILLION: Final = 1_000_000
 
 
 def measure_tree(work: Callable[[], int], *, excluded: Collection[int]) -> Sample:
-    """Measure `work` with the CPU time of this process and its descendants.
+    """Run `work` and return its time and the CPU time of all processes, per million rows.
 
-    `work` returns the number of rows that it has processed. The processes in `excluded`, which are
-    the brokers, are not counted.
+    `work` returns the number of rows that it has processed. The CPU time is that of this process
+    and its descendants, except the processes in `excluded`, which are the brokers.
     """
     with CpuMeter(excluded) as meter:
         cpu_before_s, since_s = time.process_time(), time.perf_counter()
@@ -38,7 +38,7 @@ def measure_tree(work: Callable[[], int], *, excluded: Collection[int]) -> Sampl
 
 
 def measure_process(work: Callable[[], int]) -> Sample:
-    """Measure `work` with the CPU time of all threads of this process."""
+    """Run `work` and return its time and the CPU time of this process, per million rows."""
     cpu_before_s, since_s = time.process_time(), time.perf_counter()
     rows = work()
     taken_s = time.perf_counter() - since_s

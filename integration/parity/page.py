@@ -31,10 +31,10 @@ least one case of each deviation and of each kind of query.
 
 The table has one row for each option, column and setting of
 [Spark's Kafka integration guide](https://spark.apache.org/docs/latest/streaming/structured-streaming-kafka-integration.html),
-and then one row for each further subject. It shows the number of cases in which both connectors do
-the same (*same*), both refuse the query (*refused*), or one of them does something else
-([*different*](#deviations)). If both refuse a query, ours does so no later than Spark's connector:
-before the first task, if Spark's connector does so too.
+and then one row for each further subject. It shows the number of cases in which both connectors
+give the same result (*same*), both refuse the query (*refused*), or the results differ or only one
+connector refuses the query ([*different*](#deviations)). If both refuse a query, `pyspark_kafka`
+does not refuse it later than Spark's connector, which may refuse it before the first task.
 
 """
 

@@ -144,7 +144,7 @@ class ConsumerGroupMember:
         self.is_done = True
 
     def _heartbeat(self) -> Step:
-        """Send a heartbeat and apply the assignment. Return whether this is a member."""
+        """Send a heartbeat and apply the assignment. Return whether the heartbeat succeeded."""
         sent_ms, is_replaced = 0, False
 
         def sending(broker_id: int) -> None:

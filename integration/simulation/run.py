@@ -402,10 +402,10 @@ class _Run:
                     )
                 if replica.last_stable_offset != committed.end_offset:
                     return f"{name}: a transaction is open at offset {replica.last_stable_offset}"
-        return self._stale_replica(controller.side.metadata)
+        return self._stray_replica(controller.side.metadata)
 
-    def _stale_replica(self, metadata: ClusterMetadata) -> str | None:
-        """Return which broker has a replica that the metadata does not contain, or None."""
+    def _stray_replica(self, metadata: ClusterMetadata) -> str | None:
+        """Describe the first stray replica on a broker. Return None if there is none."""
         for broker_id in self.plan.settings.broker_ids:
             node = self.cluster.broker(broker_id)
             for replica in node.broker.replicas.partitions() if node and node.broker else ():

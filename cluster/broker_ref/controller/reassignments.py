@@ -79,8 +79,8 @@ def cancellation(
     if not kept:
         raise ApiError(
             ErrorCode.invalid_replica_assignment,
-            f"Unable to revert partition assignment for {name} because all replicas are adding "
-            "replicas.",
+            f"Unable to revert partition assignment for {name} because addingReplicas "
+            "contains all replicas.",
         )
     if not isr and not is_unclean_allowed:
         raise ApiError(

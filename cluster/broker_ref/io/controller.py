@@ -55,8 +55,9 @@ def controller_security(
     if is_guarded and endpoint.protocol is SecurityProtocol.PLAINTEXT:
         logger.warning(
             "The listener %s of the controller is not secured. Any client that can connect to it "
-            "can control the cluster. Secure the listener with controller.listener.names, or make "
-            "sure that only brokers can connect to it",
+            "can control the cluster. Name a listener first in controller.listener.names that "
+            "listener.security.protocol.map assigns to a secure protocol, or make sure that only "
+            "brokers can connect to it.",
             endpoint,
         )
     mechanisms = {} if found.sasl is None else found.sasl.mechanisms

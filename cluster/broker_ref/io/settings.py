@@ -76,9 +76,9 @@ class BrokerSettings:
 class ControllerSettings:
     """The settings of the controller.
 
-    `configs` are Kafka's broker configs, and port 0 selects a free port. `features` contains the
-    finalized feature versions of a new cluster that differ from the defaults. `scram_credentials`
-    contains the credentials of its first users. An existing directory keeps its versions and users.
+    `configs` contains Kafka's broker configs. Port 0 selects a free port. `features` (the finalized
+    feature versions that differ from the defaults) and `scram_credentials` (of the first users)
+    apply only to a new cluster. If `data` already contains a cluster, they are ignored.
     """
 
     data: Path

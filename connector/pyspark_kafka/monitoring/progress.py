@@ -106,8 +106,9 @@ def _kafka_source(source: Mapping[str, Any]) -> SourceProgress | None:
 def _offsets(value: object) -> PartitionOffsets:
     """Return offsets, or no offsets if they are missing or do not have Kafka's format.
 
-    In the items of a `SourceProgress`, offsets are text: JSON, or before Spark 4.2 the `repr` of
-    decoded JSON. Offsets contain only strings and integers, so that both are Python literals.
+    The items of a source's progress contain offsets as text: JSON, or before Spark 4.2 the `repr`
+    of the decoded JSON. Offsets contain only strings and integers, so `ast.literal_eval` can parse
+    both formats.
     """
     try:
         return from_json_object(ast.literal_eval(value) if isinstance(value, str) else value)

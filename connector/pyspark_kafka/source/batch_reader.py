@@ -60,7 +60,10 @@ class KafkaBatchReader(DataSourceReader):
         return read_task(partial(self._ranges, task), self._columns, self._options)
 
     def _ranges(self, task: BatchTask, client: KafkaReadClient) -> list[PlannedRange]:
-        """Return the planned ranges, or in a later execution of the plan the current ranges."""
+        """Return the planned ranges, with new bounds if the plan is executed again.
+
+        Fixed bounds do not change.
+        """
         execution = None if has_fixed_bounds(self._options) else later_execution(self._plan_id)
         if execution is None:
             return [part.planned for part in task if part.planned is not None]

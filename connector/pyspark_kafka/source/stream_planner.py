@@ -419,14 +419,14 @@ class StreamPlanner:
             if committed and is_grown and self._options.fail_on_data_loss:
                 raise OffsetError(
                     f"The query has read {partition} up to offset {start[partition]}, but this "
-                    f"micro-batch was planned up to offset {end[partition]}. Either the query has "
-                    "read with 'kafka.isolation.level' set to read_uncommitted, or the log was "
-                    "truncated or recreated and has grown since.",
+                    f"micro-batch was planned up to offset {end[partition]}. Either an earlier "
+                    "run of the query used 'kafka.isolation.level' set to read_uncommitted, or the "
+                    "log was truncated or recreated and has grown since.",
                     advice="If the log was truncated or recreated, set 'failOnDataLoss' to "
                     "'false'. Otherwise find the newest file in the checkpoint's 'offsets' "
                     "directory. If the 'commits' directory has no file with the same name, remove "
-                    "the file from 'offsets'. Then continue with read_uncommitted, or wait until "
-                    "no transaction is open.",
+                    "the file from 'offsets'. Then restart the query with read_uncommitted, or "
+                    "wait until the open transactions on the partition have ended.",
                     option="kafka.isolation.level",
                     topic=partition.topic,
                     partition=partition.partition,

@@ -3,8 +3,8 @@
 Implements the repairs of `python -m pyspark_kafka transactions`. Invariant: a repair runs the same
 functions in the same order as the next start of the query: it fences the sink, commits decided
 transactions and aborts undecided ones. A repair is safe while a query is running, but the query's
-current batch fails with an error. The loss of rows is accepted, and unreadable decisions are
-removed, only if the operator requests this.
+current batch fails with an error. A repair accepts the loss of rows or removes unreadable
+decisions only if the operator requests it.
 """
 
 from __future__ import annotations
