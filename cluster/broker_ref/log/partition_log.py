@@ -42,7 +42,7 @@ from broker_ref.log.replicated import check_replicated
 from broker_ref.log.retention import count_expired
 from broker_ref.log.segment import LogSegment, TimestampAndOffset
 from broker_ref.log.segments import LogPosition, LogSegments
-from broker_ref.log.storage import Storage
+from broker_ref.log.storage import RetriableStorageError, Storage, StorageError
 from broker_ref.log.storage_health import StorageHealth, not_retriable
 from broker_ref.log.swapping import CLEANED_SUFFIX, SWAP_SUFFIX, cleaned_names
 from broker_ref.log.transaction_index import AbortedTransaction
@@ -284,11 +284,25 @@ class PartitionLog:
             ):
                 self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
         self.leader_epochs.flush()
-        first, start, end = (
-            0,
-            0,
-            0,
-        )  # The batches to write next: the index of the first batch, and their bounds in the view.
+        log_end_offset = self.log_end_offset
+        try:
+            self._write_runs(headers, view, markers, now_ms)
+            self._flush_if_required(now_ms)
+        except RetriableStorageError as error:
+            if self.log_end_offset == log_end_offset:
+                raise
+            # Batches were written. They may not be flushed, and a retry would repeat them.
+            raise StorageError(str(error)) from error
+
+    def _write_runs(
+        self,
+        headers: Sequence[BatchHeader],
+        view: memoryview,
+        markers: Mapping[int, EndTransactionMarker],
+        now_ms: int,
+    ) -> None:
+        # The batches to write next: the index of the first batch, and their bounds in the view.
+        first = start = end = 0
         for index, header in enumerate(headers):
             active = self._segments.active
             # The first batch of a segment determines when the segment is rolled, so this batch is
@@ -303,7 +317,6 @@ class PartitionLog:
             end += header.size_bytes
         if end > start:
             self._write_run(headers[first:], view[start:end], markers)
-        self._flush_if_required(now_ms)
 
     def _begin_writing(self) -> None:
         self._needs_seal = True

@@ -14,7 +14,7 @@ from tests.broker_ref.log.batches import NOW_MS, batch
 
 
 def opened(disk: SimulatedDisk, *, clean: bool = False) -> PartitionLog:
-    config = LogConfig.from_topic_configs({"segment.ms": "100"})
+    config = LogConfig.from_topic_configs({"segment.ms": "100", "flush.messages": "1"})
     return PartitionLog.open(
         storage=disk, directory="t-0", config=config, now_ms=NOW_MS, clean=clean
     )
@@ -33,7 +33,8 @@ def test_a_log_reopens_after_any_failed_open(seed: int) -> None:
             log.append(batch(timestamp=now_ms), leader_epoch=0, now_ms=now_ms)
             written += 1
         except LogError:
-            pass
+            # A write that can be retried has written nothing.
+            assert log.storage_error is not None or log.log_end_offset == written
         if log.storage_error is not None:
             break
     disk.lacks_descriptors = None
