@@ -1,8 +1,8 @@
 """The effective configs of a broker, their sources and their synonyms.
 
-The response contains all configs of Kafka, and the configs that are set but unknown, whose values
-are hidden. Configs that are internal in Kafka are described only if they are set. Source:
-`kafka.server.ConfigHelper`.
+The response contains all of Kafka's configs, and unknown configs that are set. The values of
+unknown configs are hidden. Configs that are internal in Kafka are described only if they are set.
+Source: `kafka.server.ConfigHelper`.
 """
 
 from __future__ import annotations

@@ -95,5 +95,5 @@ def _loggers() -> dict[str, logging.Logger]:
 
 
 def _level_name(level: int) -> str:
-    """Return the lowest level whose messages a logger with this level logs."""
+    """Return the lowest of Kafka's levels that is enabled for a logger with this level."""
     return next((name for name, number in LEVELS.items() if number >= level), "FATAL")

@@ -230,7 +230,7 @@ def open_context(broker: Broker, call: Call, request: FetchRequest) -> Sessionle
 def _begin_follower_request(
     broker: Broker, call: Call, request: FetchRequest, session: FetchSession
 ) -> None:
-    """Check once what would otherwise be checked in each partition."""
+    """Check the follower once per request instead of once per partition."""
     replica_id, replica_epoch = replica_id_of(request), request.replica_state.replica_epoch
     is_stale = BrokerStates(metadata=broker.metadata).is_stale(replica_id, replica_epoch)
     may_fetch = call.auth.allows(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
@@ -242,7 +242,7 @@ def _begin_follower_request(
 def _begin_consumer_request(
     broker: Broker, call: Call, request: FetchRequest, session: FetchSession
 ) -> None:
-    """End the idleness of all partitions if the consumer may no longer read the same records."""
+    """Make all partitions non-idle if the consumer may no longer read the same records."""
     client = (
         call.version,
         request.isolation_level,

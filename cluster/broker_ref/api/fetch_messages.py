@@ -19,7 +19,7 @@ from broker_ref.replication.fetch_session_cache import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchTopic:
-    """The partitions to read from a topic. Requests contain topic ids from version 13 on."""
+    """The partitions of a topic to read. Requests contain topic ids from version 13 on."""
 
     partitions: tuple[FetchPartition, ...]
     topic: str = ""

@@ -1,6 +1,6 @@
 """Produce (0), versions 3 to 13: append record batches.
 
-With acks=0 the broker sends no response and closes the connection after an error. With acks=1 it
+With acks=0 the broker sends no response. It closes the connection after an error. With acks=1 it
 responds after the leader has appended the batch. With acks=-1 ("all") it responds when the high
 watermark has passed the batch, or with REQUEST_TIMED_OUT at the timeout. Other values are rejected
 with INVALID_REQUIRED_ACKS. The error is NOT_ENOUGH_REPLICAS if the ISR is too small before the

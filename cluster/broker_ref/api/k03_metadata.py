@@ -5,10 +5,10 @@ topic that does not exist if both `auto.create.topics.enable` and the request al
 this request still returns UNKNOWN_TOPIC_OR_PARTITION, and the client retries. Responses contain
 topic ids from version 10 on (KIP-516), and requests from version 12 on. The error for an unknown
 topic id is UNKNOWN_TOPIC_ID. If the leader does not have the client's listener, the error is
-LISTENER_NOT_FOUND from version 6 on. Version 0 omits the replicas on unavailable brokers, and then
-returns REPLICA_NOT_AVAILABLE. Topics that the client may not describe are omitted or get
-TOPIC_AUTHORIZATION_FAILED, whether they exist or not. Authorized operations are returned on request
-(version 8, KIP-430). Source: `kafka.server.KafkaApis.handleTopicMetadataRequest`.
+LISTENER_NOT_FOUND from version 6 on. Version 0 omits the replicas on unavailable brokers and, if
+there are any, returns REPLICA_NOT_AVAILABLE. Topics that the client may not describe are omitted or
+get TOPIC_AUTHORIZATION_FAILED, whether they exist or not. Authorized operations are returned on
+request (version 8, KIP-430). Source: `kafka.server.KafkaApis.handleTopicMetadataRequest`.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def handle(broker: Broker, call: Call, request: MetadataRequest) -> MetadataResp
 
 
 def _is_allowed(topic: RequestedTopic, version: int) -> bool:
-    """Return whether the topic is identified as the version requires it."""
+    """Return whether this request version allows the topic to be identified in this way."""
     return version >= FIRST_VERSION_BY_TOPIC_ID or (
         topic.name is not None and topic.topic_id == ZERO_UUID
     )

@@ -9,15 +9,15 @@ With `require_stable` (version 7, KIP-447), the broker reads the latest offsets 
 request arrives. Before it responds, it waits until the records that are already in the group's
 partition of `__consumer_offsets` are replicated, including the records of other groups. It waits at
 most `offsets.commit.timeout.ms`. If the wait times out, or if the broker loses the leadership, it
-returns NOT_COORDINATOR. Clients then look up the coordinator again, which is necessary if the
-broker has been replaced as coordinator without knowing it. A partition with a pending offset of an
-open transaction gets UNSTABLE_OFFSET_COMMIT. Without `require_stable`, the last replicated offset
-that was committed before the transaction is returned.
+returns NOT_COORDINATOR. Clients then look up the coordinator again, which is necessary if
+another broker is now the coordinator and this broker does not know it yet. A partition with a
+pending offset of an open transaction gets UNSTABLE_OFFSET_COMMIT. Without `require_stable`, the
+broker returns the last replicated offset that was committed before the transaction.
 
 A member of a consumer group that sends an epoch other than its current one gets STALE_MEMBER_EPOCH
 (version 9, KIP-848). Requests contain topic ids from version 10 on. The error for an unknown topic
-id is UNKNOWN_TOPIC_ID. Source: `kafka.server.KafkaApis.handleOffsetFetchRequest`,
-`GroupCoordinatorService.fetchOffsets`, whose write operation has no records.
+id is UNKNOWN_TOPIC_ID. Source: `kafka.server.KafkaApis.handleOffsetFetchRequest` and
+`GroupCoordinatorService.fetchOffsets`, which waits with a write operation without records.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class DelayedOffsetFetch:
 def handle(broker: Broker, call: Call, request: OffsetFetchRequest) -> object:
     """Return the committed offsets of every group, or wait until they are stable.
 
-    A group, topic or partition that the request repeats is in the response once.
+    The response contains a repeated group, topic or partition only once.
     """
     query = _OffsetQuery(broker=broker, call=call, require_stable=request.require_stable)
     requested = request.groups

@@ -1,11 +1,11 @@
 """DescribeConfigs (32), versions 1 to 4: the configs of all types of resources.
 
 The broker returns all configs of a resource, or the requested ones. Unknown config names are
-omitted. With `include_synonyms` the response contains the values with lower precedence (KIP-226).
+omitted. With `include_synonyms`, the response also contains values of lower precedence (KIP-226).
 From version 3 on, it contains types and, if requested, documentation (KIP-569). The error is
-UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist, and INVALID_REQUEST for another broker,
-or an empty name of a group or subscription. An unknown resource type fails the whole request. A
-repeated resource is described once. An empty broker name requests
+UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist, and INVALID_REQUEST for another broker
+and for an empty name of a group or subscription. An unknown resource type fails the whole request.
+A repeated resource is described once. An empty broker name requests
 the dynamic configs of all brokers. Groups and subscriptions to client metrics need not exist. The
 values of sensitive configs (keys and passwords) are null. Source:
 `kafka.server.ConfigHelper.handleDescribeConfigsRequest`.
@@ -215,7 +215,7 @@ def _check_is_not_empty(name: str, what: str) -> None:
 
 
 def _identity(broker: Broker) -> dict[str, str]:
-    """Return the configs that do not come from the configuration of the broker."""
+    """Return the configs that describe the broker itself, such as its id and its addresses."""
     node_id = str(broker.config.node_id)
     own = broker.metadata.brokers.get(broker.config.node_id)
     addresses = ",".join(

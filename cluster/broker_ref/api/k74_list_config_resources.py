@@ -2,8 +2,8 @@
 
 Version 0 (ListClientMetricsResources) lists only the subscriptions to client metrics. From version
 1 on, the request can contain other resource types, or none to list all of them. All topics and all
-unfenced brokers are listed, but only groups and subscriptions that have configs. The error is
-UNSUPPORTED_VERSION for an unknown type. Source:
+unfenced brokers are listed. Groups and subscriptions are listed only if they have configs. The
+error is UNSUPPORTED_VERSION for an unknown type. Source:
 `kafka.server.KafkaApis.handleListConfigResources`.
 """
 

@@ -17,7 +17,7 @@ from broker_ref.topic_configs import TOPIC_CONFIG_KEYS, TopicConfigKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedConfig:
-    """A config with its value, source and synonyms. The type 0 means that it is unknown."""
+    """A config with its value, source and synonyms. Type 0 means that the type is unknown."""
 
     name: str
     value: str | None
@@ -45,7 +45,7 @@ def printed_topic_configs(
 ) -> tuple[DescribedConfig, ...]:
     """Return all configs of a topic, with the values as Kafka prints them after parsing.
 
-    The synonyms of the broker are the values as they were set.
+    Synonyms from broker configs keep the values as they were set.
     """
     return tuple(
         replace(

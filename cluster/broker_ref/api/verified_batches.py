@@ -71,7 +71,7 @@ class _DelayedVerification:
         return self.version >= FIRST_PRODUCE_VERSION_THAT_ADDS
 
     def verify(self, now_ms: int) -> object:
-        """Verify partitions without an open transaction. Return the response or a `Wait`."""
+        """Verify the partitions that have no open transaction. Return the response or a `Wait`."""
         for batch in self.batches:
             if batch.header.has_producer_id:
                 self._begin(batch)

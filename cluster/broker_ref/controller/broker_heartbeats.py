@@ -276,7 +276,7 @@ def registration_record(
     cluster_id: str,
     next_offset: int,
 ) -> RegisterBrokerRecord:
-    """Return the record of a registration, which will be written at `next_offset`.
+    """Return the registration record, which will be written at `next_offset`.
 
     A broker that registers again with the same incarnation id keeps its broker epoch and its state.
 

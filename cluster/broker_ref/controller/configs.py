@@ -63,7 +63,7 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigResource:
-    """A resource with configs. The name of the defaults of all brokers is empty."""
+    """A resource with configs. The cluster-wide broker defaults have an empty name."""
 
     type: ConfigResourceType
     name: str
@@ -109,7 +109,7 @@ def legacy_changes(
 def changed_list(
     operation: ConfigOperation, current: str | None, default: str, elements: str | None
 ) -> str:
-    """Return a value of type LIST after APPEND or SUBTRACT."""
+    """Return the value of a LIST config after APPEND or SUBTRACT."""
     parts = [part for part in (default if current is None else current).split(",") if part]
     named = (elements or "").split(",")
     if operation is ConfigOperation.APPEND:
@@ -275,7 +275,7 @@ _VALIDATORS: Final[
         ConfigResourceType.GROUP: _checked_group,
     }
 )
-"""The functions that return the configs of a resource, or raise ApiError if they are invalid."""
+"""The functions that validate and return the configs of a resource, by resource type."""
 
 ALTERABLE_RESOURCES: Final = frozenset(_VALIDATORS)
 """The types of resources whose configs are stored in the metadata of the cluster."""

@@ -422,7 +422,7 @@ class Controller:
     def alter_configs(self, changes: Sequence[ConfigRecord], *, validate_only: bool) -> None:
         """Change the configs of several resources in one commit.
 
-        Raises: ApiError (POLICY_VIOLATION) if it would have too many records.
+        Raises: ApiError (POLICY_VIOLATION) if the commit would have too many records.
         """
         records: list[MetadataRecord] = [*changes, *clearing_records(self.metadata, changes)]
         if len(records) > RECORDS_PER_USER_OPERATION_MAX:

@@ -8,10 +8,10 @@
 
 The eligible leader replicas (ELR, KIP-966) are the replicas that have left an ISR with fewer than
 `min.insync.replicas` members. They have all committed records, because the high watermark does not
-increase below this size. They lose their eligibility if their broker restarts without a clean
-shutdown, because its disk may have lost records. If the ISR is empty, a clean election selects from
-the ELR. If the ELR is empty as well, the last leader is elected as soon as it is active. This
-election is unclean, but does not require `unclean.leader.election.enable`.
+advance while the ISR is smaller than this. They lose their eligibility if their broker restarts
+without a clean shutdown, because its disk may have lost records. If the ISR is empty, a clean
+election selects from the ELR. If the ELR is empty as well, the last leader is elected as soon as it
+is active. This election is unclean, but does not require `unclean.leader.election.enable`.
 
 Purpose: create the record that changes a partition to its target state, or None if nothing changes
 (Kafka's `PartitionChangeBuilder`). Invariants: a leader is active and in the ISR. Only an unclean

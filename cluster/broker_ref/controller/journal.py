@@ -1,6 +1,6 @@
 """The durable journal of cluster metadata.
 
-Purpose: store batches of records in order, before the changes become visible. A batch is either
+Purpose: store batches of records in order, before their changes become visible. A batch is either
 complete or absent.
 
 File format: the file starts with the magic bytes, followed by batches. Each batch starts with its

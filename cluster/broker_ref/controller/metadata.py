@@ -185,7 +185,7 @@ class ClusterMetadata:
     `finalized_features` contains the version of each finalized feature, which is never 0.
     `scram_credentials` contains the credentials of users, keyed by mechanism and name.
     `resource_configs` contains the configs of brokers, groups and client metrics, keyed by resource
-    type and name. The name of the defaults of all brokers is empty.
+    type and name. The cluster-wide broker defaults have an empty name.
     """
 
     def __init__(self) -> None:
@@ -263,7 +263,7 @@ class ClusterMetadata:
     ) -> None:
         """Replace the metadata with a snapshot of the records below `end_offset`.
 
-        Add everything that existed or exists to `delta`.
+        Add all objects of the old and the new metadata to `delta`.
         """
         delta = MetadataDelta() if delta is None else delta
         delta.has_changed_brokers = True

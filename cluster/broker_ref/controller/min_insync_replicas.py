@@ -1,9 +1,9 @@
 """`min.insync.replicas` while eligible leader replicas are enabled (KIP-966).
 
-Purpose: the controller, which calculates the eligible replicas, and all leaders must use the same
-value. Invariants: while the feature is finalized, the value is a dynamic config of all brokers that
-is never removed, and no broker has its own value. A change clears the eligible replicas of the
-topics that it affects. Source: Kafka's `ConfigurationControlManager`.
+Purpose: ensure that the controller, which calculates the eligible replicas, and all leaders use the
+same value. Invariants: while the feature is finalized, the value is a cluster-wide dynamic config,
+which is never removed, and no broker has its own value. A change clears the eligible replicas of
+the topics that it affects. Source: Kafka's `ConfigurationControlManager`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _ALL_BROKERS = (ConfigResourceType.BROKER, "")
 def safety_records(metadata: ClusterMetadata, config: BrokerConfig) -> list[ConfigRecord]:
     """Return the records that are necessary before the feature takes effect.
 
-    The value of the controller's config becomes the value of all brokers, unless they have one, and
-    the values of single brokers are removed (`maybeGenerateElrSafetyRecords`).
+    The value in the controller's config becomes the cluster-wide value, unless there already is
+    one. The values of individual brokers are removed (`maybeGenerateElrSafetyRecords`).
     """
     records = []
     if MIN_INSYNC_REPLICAS not in metadata.configs(*_ALL_BROKERS):

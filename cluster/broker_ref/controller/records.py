@@ -241,7 +241,7 @@ def decode_record(data: bytes) -> MetadataRecord:
 
 
 def join_records(encoded: Iterable[bytes]) -> bytes:
-    """Return the encoding of records that take effect together, from their single encodings."""
+    """Join the encodings of single records into one encoding of records that form a commit."""
     return b"[%b]" % b",".join(encoded)
 
 
@@ -315,7 +315,7 @@ _UUID_FIELDS: Final = ("id", "incarnation_id", "topic_id")
 _ENCODED: Final[dict[str, Callable[[Any], Any]]] = {
     "listeners": lambda endpoints: [dataclasses.asdict(each) for each in endpoints],
     **dict.fromkeys(_BYTES_FIELDS, _encode_bytes),
-    # The records of a topic contain the same id.
+    # Consecutive records of a topic contain the same id, so the last text is cached.
     **dict.fromkeys(_UUID_FIELDS, lru_cache(maxsize=1)(uuid_text)),
 }
 

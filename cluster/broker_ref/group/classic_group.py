@@ -3,7 +3,7 @@
 Purpose: implement the membership rules, which cover protocol selection, leader election, static
 members and pending members. Invariants: the state changes only as the table in `states` allows, the
 generation never decreases, and the leader of a group with members is one of its members. Counts are
-maintained incrementally, so that handling a request does not require iterating over all members.
+updated incrementally, so handling a request does not require iterating over all members.
 Source: Kafka's `ClassicGroup`.
 """
 
@@ -119,7 +119,7 @@ class ClassicGroup:
         self._supporters.update(member.protocol_names)
 
     def replace_static(self, old: Member, new_id: str) -> Member:
-        """Replace the member id of a static member. Pending requests with the old id are fenced."""
+        """Replace the member id of a static member. Its pending requests get FENCED_INSTANCE_ID."""
         assert old.group_instance_id is not None
         fenced = ErrorCode.fenced_instance_id
         self.complete_join(old, JoinResult(member_id=old.member_id, error_code=fenced))

@@ -1,4 +1,4 @@
-"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup of members of consumer groups.
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup for members of consumer groups.
 
     JoinGroup   updates the member; the epoch of the member is its generation
     SyncGroup   returns the partitions that the member may own
@@ -57,7 +57,7 @@ class _Joining:
 
 
 class ClassicProtocolMembership:
-    """The members of consumer groups that use the classic protocol.
+    """The members that use the classic protocol in consumer groups.
 
     `new_id` returns a member id.
     """
@@ -167,7 +167,7 @@ class ClassicProtocolMembership:
     # Sync
 
     def sync(self, request: SyncRequest, now_ms: int) -> Reply[SyncResult]:
-        """Return the assignment of a member. The reply completes when it is replicated."""
+        """Return a member's assignment. The reply completes when the assignment is replicated."""
         reply: Reply[SyncResult] = Reply(self._wake)
         try:
             result = self._sync(request, now_ms)

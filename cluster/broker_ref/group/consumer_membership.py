@@ -50,11 +50,11 @@ from broker_ref.schedule import Schedule
 logger = logging.getLogger(__name__)
 
 RETRY_BACKOFF_MS: Final = 500
-"""Time until the records of an expired timer, which could not be written, are written again."""
+"""The time until a retry if the records for an expired timer could not be written."""
 
 
 Adopt = Callable[[ClassicGroup, str | None, int], None]
-"""A function that takes over a classic group, and starts a rebalance if there is a reason."""
+"""A function that takes over a classic group, and starts a rebalance if the reason is not None."""
 
 
 class ConsumerMembership:
@@ -99,7 +99,7 @@ class ConsumerMembership:
         self.manager.config = config
 
     def topics_changed(self, names: Collection[str], *, created_at: int | None) -> None:
-        """Check the topics of groups again that subscribe to one of these topics.
+        """Request a metadata refresh for the groups that subscribe to one of these topics.
 
         `created_at` is the metadata offset at which topics were created, if any.
         """
@@ -272,9 +272,9 @@ class ConsumerMembership:
         return write
 
     def last_write(self, now_ms: int) -> PendingWrite:
-        """Return the last write of the shard, or the replication of the records that it loaded.
+        """Return the last write of the shard. It may already be complete.
 
-        The write may already be complete.
+        Without a write, return one that completes when the loaded records are replicated.
         """
         last = self._shard.writes.last
         return self._shard.await_loaded_records(now_ms) if last is NOTHING_WRITTEN else last
@@ -337,7 +337,7 @@ class ConsumerMembership:
     def _update_rebalance_timer(
         self, group_id: str, member: ConsumerGroupMember, now_ms: int
     ) -> None:
-        """Start the timer in which the member must revoke partitions, or cancel it."""
+        """Start the rebalance timer if the member must revoke partitions, otherwise cancel it."""
         if member.state is not MemberState.UNREVOKED_PARTITIONS:
             self._timers.cancel(TimerKind.REBALANCE, group_id, member.member_id)
             return

@@ -5,7 +5,7 @@
                remain; or a static member that uses the classic protocol replaces the last member
                that uses the consumer protocol
 
-Purpose: decide whether a group is converted, and create the other group. Invariants: the members,
+Purpose: decide whether a group is converted, and create the new group. Invariants: the members,
 their assignments and the generation or epoch of the group stay the same, so a member that keeps its
 protocol does not lose its partitions. Source: KIP-848; Kafka's `ConsumerGroup.fromClassicGroup`,
 `ClassicGroup.fromConsumerGroup` and the checks in `GroupMetadataManager`.
@@ -59,8 +59,8 @@ def check_upgrade(group: ClassicGroup, config: BrokerConfig) -> None:
 def upgraded_records(group: ClassicGroup, metadata: ClusterMetadata) -> list[ConsumerGroupChange]:
     """Return the records of the consumer group with the members of a classic group.
 
-    The epoch of the group and its members is the generation. A classic group that has not completed
-    a rebalance has generation 0, which is not a valid epoch of a member.
+    The generation becomes the epoch of the group and of its members. A classic group that has not
+    completed a rebalance has generation 0, which is not a valid epoch of a member.
 
     Raises: ApiError (GROUP_ID_NOT_FOUND if the metadata of a member is invalid, if its assignment
     contains data of a client-side assignor, which would be lost, or if a partition is assigned to
@@ -196,7 +196,7 @@ def downgraded_group(
 def embedded_assignment(
     assignment: Assignment, subscription: bytes, metadata: ClusterMetadata
 ) -> bytes:
-    """Return an assignment in the version of a member's subscription.
+    """Encode an assignment in the version of a member's subscription.
 
     Topics that do not exist are omitted. The rest of the subscription may be invalid. Raises:
     MalformedRequestError for an invalid version.

@@ -23,7 +23,7 @@ from broker_ref.io.private_files import write_private
 CA_LIFETIME: Final = datetime.timedelta(days=3650)
 CERTIFICATE_LIFETIME: Final = datetime.timedelta(days=365)
 RENEWAL: Final = datetime.timedelta(days=30)
-"""How long before its expiry a certificate is renewed."""
+"""A certificate is renewed when its remaining validity is at most this long."""
 
 _CLOCK_SKEW: Final = datetime.timedelta(days=1)
 

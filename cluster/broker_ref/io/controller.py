@@ -55,9 +55,9 @@ def controller_security(
     if is_guarded and endpoint.protocol is SecurityProtocol.PLAINTEXT:
         logger.warning(
             "The listener %s of the controller is not secured. Any client that can connect to it "
-            "can control the cluster. Name a listener first in controller.listener.names that "
-            "listener.security.protocol.map assigns to a secure protocol, or make sure that only "
-            "brokers can connect to it.",
+            "can control the cluster. Assign a secure protocol to the first listener of "
+            "controller.listener.names in listener.security.protocol.map, or make sure that only "
+            "brokers can connect to the listener.",
             endpoint,
         )
     mechanisms = {} if found.sasl is None else found.sasl.mechanisms

@@ -213,9 +213,9 @@ class _Descriptors:
         self._open_files_max = open_files_max
         self._open: OrderedDict[Path, int] = OrderedDict()
         self._synced: set[Path] = set()
-        """The directories whose entries, and the entries that lead to them, are durable.
+        """The directories whose own entries and whose parents' entries are durable.
 
-        Those of an earlier process may not be durable, because it may have been killed.
+        Entries that an earlier process created may not be durable: it may have been killed.
         """
 
     def get(self, full: Path) -> int:
@@ -244,7 +244,7 @@ class _Descriptors:
                 self._close_oldest()
 
     def sync_directory(self, full: Path) -> None:
-        """Make the entries of a directory durable (fsync), and the entries that lead to it."""
+        """Make the entries of a directory and of its parents durable (fsync)."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         descriptor = self.with_room(lambda: os.open(full, flags))
         try:
@@ -261,7 +261,7 @@ class _Descriptors:
             self.sync_directory(full)
 
     def entries_changed(self, *directories: Path) -> None:
-        """Store that entries of these directories may not be durable."""
+        """Record that entries of these directories may not be durable."""
         self._synced.difference_update(directories)
 
     def _close_oldest(self) -> None:

@@ -26,7 +26,7 @@ class LongLivedObjects:
         self._frozen_max = self._frozen_margin = frozen_margin
 
     def start(self) -> None:
-        """Freeze all objects, and from now on those that survive a full collection."""
+        """Freeze all objects, and later the objects that survive a full collection."""
         self._freeze(len(gc.get_objects()))
         gc.callbacks.append(self._collected)
 

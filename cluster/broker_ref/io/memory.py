@@ -1,9 +1,9 @@
 """The memory limit for all requests that are being received.
 
-This corresponds to Kafka's `queued.max.request.bytes`, but a connection is charged for its buffer,
-not for the request length that its client has sent. Invariant: the total is at most `bytes_max`.
-The oldest request is an exception: it always gets memory, so that at least one request can be
-completed.
+The limit corresponds to Kafka's `queued.max.request.bytes`, but a connection is charged for its
+buffer, not for the request length that its client has sent. Invariant: the total is at most
+`bytes_max`. The oldest request is an exception: it always gets memory, so that at least one request
+can be completed.
 """
 
 from __future__ import annotations

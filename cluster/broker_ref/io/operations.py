@@ -77,8 +77,9 @@ def fenced(
 ) -> Iterator[None]:
     """Make the controller fence a running broker for the duration of the block.
 
-    The function holds the broker's heartbeats, and waits until the broker's session expires. After
-    the block, it waits until the broker is unfenced. Raises: OperationError.
+    The function holds back the broker's heartbeats during the block. The block starts when the
+    broker's session has expired. After the block, the function waits until the broker is unfenced.
+    Raises: OperationError.
     """
     heartbeats = Match(api_keys=frozenset({BROKER_HEARTBEAT}), sender_id=broker_id)
     with faults.hold(heartbeats):

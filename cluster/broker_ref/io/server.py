@@ -162,7 +162,7 @@ class Server:
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._memory_blocked_since: tuple[ConnectionId, float] | None = None
-        self._unsent_bytes_max = 0  # An upper bound of `_unsent_bytes`.
+        self._unsent_bytes_max = 0  # An upper bound for `_unsent_bytes`.
         self._all_closed = asyncio.Event()
 
     def run_due_work(self) -> None:
@@ -464,8 +464,8 @@ class Server:
     def _bound_unsent_bytes(self, added_bytes: int) -> None:
         """While the limit is exceeded, drop the clients that have been stalled the longest.
 
-        The bytes are counted only if the limit may be exceeded, so that a response does not visit
-        all connections.
+        The bytes are counted only if the limit may be exceeded, so that a response does not
+        require a visit to all connections.
         """
         self._unsent_bytes_max += added_bytes
         if self._unsent_bytes_max <= self._limits.unsent_bytes_max:

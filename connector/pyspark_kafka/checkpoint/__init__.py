@@ -1,4 +1,4 @@
-"""Spark's checkpoint of a streaming query, as far as it concerns offsets.
+"""The offsets in Spark's checkpoint of a streaming query.
 
     offset_log   the format of the files in `offsets/`
     files        reads and replaces files, locally and through Arrow

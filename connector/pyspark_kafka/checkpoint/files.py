@@ -31,9 +31,9 @@ _SCHEMES: Final = {
 }
 """Hadoop's URI schemes, and Arrow's schemes for the same file systems."""
 _RENAMES: Final = ("hdfs",)
-"""The Arrow file systems on which a file appears while it is being written.
+"""The Arrow file systems on which a file is visible while it is being written.
 
-An object store shows an object only when it is complete.
+In an object store, an object is visible only when it is complete.
 """
 
 
@@ -48,7 +48,7 @@ class CheckpointFiles(Protocol):
         """The location of the checkpoint, without a slash at the end."""
 
     def names(self, directory: str) -> list[str]:
-        """Return the names in a directory. A directory that does not exist has none."""
+        """Return the names in a directory, or no names if the directory does not exist."""
 
     def read(self, path: str) -> bytes:
         """Return the content of a file. Raises `FileNotFoundError`."""
@@ -58,7 +58,7 @@ class CheckpointFiles(Protocol):
 
 
 def unsupported_scheme(location: str) -> str | None:
-    """Return the URI scheme of a checkpoint that cannot be opened, or None."""
+    """Return the URI scheme of a location if the scheme is not supported, or None."""
     match = _SCHEME.fullmatch(location)
     if match is None or match[1].lower() in (_LOCAL, *_SCHEMES):
         return None

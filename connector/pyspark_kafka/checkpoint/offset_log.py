@@ -170,7 +170,8 @@ def _offsets(text: str) -> PartitionOffsets | None:
 def _is_of_kafka(value: object) -> bool:
     """Return whether the value has the form `{"topic":{"0":123}}`, even if it is malformed.
 
-    Offsets of other sources are flat objects, or nested objects with names and strings.
+    Offsets of other sources are flat objects, or nested objects whose keys are names and whose
+    values are strings.
     """
     return isinstance(value, dict) and any(
         isinstance(inner, dict)

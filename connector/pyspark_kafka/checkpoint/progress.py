@@ -1,7 +1,7 @@
 """Reads the position of a query from its checkpoint.
 
 Spark writes `offsets/N` before it runs micro-batch N, and `commits/N` after it. When a query
-starts, it looks at the last micro-batch N in `offsets/` (`MicroBatchExecution`). If N is committed,
+starts, Spark reads the last micro-batch N in `offsets/` (`MicroBatchExecution`). If N is committed,
 the next micro-batch starts at the offsets in `offsets/N`. Otherwise Spark runs N again, from the
 offsets in `offsets/N-1` to those in `offsets/N`.
 """
@@ -51,7 +51,7 @@ def read_progress(files: CheckpointFiles) -> Progress:
     """Read the position of the query.
 
     Raises `CheckpointError` if this is not a checkpoint, if a file is malformed, or if `offsets/`
-    and `commits/` do not belong together, and the errors of `CheckpointFiles`.
+    and `commits/` do not belong together. Also raises the errors of `CheckpointFiles`.
     """
     query_id = _query_id(files)
     offset_ids, commit_ids = _batch_ids(files, "offsets"), _batch_ids(files, "commits")

@@ -2,10 +2,10 @@
 
     pyspark-kafka compile-pyspark
 
-Each Python process that Spark starts imports PySpark from `pyspark.zip`, which contains only
-sources, and compiles them again. With bytecode in the archive, a process starts in half the time.
-Invariant: an archive is replaced as a whole and keeps its sources, and other Python versions still
-use the sources.
+Each Python process that Spark starts imports PySpark from `pyspark.zip`. This archive contains only
+sources, so each process compiles them again. With bytecode in the archive, a process starts in
+half the time. Invariant: an archive is replaced as a whole and keeps its sources, and other Python
+versions still use the sources.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def add_bytecode(archive: Path) -> None:
                 modules,
                 quiet=2,  # Some modules of PySpark's tests are not valid in all Python versions.
                 force=True,
-                legacy=True,  # Next to the sources, where imports from an archive expect it.
+                legacy=True,  # Imports from an archive require bytecode next to the sources.
                 stripdir=str(modules),
                 prependdir=str(archive),
                 invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,

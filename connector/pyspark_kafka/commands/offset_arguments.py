@@ -1,4 +1,4 @@
-"""The arguments of the `offsets` command, named as those of Kafka's `kafka-consumer-groups.sh`."""
+"""The arguments of the `offsets` command, with the names of Kafka's `kafka-consumer-groups.sh`."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def add_offset_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_offset_arguments(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
-    """Exit with an error if an argument has no effect without another one."""
+    """Exit with an error if an argument requires another argument that is not set."""
     change = parsed.change
     is_reset = change is not None and not isinstance(change, ToGroup)
     for name, is_allowed in (

@@ -3,10 +3,11 @@
 Follows `OffsetsUtils` of Kafka's `kafka-consumer-groups.sh --reset-offsets`: an offset outside the
 log is replaced with the nearest offset in it.
 
-The start of the next micro-batch is the end of the last committed one, so the new offsets replace
-the end offsets of that micro-batch. A planned micro-batch gets the same end offsets, so that it
-reads nothing from these partitions. It keeps its id and its offsets of all other partitions and
-sources. Therefore a sink that already has its rows skips no rows of a later micro-batch.
+The next micro-batch starts at the end of the last committed micro-batch, so the new offsets replace
+the end offsets of the committed micro-batch. A planned micro-batch gets the same end offsets and
+therefore reads nothing from these partitions. It keeps its id and its offsets of all other
+partitions and sources. If a sink has already written the rows of the planned micro-batch, it
+therefore skips no rows of a later micro-batch.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pyspark_kafka.errors import CheckpointError
 from pyspark_kafka.kafka.topics import TopicPartition
 
 Target = Callable[[TopicPartition, int], int]
-"""Returns the requested offset of a partition. The arguments are the partition and its offset."""
+"""Returns the requested offset of a partition, given the partition and its current offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class LogRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset:
-    """The new offset of a partition. It differs from `requested` if that is outside the log."""
+    """The reset of a partition. `new` differs from a `requested` offset outside the log."""
 
     partition: SourcePartition
     current: int
@@ -57,7 +58,7 @@ def plan_reset(
 def check_reset(
     progress: Progress, resets: Sequence[Reset], *, discards_planned: bool, keeps_state: bool
 ) -> None:
-    """Raise `CheckpointError` if a reset could lose or duplicate rows without a confirmation."""
+    """Raise `CheckpointError` for an unconfirmed reset that could lose or duplicate rows."""
     planned = progress.planned
     if planned is not None and not discards_planned:
         raise CheckpointError(

@@ -3,8 +3,9 @@
     pyspark-kafka offsets --checkpoint DIR --bootstrap-servers HOST:PORT
 
 The command shows the offsets and the lag of a query. A reset option such as `--to-datetime` changes
-the offsets in the checkpoint, and `--to-group` commits them to a consumer group. Both change
-nothing without `--execute`. The options are those of Kafka's `kafka-consumer-groups.sh`.
+the offsets in the checkpoint, and `--to-group` commits the offsets to a consumer group. Without
+`--execute`, neither changes anything. The options have the names of Kafka's
+`kafka-consumer-groups.sh`.
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ def _errors_of_files(location: str) -> Iterator[None]:
     except PysparkKafkaError:
         raise
     except (OSError, ValueError, NotImplementedError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]  # Arrow's can be long
+        # Arrow's error messages can have several lines.
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(
             f"A file of the checkpoint '{location}' cannot be read or written: {reason}.",
             advice="Check that this host can access the checkpoint, and that the user has the "
@@ -294,7 +296,8 @@ class _Command:
     def _write(self, edited: Sequence[tuple[Batch, bytes]]) -> None:
         """Replace files of the checkpoint, after a backup of each of them.
 
-        A backup has a name that Spark ignores. It contains no colon, which Hadoop rejects.
+        Spark ignores the name of a backup. The name contains no colon, because Hadoop rejects
+        colons.
         """
         if read_progress(self._files) != self._progress:
             raise CheckpointError(

@@ -25,8 +25,8 @@ def partition_lag(
 ) -> dict[TopicPartition, int]:
     """Return the number of offsets from the position of each partition to its latest offset.
 
-    The result contains the partitions that are in both arguments. No value is negative, although a
-    new leader can briefly report a latest offset below the position (KAFKA-7703). Kafka's consumer
+    The result contains the partitions that are in both arguments. No value is negative, even if a
+    new leader briefly reports a latest offset below the position (KAFKA-7703). Kafka's consumer
     calculates its lag in the same way (`SubscriptionState.partitionLag`).
     """
     return {p: max(0, latest[p] - offset) for p, offset in position.items() if p in latest}

@@ -44,8 +44,8 @@ class Lag:
 class LatestOffsets:
     """Requests the latest offsets from the cluster.
 
-    `options` are those of a read. They must contain `kafka.bootstrap.servers`. The constructor
-    raises `OptionError`.
+    `options` are the options of a read. They must contain `kafka.bootstrap.servers`. The
+    constructor raises `OptionError`.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -62,13 +62,15 @@ class LatestOffsets:
 def lag(progress: Progress | None, options: Mapping[str, str] | None = None) -> Lag | None:
     """Return the lag of a query, or None if it is unknown.
 
-    `progress` is `query.lastProgress`, `event.progress`, or its JSON. With `options`, the options
-    of the read, the latest offsets are requested from the cluster. Without them, the latest offsets
-    are those at the time when Spark planned the micro-batch, and nothing is requested.
+    `progress` is `query.lastProgress`, `event.progress`, or the JSON of one of them. `options` are
+    the options of the read. With `options`, the latest offsets are requested from the cluster.
+    Without `options`, no request is sent, and the latest offsets are those at the time when Spark
+    planned the micro-batch.
 
-    Returns None if there is no progress yet, if the query has no Kafka source, and, without
-    `options`, after Spark has replayed a micro-batch of an earlier run. Raises `TypeError` if
-    `progress` is another object, and with `options` `OptionError` and subclasses of `KafkaError`.
+    Returns None if there is no progress yet, or if the query has no Kafka source. Without
+    `options`, also returns None after Spark has replayed a micro-batch of an earlier run. Raises
+    `TypeError` if `progress` is another object. With `options`, also raises `OptionError` and
+    subclasses of `KafkaError`.
     """
     if progress is None:
         return None
@@ -77,7 +79,7 @@ def lag(progress: Progress | None, options: Mapping[str, str] | None = None) -> 
 
 
 def lag_of(sources: Iterable[SourceProgress], latest: LatestOffsets | None) -> Lag | None:
-    """Return the lag of a query. If two sources read a partition, its larger lag is returned."""
+    """Return the lag of a query. If two sources read a partition, the larger lag is used."""
     known = None
     if latest is not None:
         partitions = {partition for source in sources for partition in source.end}

@@ -1,7 +1,7 @@
 """A `StreamingQueryListener` that logs each progress report and exports Prometheus metrics.
 
-Spark calls the methods outside of the query's thread, so that they can neither delay nor fail the
-query. Only `onQueryStarted` is called by `start()`, and it does nothing.
+Spark calls the methods outside of the query's thread, so they can neither delay nor fail the query.
+Only `onQueryStarted` is called by `start()`, and this method does nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 METRICS: Final = logging.getLogger("pyspark_kafka.metrics")
-"""This logger gets only JSON objects."""
+"""The logger to which only JSON objects are logged."""
 
 
 class KafkaMetricsListener(StreamingQueryListener):
@@ -39,9 +39,9 @@ class KafkaMetricsListener(StreamingQueryListener):
 
     After each micro-batch, it logs one line with a JSON object, at level INFO to the logger
     `pyspark_kafka.metrics`. With `registry`, it also exports Prometheus metrics until the query
-    terminates. With `options`, the options of a read, the lag is relative to the latest offsets of
-    that cluster at the time of the report. Without them, it is relative to the latest offsets at
-    the time when Spark planned the micro-batch (see `lag`).
+    terminates. With `options` (the options of a read), the lag is relative to the latest offsets in
+    the cluster at the time of the report. Without `options`, the lag is relative to the latest
+    offsets at the time when Spark planned the micro-batch (see `lag`).
 
     If the latest offsets cannot be requested, the lag is missing, and a warning contains the error.
     The constructor raises `OptionError`, and `ModuleNotFoundError` if `registry` is set but

@@ -1,6 +1,6 @@
 """Reads `StreamingQueryProgress`, the report that Spark creates after each micro-batch.
 
-Spark describes every Python source by the name of the same Java class. Kafka sources are therefore
+Spark reports the same Java class name for every Python source. Kafka sources are therefore
 recognized by the format of their offsets, which is the same for Spark's own connector.
 """
 
@@ -85,7 +85,7 @@ def parse_progress(progress: Progress) -> QueryProgress:
 
 
 def _decoded(progress: Progress) -> Mapping[str, Any]:
-    # `StreamingQueryProgress.json` is the same in all versions. The items of the dict are not.
+    # `StreamingQueryProgress.json` is the same in all versions, but the items of the dict differ.
     text = progress if isinstance(progress, str) else getattr(progress, "json", None)
     report = json.loads(text) if isinstance(text, str) else progress
     if not isinstance(report, Mapping) or "sources" not in report:

@@ -26,12 +26,12 @@ _COUNTERS: Final = {
         "Bytes of the keys and values written to the sink.",
     ),
 }
-"""The name and description of each counter, by the field of `QueryProgress` that it sums up."""
+"""Fields of `QueryProgress`, and the name and description of the counter that sums up each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """The values of the current run of a query. `counters` omits those that are unknown."""
+    """The values of the current run of a query. `counters` omits unknown counters."""
 
     run_id: str
     reported_s: float

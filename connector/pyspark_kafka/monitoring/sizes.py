@@ -1,7 +1,8 @@
 """Counts the rows and bytes that a streaming query reads or writes.
 
-Spark's progress reports contain no bytes, and Python sources and sinks cannot add metrics to them.
-A DataFrame can: Spark evaluates its observed metrics with each micro-batch and reports the results.
+Spark's progress reports contain no byte counts, and Python sources and sinks cannot add metrics to
+the reports. A DataFrame can: Spark evaluates the observed metrics of a DataFrame with each
+micro-batch and reports the results.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def count_bytes(frame: DataFrame, side: Side) -> DataFrame:
     lengths = [F.coalesce(F.octet_length(name), F.lit(0)) for name in columns]
     size = reduce(add, lengths)
     return frame.observe(
-        f"{metric_prefix(side)}{uuid4().hex[:8]}",  # a query cannot have two metrics of one name
+        f"{metric_prefix(side)}{uuid4().hex[:8]}",  # metric names must be unique in a query
         F.count(F.lit(1)).alias("rows"),
         F.sum(size).alias("bytes"),
     )

@@ -85,8 +85,8 @@ def resolve(options: Mapping[str, str], *, prefix: str = "") -> Resolved:
 class _Mask:
     """Replaces resolved values in a text with their references.
 
-    Values are found in upper and lower case, with or without surrounding whitespace, and in the
-    form that `repr` returns. A short value is replaced only if it is a whole word, because it may
+    Values are found regardless of case, with or without surrounding whitespace, and in the form
+    that `repr` returns. A short value is replaced only if it is a whole word, because it may
     be part of other words by chance.
     """
 

@@ -1,8 +1,8 @@
 """Parses Java properties files, with the rules of `java.util.Properties.load`.
 
-Existing packages for this format either lack a rule (an escaped separator, a line that ends in two
-backslashes) or also write files, so this module is smaller than a dependency would be. Invariant:
-no error contains text from the file, because its values may be secret.
+Existing packages for this format either do not implement a rule (an escaped separator, a line that
+ends in two backslashes) or also write files. This module is smaller than such a dependency.
+Invariant: no error contains text from the file, because the values may be secret.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks of option names: unknown names are errors, with the nearest name or a remedy."""
+"""Checks option names. The error for an unknown name suggests a similar name or a remedy."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _SIMILARITY_MIN: Final = 0.6
 
 
 def check_names(names: Collection[str]) -> None:
-    """Raise `OptionError` for an option that does not exist, or if the options are of a table."""
+    """Raise `OptionError` for an unknown option, or if the options belong to a table."""
     lowered = {name.lower() for name in names}
     if lowered >= _ADDED_FOR_TABLES:
         raise OptionError(

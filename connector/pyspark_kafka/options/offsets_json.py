@@ -81,7 +81,7 @@ def parse_timestamps(text: str) -> dict[TopicPartition, int]:
 def from_json_object(value: object) -> dict[TopicPartition, int]:
     """Return the offsets of a checkpoint from decoded JSON. Raises `OffsetFormatError`.
 
-    Negative offsets are invalid. `{}` is valid: a query writes it if its pattern matches no topic.
+    Negative offsets are invalid. `{}` is valid: a query whose pattern matches no topic writes it.
     """
     return {} if value == {} else _numbers(value, 0, _CHECKPOINT_EXAMPLE)
 

@@ -92,8 +92,8 @@ def _source_options(raw: RawOptions, *, streaming: bool) -> SourceOptions:
 def check_source_options(options: Mapping[str, str]) -> bool:
     """Validate the options of a read and return `includeHeaders`. Raises `OptionError`.
 
-    `load()` needs `includeHeaders` for the schema before it is known whether the query is batch or
-    streaming.
+    `load()` requires `includeHeaders` for the schema. At that time, Spark has not yet specified
+    whether the query is a batch or a streaming query.
     """
     raw = RawOptions(options, READS)
     with raw.masked_in_errors():
@@ -153,7 +153,7 @@ def _bootstrap_servers(raw: RawOptions) -> str:
     name, advice = _BOOTSTRAP_SERVERS, "Set it to host:port[,host:port...]."
     if name not in raw:
         if not len(raw):  # Spark passes no options for a table that CREATE TABLE has created.
-            advice = f"{advice} If this is a table of CREATE TABLE: {USE_VIEW}."
+            advice = f"{advice} If CREATE TABLE created this table: {USE_VIEW}."
         raise OptionError(f"Option '{name}' is missing.", advice=advice, option=name)
     text = raw.text(name)
     servers = [server.strip() for server in text.split(",") if server.strip()]

@@ -1,7 +1,7 @@
 """The table of all options of the data source.
 
-`parse` uses this table, and `docs/options.md` is generated from it. Apart from `kafka.*` settings,
-an option that is not in this table has no effect.
+`parse` uses this table, and `docs/options.md` is generated from it. An option that is not in this
+table is an error, except `kafka.*` settings and `queryName`.
 
 To add an option, add it to this table, add a field in `values`, and set the field in `parse`. Then
 regenerate the page with `python -m pyspark_kafka.pages docs`.
@@ -199,8 +199,8 @@ OPTIONS: Final = (
         doc="The start of the query: `earliest`, `latest` (streaming only), `committed` (the "
         "committed offsets of the group in `kafka.group.id`), or JSON such as "
         '`{"topicA":{"0":23,"1":-2}}`. The JSON must contain exactly the partitions to read; -2 '
-        "means earliest, and -1 means latest (streaming only). Once its first micro-batch is "
-        "complete, a restarted streaming query ignores the option and continues from its "
+        "means earliest, and -1 means latest (streaming only). A streaming query that is restarted "
+        "after its first micro-batch is complete ignores the option and continues from its "
         "checkpoint. Partitions that are added while a query "
         "runs start at earliest.",
     ),
@@ -273,8 +273,8 @@ OPTIONS: Final = (
         type=POSITIVE_INT,
         modes=READS,
         doc="The maximum number of Spark partitions. If there are more offset ranges, a Spark "
-        "partition contains several of them. Set it to about the number of cores to read many "
-        "topic partitions with few records in less time.",
+        "partition contains several of them. To read many topic partitions with few records in "
+        "less time, set this option to about the number of cores.",
     ),
     Option(
         name="maxRecordsPerPartition",
@@ -448,9 +448,9 @@ OPTIONS: Final = (
         advice=_ONLY_WRITES,
         doc="The behavior if the rows of a replayed micro-batch or batch job differ from the "
         "committed rows: `fail` fails the query, and `warn` logs a warning and keeps the committed "
-        "rows. In a streaming query, `warn` requires `checkpointLocation`. A replay whose source "
-        "offsets differ always fails, if the sink has stored them (with `warn` or a local "
-        "checkpoint).",
+        "rows. In a streaming query, `warn` requires `checkpointLocation`. If the sink has stored "
+        "the source offsets (with `warn` or a local checkpoint), a replay with different source "
+        "offsets always fails.",
     ),
     Option(
         name="checkpointLocation",

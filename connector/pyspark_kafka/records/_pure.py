@@ -20,7 +20,7 @@ the batch, and the CRC-32C covers all bytes from `attributes` on:
 |       27 |    8 | base timestamp         | milliseconds                                       |
 |       35 |    8 | max timestamp          | with LogAppendTime, the timestamp of all records   |
 |       43 |    8 | producer id            |                                                    |
-|       51 |   10 | epoch, base sequence   |                                                    |
+|       51 |    6 | epoch, base sequence   |                                                    |
 |       57 |    4 | record count           | can be lower than the number of offsets, or 0      |
 |       61 |      | records                | compressed together if there is a codec            |
 

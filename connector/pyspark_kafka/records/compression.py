@@ -73,7 +73,7 @@ def compressor(codec: Codec, level: int | None) -> Compress:
     if codec is Codec.LZ4:
         return _Lz4Frames(min(arrow_level or 1, _LZ4_LEVEL_MAX))
     whole: Any = pa.Codec(_ARROW_NAMES[codec], compression_level=arrow_level)
-    # `asbytes`, because a memoryview of a buffer that Arrow has shrunk still has the old size.
+    # Use `asbytes`: a memoryview of a buffer that Arrow has shrunk still has the old size.
     return partial(whole.compress, asbytes=True)
 
 

@@ -156,7 +156,7 @@ _CORRUPTION: Final[Mapping[DecodeFailure, str]] = {
 
 
 class DecodeError(Exception):
-    """A failure in the batch or record at `offset`. `details` are the arguments of its text."""
+    """A failure in the batch or record at `offset`. The error text contains the `details`."""
 
     def __init__(self, failure: DecodeFailure, offset: int, *details: object) -> None:
         super().__init__(failure, offset, *details)

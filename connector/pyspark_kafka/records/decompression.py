@@ -1,7 +1,8 @@
 """Decompress record batches up to a size limit.
 
-Both implementations of `decode` use this module to decompress the records section of a batch. At
-most `bytes_max` bytes plus one piece are allocated, regardless of the sizes that the data declares.
+Both implementations of `decode` use this module to decompress the records section of a batch.
+Data is decompressed in pieces, and at most `bytes_max` bytes plus one piece are allocated,
+regardless of the sizes that the data declares.
 
 Most batches are small (the default of Kafka's producer is 16 KB), so the time to create an Arrow
 stream matters. For this reason, gzip data is decompressed with Python's zlib, and pieces are large

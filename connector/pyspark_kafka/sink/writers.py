@@ -1,6 +1,6 @@
 """The writers that Spark calls in batch and streaming queries. Each delegates to a `Write`.
 
-Invariant: a writer is created only after all checks that do not require a broker.
+Invariant: a writer is created only after all checks that do not require a broker have succeeded.
 
 Spark 4.0 and later pass Arrow batches to batch writers, but only Spark 4.1 and later pass them to
 streaming writers. On Spark 4.0, the streaming writer converts the rows to Arrow batches.

@@ -187,8 +187,8 @@ def _since(
 ) -> list[FetchRange]:
     """Start each range at its first record with a timestamp of `since_ms` or later.
 
-    Ranges without such a record are omitted. All records of the ranges must be readable, so that
-    the cluster finds the record if it exists.
+    Ranges without such a record are omitted. All records of the ranges must be readable.
+    Otherwise, the cluster may not find that record.
     """
     if since_ms is None or not ranges:
         return list(ranges)

@@ -1,4 +1,4 @@
-"""Distinguishes the executions of a plan in its tasks, and lets the tasks of an executor agree.
+"""Lets tasks detect a repeated execution of their plan, and agree on values within an executor.
 
 Tasks of one Spark query have the same execution id. They agree on a value through a file in the
 directory that Spark creates for each executor (`SparkFiles`): the first task writes the file, and
@@ -25,7 +25,7 @@ _EXECUTION_ID: Final = "spark.sql.execution.id"
 """`SQLExecution.EXECUTION_ID_KEY`. The jobs of an RDD do not have this property."""
 _PREFIX: Final = "pyspark_kafka-"
 _FILES_MAX: Final = 16
-"""The number of executions of a plan whose files are kept. Queries can run at the same time."""
+"""The number of executions per plan whose files are kept. Several can run at the same time."""
 _KNOWN_MAX: Final = 16
 
 _known: Final[dict[str, object]] = {}
@@ -46,7 +46,7 @@ def later_execution(plan_id: str) -> str | None:
 
 
 def agree(plan_id: str, execution: str, propose: Callable[[], T]) -> T:
-    """Return the value that a task of this executor proposed first for an execution of a plan.
+    """Return the value that the first task of this executor proposed for an execution of a plan.
 
     `propose` is called if there is no value yet, and its errors are raised. If the file cannot be
     written, only the tasks of this Python worker agree. The files of old executions are deleted.
@@ -69,7 +69,7 @@ def _read_or_write(directory: Path, name: str, propose: Callable[[], object], ol
         return _load(path)
     value = propose()
     try:
-        # A link appears with its complete content, unlike a file that is being written.
+        # The link is created after the write, so other tasks never read an incomplete file.
         with NamedTemporaryFile(dir=directory) as file:
             file.write(pickle.dumps(value))
             file.flush()

@@ -27,7 +27,7 @@ RECOMMIT_S: Final = 3_600.0
 `offsets.retention.minutes` applies to groups without members. The default is 7 days.
 """
 _COMMIT_TIMEOUT_MS_MAX: Final = 10_000
-"""The maximum time by which committing offsets can delay the next micro-batch."""
+"""The maximum time that a commit can delay the next micro-batch."""
 
 
 class GroupCommitter:
@@ -46,7 +46,7 @@ class GroupCommitter:
         group_id = self._options.group_id
         try:
             self._open().commit_offsets(group_id, offsets)
-        except PysparkKafkaError as error:  # The files of `kafka.ssl.*` may have been removed.
+        except PysparkKafkaError as error:  # Not only `KafkaError`: SSL files may be missing.
             log.warning(
                 "The offsets of a micro-batch were not committed to group '%s' (option "
                 "'commitOffsets'). The query continues, and the next micro-batch will commit "

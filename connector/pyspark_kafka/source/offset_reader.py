@@ -46,7 +46,7 @@ Which = Literal["starting", "ending"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """The existing partitions of a query. `missing_topics` are subscribed but nonexistent."""
+    """The existing partitions of a query. `missing_topics` are subscribed but do not exist."""
 
     partitions: frozenset[TopicPartition]
     topic_ids: Mapping[str, str | None]
@@ -194,8 +194,8 @@ class OffsetReader:
                 break
             log.warning(
                 "The log of %s ends before the query's offsets. The end of the log is requested "
-                "again, because a new leader may not know it yet. If it does not change, records "
-                "are lost, and option 'failOnDataLoss' applies.",
+                "again, because a new leader may report an older end. If the end does not change, "
+                "records are lost, and option 'failOnDataLoss' applies.",
                 format_partitions(backwards),
             )
             self._sleep(self._options.client.fetch_offset_retry_interval_ms / 1000)
@@ -243,7 +243,7 @@ class OffsetReader:
     def resolve(
         self, limit: OffsetLimit, partitions: Collection[TopicPartition], which: Which
     ) -> dict[TopicPartition, int]:
-        """Resolve a limit to offsets. Raises `OptionError` if it does not fit the partitions."""
+        """Resolve a limit to offsets. Raises `OptionError` if it is invalid for the partitions."""
         match limit:
             case OffsetLimitName.EARLIEST:
                 return self.earliest(partitions)

@@ -37,10 +37,10 @@ class Prefetcher:
         self._bytes_per_offset = 0.0
 
     def read(self, task: Sequence[PlannedRange]) -> list[pa.RecordBatch] | None:
-        """Return the records of a task, or None if a task must read them.
+        """Return the records of a task, or None if the task must read them on an executor.
 
-        This is the case if they are too large or cannot be read now: Spark retries a failed task,
-        but not a failed plan. Raises `DataLossError`.
+        The task must read the records if they are too large, or if the driver cannot read them
+        now: Spark retries a failed task, but not a failed plan. Raises `DataLossError`.
         """
         offsets = sum(planned.fetch_range.size for planned in task)
         if offsets > OFFSETS_MAX or offsets * self._bytes_per_offset > BYTES_MAX:

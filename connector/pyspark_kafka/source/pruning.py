@@ -7,9 +7,9 @@ exact conditions.
 
 The `topic`, `partition` and `offset` columns are never null. Literals may be null, and are
 evaluated with SQL's three-valued logic. A lower bound on `timestamp` is converted to a start
-offset: Kafka returns the first record with this timestamp or a later one, so all records before it
-are older, even if timestamps are not in order (`LogSegment.findOffsetByTimestamp`). An upper bound
-cannot be converted (see docs/adr/0005).
+offset: Kafka returns the first record with this timestamp or a later one, so all records before
+that record are older, even if timestamps are not in order (`LogSegment.findOffsetByTimestamp`). An
+upper bound cannot be converted (see docs/adr/0005).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Pruning:
 EVERYTHING: Final = Pruning()
 
 GAP_MIN: Final = 10_000
-"""The minimum size of a gap that is skipped. Reading a smaller gap costs less than a task."""
+"""The minimum size of a gap that is skipped. Reading a smaller gap costs less than another task."""
 RANGES_MAX: Final = 100
 """The maximum number of ranges per partition, which limits the tasks for `offset IN (...)`."""
 

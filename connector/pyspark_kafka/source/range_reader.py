@@ -1,8 +1,8 @@
 """Reads one planned range of offsets on an executor.
 
-The range is read as Arrow batches, and data loss is distinguished from gaps. It is normal that
-control records, aborted transactions and compaction leave gaps in the offsets. If the broker no
-longer has some offsets of the range, records are lost.
+The range is read as Arrow batches, and data loss is distinguished from gaps. Gaps in the offsets
+are normal: control records, aborted transactions and compaction cause them. If the broker no longer
+has some offsets of the range, records are lost.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def read_range(
     if missing is not None:
         on_loss.report(f"{missing}.", partition)
         return
-    # After data loss, the read continues after the offset of the last returned record.
+    # To continue after data loss, the read requires the offset of the last returned record.
     extra = () if on_loss.fail or "offset" in columns else ("offset",)
     remaining = plan.fetch_range
     while remaining.size > 0:

@@ -1,7 +1,7 @@
 """Divides a read into tasks and micro-batches.
 
 `split` and `rate_limit` implement the rules of Spark's connector (`KafkaOffsetRangeCalculator` and
-`KafkaMicroBatchStream.rateLimit`), so that the same options result in the same tasks and
+`KafkaMicroBatchStream.rateLimit`). Therefore, the same options result in the same tasks and
 micro-batches.
 """
 
@@ -62,8 +62,9 @@ def pack(
 ) -> list[tuple[T, ...]]:
     """Distribute ranges among at most `max_partitions` tasks of similar size.
 
-    The largest ranges are distributed first, each to the smallest task. The ranges of a task keep
-    their order. Without `max_partitions`, each range is a task.
+    The largest ranges are distributed first. Each range is added to the task that is the smallest
+    at this time. The ranges of a task keep their order. Without `max_partitions`, each range is a
+    task.
     """
     if max_partitions is None or len(ranges) <= max_partitions:
         return [(each,) for each in ranges]

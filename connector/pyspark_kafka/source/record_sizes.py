@@ -27,7 +27,7 @@ _OFFSETS_MAX: Final = 256
 _BYTES_MAX: Final = 1024 * 1024
 """The size after which the sample of a partition ends. The last Arrow batch can exceed it."""
 _GUESSED_BYTES: Final = 1024
-"""The average size while no sample has contained a record."""
+"""The average size that is assumed until a sample contains a record."""
 
 
 class RecordSizes:
@@ -62,7 +62,7 @@ class RecordSizes:
         self._averages |= {topic: size / records[topic] for topic, size in sizes.items()}
 
     def _first_records(self, fetch_range: FetchRange) -> list[pa.RecordBatch]:
-        """Return the first records of a range. There are none if all of them were aborted."""
+        """Return the first records of a range, or no records if their transactions were aborted."""
         end = min(fetch_range.start_offset + _OFFSETS_MAX, fetch_range.end_offset)
         found = []
         try:

@@ -49,7 +49,7 @@ def source_schema(*, include_headers: bool) -> StructType:
 
 
 def projection(schema: StructType, *, include_headers: bool) -> tuple[str, ...]:
-    """Return the columns that a schema selects, in its order. Raises `SchemaError`.
+    """Return the columns that a schema selects, in the schema's order. Raises `SchemaError`.
 
     Spark does not report whether the schema is the default one or was passed to `schema()`.
     """

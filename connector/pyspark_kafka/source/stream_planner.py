@@ -2,24 +2,27 @@
 
 The planner determines the offsets and the tasks of micro-batches. It keeps the state of a running
 query (`KafkaMicroBatchStream` in Spark's connector). Invariants: returned offsets contain all
-partitions that exist. With `Trigger.AvailableNow`, they do not exceed the target. If a micro-batch
-is planned again, it has the same tasks, unless its topics have changed.
+partitions that exist. With `Trigger.AvailableNow`, they do not exceed the latest offsets at the
+start of the run. If a micro-batch is planned again, it has the same tasks, unless its topics have
+changed.
 
 Start of a new query: Spark writes the end offsets of a micro-batch to the checkpoint before it runs
-the micro-batch, but it does not write the start offsets of the first micro-batch. It requests the
-start offsets several times, and again after a crash. Within one process, the planner always returns
-the same start offsets. The next process may get different start offsets (`latest`, `committed`, or
-a timestamp for which no record exists yet). In this case the planner makes the first micro-batch
-empty, so that its end offsets in the checkpoint are the start offsets. If a later process replays
-the first micro-batch, the planner knows that it is empty, and no records are lost.
+the micro-batch, but it does not write the start offsets of the first micro-batch. Spark requests
+these start offsets several times, and again after a crash. Within one process, the planner always
+returns the same start offsets. The next process may get different start offsets (`latest`,
+`committed`, or a timestamp for which no record exists yet). In this case, the planner makes the
+first micro-batch empty: its end offsets, which Spark writes to the checkpoint, equal the start
+offsets. If a later process replays the first micro-batch, the planner knows that the micro-batch is
+empty, and no records are lost.
 
-Before version 4.2, Spark requests end offsets without the start offsets. The planner knows them
-from the other calls. Spark plans each micro-batch before it requests the next end offsets. Before a
-restarted query requests end offsets, Spark plans an empty range at the end of the newest
-micro-batch (`AcceptsLatestSeenOffset`). If end offsets are requested first, the query is new.
+Before version 4.2, Spark requests end offsets without passing the start offsets. The planner gets
+the start offsets from the other calls. Spark plans each micro-batch before it requests the next end
+offsets. Before a restarted query requests end offsets, Spark plans an empty range at the end of the
+newest micro-batch (`AcceptsLatestSeenOffset`). If end offsets are requested first, the query is
+new.
 `AvailableNowMicroBatchStreamWrapper` is the exception: it requests the end offsets of its only
-micro-batch first, and again before it plans a micro-batch. The planner rejects this if the end
-offsets that it has returned are only valid for a new query.
+micro-batch first, and again before it plans a micro-batch. The planner rejects this call order if
+the end offsets that the planner has returned are only valid for a new query.
 """
 
 from __future__ import annotations
@@ -128,8 +131,9 @@ class StreamPlanner:
         """Return the end offsets of the micro-batch that starts at `start`.
 
         Spark versions before 4.2 do not pass `start`. The micro-batch then starts at the end of the
-        last one. `limited` applies the options `maxOffsetsPerTrigger`, `maxBytesPerTrigger` and
-        `minOffsetsPerTrigger`. The result is `start` if the query should wait for more records.
+        previous micro-batch. `limited` applies the options `maxOffsetsPerTrigger`,
+        `maxBytesPerTrigger` and `minOffsetsPerTrigger`. The result is `start` if the query should
+        wait for more records.
         """
         if self._expected_call is not None:
             raise _wrapper_error(self._options)
@@ -156,7 +160,7 @@ class StreamPlanner:
     def _latest_and_end(
         self, position: PartitionOffsets, *, is_new: bool, limited: bool
     ) -> tuple[Offsets, Offsets]:
-        """Return the latest offsets, or the target of this run, and the end offsets."""
+        """Return two values: the latest offsets (or the target of the run) and the end offsets."""
         latest = self._request_latest(position) if self._target is None else self._target
         if is_new and _may_resolve_later(self._options):
             return latest, self.initial_offsets()
@@ -164,10 +168,11 @@ class StreamPlanner:
         return latest, {**end, **self._starts_of_recreated(position)}
 
     def _starts_of_recreated(self, position: PartitionOffsets) -> Offsets:
-        """Return the log start offsets of recreated partitions, unless they are the position.
+        """Return the log start offsets of recreated partitions, unless the position equals them.
 
-        As end offsets, they make the micro-batch empty. The checkpoint then contains the position
-        in the new log, and the next micro-batch reads it, even if its offsets are the old ones.
+        As end offsets, they make the micro-batch empty for these partitions. The checkpoint then
+        contains the position in the new log, and the next micro-batch reads the new log, even if
+        the new log has the same offsets as the old log.
         """
         recreated = {p for p in position if p.topic in self._recreated and p in self._latest}
         earliest = self._reader.earliest(recreated) if recreated else {}
@@ -221,9 +226,9 @@ class StreamPlanner:
         self._recreated.clear()
         self._last_plan = (start, end, plan)
         self._position = end
-        if start != end:  # Before a replay, Spark 4.0 and 4.1 plan the range from end to end.
+        if start != end:  # Before a replay, Spark 4.0 and 4.1 plan an empty range at `end`.
             # In a replay, a partition that is missing in `end` may belong to a topic that was
-            # deleted. Its earlier offset would skip records if the topic is recreated.
+            # deleted. If the topic is recreated, the earlier offset would skip records.
             self._last_offsets |= {**start, **end} if self._has_planned_an_end else end
         return plan
 
@@ -254,9 +259,10 @@ class StreamPlanner:
     ) -> PartitionOffsets:
         """Return the start offsets of a first micro-batch that an earlier process planned.
 
-        If the option resolves to a later offset than `end`, the first micro-batch was empty, or,
-        with `earliest`, its first records are lost. Partitions that are not in `end` were added
-        later. The next micro-batch reads them from their log start offset.
+        The starting option may now resolve to a later offset than `end`. With `earliest`, the first
+        records of the micro-batch are then lost. Otherwise, the micro-batch was empty. Partitions
+        that are not in `end` were added later. The next micro-batch reads them from their log start
+        offset.
         """
         starting = self._options.starting
         if starting is OffsetLimitName.EARLIEST:
@@ -278,7 +284,7 @@ class StreamPlanner:
         start = {p: min(offset, end[p]) for p, offset in start.items() if p in end}
         log.warning(
             "The first micro-batch is being replayed. Option 'startingOffsets' was resolved again "
-            "to determine its start offsets for %s.",
+            "to determine the start offsets of the micro-batch for %s.",
             format_partitions(start),
         )
         return start
@@ -328,7 +334,7 @@ class StreamPlanner:
         return {p: o if high_watermarks[p] >= o else latest[p] for p, o in backwards.items()}
 
     def _detect_changed_topics(self, assignment: Assignment, known: Set[TopicPartition]) -> None:
-        """Report recreated topics as data loss. Raises an error for missing new topics."""
+        """Report recreated topics as data loss. Raises an error if a new topic does not exist."""
         read_before = self._known_topics | {partition.topic for partition in known}
         self._reader.require_topics(assignment.missing_topics - read_before)
         for topic, topic_id in assignment.topic_ids.items():
@@ -406,8 +412,8 @@ class StreamPlanner:
     def _check_direction(self, start: Offsets, end: PartitionOffsets) -> list[FetchRange]:
         """Return the ranges to read. Reports an end offset that is before the start offset.
 
-        Raises `OffsetError` if a different isolation level may have caused this and a lost record
-        is an error. Otherwise it is data loss.
+        With `failOnDataLoss=true`, raises `OffsetError` if a different isolation level may be the
+        cause. Otherwise, reports data loss.
         """
         committed = self._options.isolation_level is IsolationLevel.READ_COMMITTED
         backwards = {p: start[p] for p in end if end[p] < start[p]}
@@ -481,11 +487,11 @@ def _wrapper_error(options: SourceOptions) -> OptionError:
     if option is None:
         option = _starting_option(options.starting)
         alternative = "run the first micro-batch with another trigger. Later starts ignore the "
-        alternative += "option: replace it with 'startingOffsets' 'earliest'"
+        alternative += "option. For these starts, set 'startingOffsets' to 'earliest' instead"
     return OptionError(
         f"Option '{option}' does not work with the trigger availableNow while '{setting}' is true, "
-        "because Spark before 4.2 then requests the end of the only micro-batch before it passes "
-        "the start.",
+        "because Spark versions before 4.2 then request the end offsets of the only micro-batch "
+        "before they pass its start offsets.",
         advice=f"Set '{setting}' to false, so that each start of the query runs one micro-batch, "
         f"or {alternative}.",
         option=option,

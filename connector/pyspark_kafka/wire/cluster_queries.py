@@ -52,11 +52,13 @@ LOG: Final = logging.getLogger("pyspark_kafka.wire")
 LOG.addHandler(logging.NullHandler())  # without a handler, Python prints warnings to stderr
 _FIRST_TRY_S: Final = 2.0
 _EACH_REQUEST_S: Final = 0.002
-"""Longer than a coordinator needs for InitProducerId or EndTxn if thousands of them wait."""
+"""The additional timeout per request. A coordinator needs less time for each InitProducerId or
+EndTxn request, even if thousands of requests are waiting."""
 _TRY_GROWTH: Final = 1.5
 """Each attempt has a longer timeout than the previous attempt, because a cluster may be slow."""
 _COMMON_S: Final = 2.0
-"""CONCURRENT_TRANSACTIONS is common for this long, while the coordinator writes markers."""
+"""For this long, CONCURRENT_TRANSACTIONS is logged at DEBUG level, because it is common while the
+coordinator writes markers."""
 _TIMEOUT_OPTION: Final = "kafka.default.api.timeout.ms"
 _CONSUMER: Final = -1
 _HAS_MEMBERS: Final = frozenset(
@@ -160,9 +162,9 @@ class ClusterQueries:
 
         `call` receives the deadline of the attempt, which depends on `request_count`, the number of
         requests that `call` sends at the same time. All attempts together take at most `timeout_s`
-        (default: `api_timeout_s`). If a broker reports after `retries` attempts that one of
-        `partitions` is unknown, the method raises an error unless the metadata contains all of
-        them.
+        (default: `api_timeout_s`). If a broker still reports after `retries` attempts that one of
+        `partitions` is unknown, the method refreshes the metadata. It raises an error if the
+        metadata does not contain all of `partitions`.
         """
         clock = self.router.clock
         timeout_s = self.api_timeout_s if timeout_s is None else timeout_s

@@ -11,7 +11,7 @@ no other request between the first and the last request of an authentication. Re
 posted in the meantime are held back, and are sent when the authentication is complete.
 
 A response can be up to `response_bytes_max` bytes long. Its memory comes from Arrow's memory pool
-and is not zeroed. It is released with the last view of the frame.
+and is not zeroed. The memory is released with the last view of the response.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ class Dialer:
     """A factory for connections. With `credentials`, each connection authenticates with SASL.
 
     `connect_timeout_s` (`socket.connection.setup.timeout.ms`) limits the time to connect to a
-    broker, to receive its ApiVersions response and to authenticate. It does not include the time
-    to obtain a token.
+    broker, to receive its ApiVersions response and to authenticate. This limit does not include
+    the time to obtain a token.
     """
 
     client_id: str

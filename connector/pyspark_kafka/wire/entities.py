@@ -52,7 +52,7 @@ def request_header(api: Api, version: int, *, correlation_id: int, client_id: st
 @cache
 def _header_end(api: Api, version: int, client_id: str) -> bytes:
     """Return the part of the header after the correlation id. It is constant for a client."""
-    end = writer.string(client_id, flexible=False)  # also in flexible versions
+    end = writer.string(client_id, flexible=False)  # never in the flexible encoding
     return end + writer.NO_TAGGED_FIELDS if SUPPORTED_VERSIONS[api].is_flexible(version) else end
 
 

@@ -1,7 +1,7 @@
 """Fetch requests and responses, versions 4 to 17, without kio.
 
-Fetch is the most frequent request in a read. The records are views of the response frame, which kio
-would copy. A valid response contains only requested partitions, each at most once.
+Fetch is the most frequent request in a read. The records are views of the response frame; kio would
+copy the records. A valid response contains only requested partitions, each at most once.
 
 Fetch sessions are not used: the session id is 0 and the session epoch is -1.
 Source: FetchRequest.json and FetchResponse.json of Kafka; KIP-320 (leader epochs), KIP-392
@@ -66,7 +66,10 @@ class FetchLimits:
 
 
 class EpochEnd(NamedTuple):
-    """The last leader epoch before the logs diverge, and its end offset (KIP-595)."""
+    """The last leader epoch before the leader's log diverges from the fetched records (KIP-595).
+
+    `end_offset` is the end offset of this epoch.
+    """
 
     epoch: int
     end_offset: int

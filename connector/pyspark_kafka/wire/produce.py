@@ -1,6 +1,6 @@
 """Produce requests and responses, versions 3 to 13, without kio.
 
-Produce is the most frequent request in a write. The body of a request is a list of buffers, so that
+Produce is the most frequent request in a write. The body of a request is a list of buffers, so
 record batches are sent without being copied. A valid response contains each partition of the
 request exactly once.
 

@@ -111,11 +111,11 @@ class Router:
     def misconfigured_since(self) -> float | None:
         """The time since which an option seems to be wrong, or None.
 
-        An option seems to be wrong if no broker has responded yet, and if all of them failed before
-        their timeouts, for example because they refused or closed the connections, or with an error
-        that names an option. There are also temporary causes, such as a restart of the cluster or a
-        load balancer without a broker. After the first Metadata response, failures always count as
-        temporary.
+        An option seems to be wrong if no broker has responded yet and one of two conditions holds:
+        all brokers failed before their timeouts (for example, because they refused or closed the
+        connections), or the error names an option. Such failures can also be temporary, for example
+        during a restart of the cluster or behind a load balancer without a broker. After the first
+        Metadata response, all failures are treated as temporary.
         """
         return None if self.metadata.brokers else self._suspected_since
 
@@ -306,7 +306,7 @@ class Router:
     def leader(self, topic_partition: TopicPartition) -> Leader:
         """Return the leader of a partition from the metadata. Call `topics` first.
 
-        Raises `ApiError` if no leader is known, and invalidates the metadata of the topic.
+        If no leader is known, invalidates the metadata of the topic and raises `ApiError`.
         """
         metadata = self.metadata
         operation = f"finding the leader of {topic_partition}"

@@ -1,7 +1,7 @@
 """SASL authentication: the mechanisms, and the requests of the exchange (KIP-43, KIP-152).
 
-A `SaslClient` is a state machine without I/O, and so is `authentication`, which yields requests and
-receives responses. Invariant: no error and no `repr` contains a password or a token.
+`SaslClient` and `authentication` are state machines without I/O. `authentication` yields requests
+and receives their responses. Invariant: no error and no `repr` contains a password or a token.
 """
 
 from __future__ import annotations
@@ -274,8 +274,8 @@ def is_kept_by_saslprep(text: str) -> bool:
 class OAuthBearerSaslClient:
     """The client side of OAUTHBEARER (RFC 7628).
 
-    If the broker rejects the token, it waits for one more message before it ends the exchange.
-    Calls `on_rejection` if the broker rejects the token.
+    If the broker rejects the token, the client calls `on_rejection` and sends one more message. The
+    broker waits for this message before it ends the exchange.
     """
 
     def __init__(

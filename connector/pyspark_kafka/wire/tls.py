@@ -170,7 +170,7 @@ class TlsConnect:
     def _names(
         self, error: ssl.SSLCertVerificationError, address: Address, deadline: float
     ) -> str | None:
-        """Return the names in the broker's certificate if it was rejected because of them.
+        """Return the names in the broker's certificate if they caused its rejection, or None.
 
         Python does not return the certificate of a failed handshake, so this method connects
         again. It does not send anything after the handshake.

@@ -74,9 +74,9 @@ class Address:
 class Transport(Protocol):
     """A bidirectional byte stream. After an error, only `close` may be called.
 
-    `read_event` is the event to wait for after `receive_into` returned None, and `write_event`
-    after `send` returned 0. Both are `READABLE` or `WRITABLE`, because TLS may have to write before
-    it can read.
+    After `receive_into` has returned None, wait for `read_event`. After `send` has returned 0, wait
+    for `write_event`. Each event is `READABLE` or `WRITABLE`, because TLS may have to write before
+    it can read, or read before it can write.
     """
 
     @property

@@ -1,6 +1,6 @@
 """The partitions of members, and the members that an assignor receives.
 
-Invariant: a topic without partitions is not contained in an assignment, so equal assignments
+Invariant: an assignment does not contain topics without partitions, so equivalent assignments
 compare equal. Source: Kafka's `Assignment` and `MemberSubscriptionAndAssignmentImpl`.
 """
 
@@ -27,7 +27,7 @@ NOTHING_WITH_EPOCHS: Final[AssignmentWithEpochs] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSpec:
-    """A member with its existing subscribed topics and its previous target assignment."""
+    """A member with its subscribed topics that exist, and its previous target assignment."""
 
     topic_ids: frozenset[Uuid]
     instance_id: str | None = None

@@ -1,4 +1,4 @@
-"""Encodes and decodes structs in Kafka's flexible format, as tables of fields.
+"""Encodes and decodes structs in Kafka's flexible format. A table describes the fields of a struct.
 
     string, bytes   varint length + 1, then the bytes; null has the length 0
     array           varint count + 1, then the elements
@@ -89,7 +89,7 @@ def array(element: Codec) -> Codec:
 
 
 def nullable(codec: Codec) -> Codec:
-    """Return the codec of a nullable struct: 1 and the struct, or 0."""
+    """Return the codec of a nullable struct: the byte 1 and the struct, or the byte 0 for null."""
     return Codec(
         lambda value: b"\x00" if value is None else b"\x01" + codec.write(value),
         lambda cursor: codec.read(cursor) if cursor.take(1, "a presence byte") != b"\x00" else None,
@@ -100,8 +100,8 @@ def nullable(codec: Codec) -> Codec:
 class StructCodec:
     """The codec of a dataclass: its fields in order, and its tagged fields by tag.
 
-    A tagged field is omitted if its value is the one in `omitted`. The class must have a default
-    for this case.
+    A tagged field is not written if it has the value in `omitted`. The class must have a default
+    for such a field.
     """
 
     type: type[Any]

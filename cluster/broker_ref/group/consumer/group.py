@@ -81,9 +81,9 @@ class ConsumerGroup:
     `target` contains the target assignment of each member. `static_members` maps instance ids to
     member ids. `resolved` contains the resolved regular expressions, and `subscribed_regexes` the
     number of members that subscribe to each one. `has_stored_topics` is True if the log contains
-    topic metadata of Kafka 4.0. The metadata of topics is checked again at
-    `metadata_refresh_ms`; the group epoch must be at least `metadata_refresh_epoch` for that time
-    to be valid.
+    topic metadata that Kafka 4.0 stored. The metadata of topics is checked again at
+    `metadata_refresh_ms`, or immediately if the group epoch is lower than
+    `metadata_refresh_epoch`.
     """
 
     def __init__(self, group_id: str) -> None:

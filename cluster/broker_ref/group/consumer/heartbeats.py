@@ -16,7 +16,7 @@ from broker_ref.group.consumer.member import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STAT
 from broker_ref.protocol.errors import ApiError
 
 NOT_SENT: Final = -1
-"""The rebalance timeout of a heartbeat that does not change it."""
+"""The rebalance timeout in a heartbeat that does not change the timeout of the member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class ConsumerHeartbeat:
 
     @property
     def is_full(self) -> bool:
-        """Whether the request contains the whole state of the member, as after an error."""
+        """Whether the request contains the whole state of the member, as it does after errors."""
         has_subscription = (self.subscribed_topic_names, self.subscribed_topic_regex) != (
             None,
             None,

@@ -5,7 +5,7 @@
        assignment for all members.
     3. Reconcile the member with its target assignment.
 
-Purpose: validate requests and calculate the records that they write. Invariants: a method never
+Purpose: validate requests and calculate the resulting records. Invariants: a method never
 changes a group, except for the time of its next metadata refresh. A rejected request writes no
 records. Checks run in Kafka's order. Source: KIP-848; the part of Kafka's `GroupMetadataManager`
 for consumer groups.
@@ -82,7 +82,7 @@ REGEX_REFRESH_INTERVAL_MS: Final = 600_000
 class MemberUpdate:
     """The records of a heartbeat, and the member before and after it.
 
-    `is_reconciled` is whether the last step, reconciliation, changed the member. `group_epoch` is
+    `is_reconciled` is True if the last step, reconciliation, changed the member. `group_epoch` is
     the epoch of the group after the heartbeat. `refresh` contains the regular expressions that must
     be resolved again.
     """
@@ -121,7 +121,7 @@ class ConsumerGroupManager:
     def heartbeat(
         self, group: ConsumerGroup, request: ConsumerHeartbeat, now_ms: int
     ) -> MemberUpdate:
-        """Handle a heartbeat, which joins the group if its epoch is 0.
+        """Handle a heartbeat. A member that sends epoch 0 joins the group.
 
         Raises: ApiError (GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH,
         UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID or INVALID_REGULAR_EXPRESSION).
@@ -188,7 +188,7 @@ class ConsumerGroupManager:
         )
 
     def result(self, request: ConsumerHeartbeat, update: MemberUpdate) -> ConsumerHeartbeatResult:
-        """Return the result of a heartbeat. It contains the assignment only if it is needed."""
+        """Return the result of a heartbeat, with the assignment only if the member needs it."""
         member = update.member
         is_needed = (
             request.member_epoch == JOIN_EPOCH
@@ -237,7 +237,7 @@ class ConsumerGroupManager:
         is_join: bool,
         uses_classic_protocol: bool = False,
     ) -> ConsumerGroupMember:
-        """Return a static member. A joining member replaces the previous one, if it has left."""
+        """Return a static member. A joining member replaces a previous member that has left."""
         current = group.static_member(instance_id)
         if not is_join:
             return checked_static_member(current, member_id, instance_id)
@@ -270,7 +270,7 @@ class ConsumerGroupManager:
     ) -> bool:
         """Add the record of a changed member. Return whether its topic names have changed."""
         if member == before:
-            # A new member always differs, because it has at least a rebalance timeout.
+            # A new member always differs, because it has a rebalance timeout.
             return False
         changes.append(subscription_record(group.group_id, member))
         return member.subscribed_topic_names != before.subscribed_topic_names
@@ -302,9 +302,9 @@ class ConsumerGroupManager:
         member: ConsumerGroupMember,
         now_ms: int,
     ) -> frozenset[str]:
-        """Return the regular expressions to resolve, or none if it is not yet time.
+        """Return the regular expressions to resolve now, which may be none.
 
-        They are resolved together, so that the group rebalances once.
+        All expressions are resolved together, so that the group rebalances only once.
         """
         subscribed = Counter(group.subscribed_regexes)
         if before.subscribed_topic_regex:
@@ -357,7 +357,7 @@ class ConsumerGroupManager:
         bump: bool,
         now_ms: int,
     ) -> int:
-        """Bump the group epoch if it is necessary or if the topics have changed. Return it."""
+        """Return the group epoch. Bump it if `bump` is True or the topics have changed."""
         epoch = group.group_epoch
         hash_ = self.metadata_hash(group, members)
         if bump or hash_ != group.metadata_hash:
@@ -389,8 +389,8 @@ class ConsumerGroupManager:
     ) -> tuple[int, Assignment]:
         """Calculate a new target assignment if there is a new group epoch.
 
-        Return the epoch of the target assignment and the target of the member. After a target
-        assignment, the next one waits for `consumer.assignment.interval.ms`.
+        Return the epoch of the target assignment and the target of the member. The time
+        between two target assignments is at least `consumer.assignment.interval.ms`.
         """
         interval_ms = self._group_config(ASSIGNMENT_INTERVAL, group.group_id)
         last_ms = group.assignment_timestamp_ms
@@ -429,7 +429,7 @@ class ConsumerGroupManager:
     ) -> str:
         """Return the assignor that most members prefer, or the default.
 
-        The votes are counted after `before` has become `member`.
+        The vote of `member` replaces the vote of `before`.
         """
         votes = Counter(dict.fromkeys(ASSIGNORS, 0))
         votes.update(one.server_assignor for one in group.members.values() if one.server_assignor)
@@ -515,7 +515,7 @@ class ConsumerGroupManager:
 def subscribe_dynamic(
     group: ConsumerGroup, member_id: str, *, is_join: bool
 ) -> ConsumerGroupMember:
-    """Return a member, which is new if it joins. Raises: ApiError (UNKNOWN_MEMBER_ID)."""
+    """Return a member, or a new member for a join. Raises: ApiError (UNKNOWN_MEMBER_ID)."""
     if is_join:
         return group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
     return group.member(member_id)
@@ -545,7 +545,7 @@ def _updated(member: ConsumerGroupMember, request: ConsumerHeartbeat) -> Consume
 def _members_with(
     group: ConsumerGroup, member: ConsumerGroupMember
 ) -> dict[str, ConsumerGroupMember]:
-    """Return the members of a group after the update of a member, which may replace another."""
+    """Return the members of a group after `member`, which may replace another, is updated."""
     members = dict(group.members)
     replaced = group.static_member(member.instance_id)
     if replaced is not None:

@@ -1,12 +1,12 @@
 """A member of a consumer group.
 
-    STABLE                 the member has its target assignment of its epoch
+    STABLE                 the member has the target assignment of its epoch
     UNREVOKED_PARTITIONS   the member must revoke partitions before it can move to the next epoch
     UNRELEASED_PARTITIONS  the member waits for partitions that other members have not yet revoked
     UNKNOWN                the record of the member contains a state of a later Kafka version
 
 Purpose: contain the state of a member, as it is stored in records. Invariants: a member never
-changes, an update creates a new one. `assigned` and `pending_revocation` have no partition in
+changes; an update creates a new one. `assigned` and `pending_revocation` have no partition in
 common. Source: Kafka's `ConsumerGroupMember` and `MemberState`.
 """
 
@@ -46,7 +46,7 @@ class MemberState(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicMetadata:
-    """The part of a member that uses the classic protocol: its JoinGroup request."""
+    """The data from the JoinGroup request of a member that uses the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[MemberProtocol, ...]

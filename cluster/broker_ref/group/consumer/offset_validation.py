@@ -30,9 +30,9 @@ def check_offset_commit(
 ) -> None:
     """Check a commit of these partitions. A topic id is None if the topic no longer exists.
 
-    `knows_member_epochs` is False for a request of a version before KIP-848. Raises: ApiError
-    (UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, or STALE_MEMBER_EPOCH, which is ILLEGAL_GENERATION for
-    transactional commits and for members that use the classic protocol).
+    `knows_member_epochs` is False for request versions before KIP-848. Raises: ApiError
+    (UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION or STALE_MEMBER_EPOCH. Transactional commits and members
+    that use the classic protocol get ILLEGAL_GENERATION instead of STALE_MEMBER_EPOCH).
     """
     if member_epoch < 0 and not group.members:
         return

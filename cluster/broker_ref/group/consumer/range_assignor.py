@@ -2,9 +2,9 @@
 
 Purpose: assign a contiguous range of each topic's partitions to each of its subscribers. Members
 with the same subscriptions get the same partitions of topics with equal partition counts, so that
-they can join these topics. Invariants: the sizes of a topic's ranges differ by at most one, and the
-first members get the larger ranges. Static members precede dynamic members. Source: Kafka's
-`RangeAssignor`.
+they can join the records of these topics. Invariants: the sizes of a topic's ranges differ by at
+most one, and the first members get the larger ranges. Static members precede dynamic members.
+Source: Kafka's `RangeAssignor`.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Reconciliation:
                 return self._reconcile(member, self.target_epoch)
 
     def _owns_any(self, partitions: AssignmentWithEpochs) -> bool:
-        """Return whether the member still owns any of these partitions, or does not report them."""
+        """Return False only if the member reports that it owns none of these partitions."""
         if self.owned is None:
             return True
         return any(
@@ -82,7 +82,7 @@ class Reconciliation:
         )
 
     def _without_unsubscribed(self, member: ConsumerGroupMember) -> ConsumerGroupMember:
-        """Remove the topics to which the member no longer subscribes, within the same epoch."""
+        """Remove the topics to which the member no longer subscribes. Keep its epoch."""
         gone = [topic_id for topic_id in member.assigned if topic_id not in self.subscribed]
         if not self.subscription_changed or not gone:
             return member
@@ -112,7 +112,7 @@ class Reconciliation:
             current = member.assigned.get(topic_id, {})
             _put(kept, topic_id, {p: e for p, e in current.items() if p in target})
             _put(revoked, topic_id, {p: e for p, e in current.items() if p not in target})
-            # The member's own partitions in revocation count as released: it has revoked them.
+            # The member has revoked its pending partitions here, so they count as released.
             own = member.pending_revocation.get(topic_id, {})
             missing = [p for p in sorted(target) if p not in current]
             free = [p for p in missing if p in own or not self.has_owner(topic_id, p)]

@@ -125,7 +125,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[ConsumerGroupChange
 def group_tombstones(
     group: ConsumerGroup, member_ids: Iterable[str] | None = None
 ) -> list[ConsumerGroupChange]:
-    """Return the tombstones of a group, with the given members or its own."""
+    """Return the tombstones of a group and of these members. The default is all its members."""
     group_id = group.group_id
     ids = list(group.members if member_ids is None else member_ids)
     changes: list[ConsumerGroupChange] = []

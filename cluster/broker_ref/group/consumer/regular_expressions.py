@@ -1,7 +1,7 @@
 """Regular expressions of clients, with the syntax of RE2.
 
 Purpose: compile regular expressions and find the topics that they match. RE2 has no lookarounds and
-no backreferences, and matching takes time proportional to the length of the topic name, so that no
+no backreferences, and matching takes time proportional to the length of the topic name, so no
 expression can block the broker. Python's `re` has another syntax and can take exponential time.
 RE2 is an optional dependency, because most clusters have no such expressions: it is installed
 with `broker-ref[regex]`. Invariant: an expression matches whole topic names. Source: Kafka's
@@ -40,7 +40,7 @@ def resolve(
     for regex in regexes:
         try:
             pattern = compile_regex(regex)
-        except ApiError:  # Only if the record was written by a broker that has RE2.
+        except ApiError:  # Possible only if a broker with RE2 wrote the record.
             matching: frozenset[str] = frozenset()
         else:
             matching = frozenset(topic for topic in visible if pattern.fullmatch(topic))

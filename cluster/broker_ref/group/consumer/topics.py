@@ -2,8 +2,9 @@
 
 Purpose: convert between topic names and ids, and calculate the hash that shows whether the
 subscribed topics have changed. Invariant: equal topics have equal hashes on all brokers. The hash
-differs from Kafka's, which uses XXH3 and also contains the racks of the replicas. A coordinator
-that finds another hash only bumps the group epoch. Source: Kafka's `Utils.computeGroupHash`.
+differs from Kafka's, which uses XXH3 and also contains the racks of the replicas. If a
+coordinator finds a different hash, it only bumps the group epoch. Source: Kafka's
+`Utils.computeGroupHash`.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from broker_ref.group.consumer.assignment import (
 from broker_ref.protocol.identifiers import Uuid
 
 ITERATIONS_MAX: Final = 16
-"""Maximum number of passes over all topics that improve the balance."""
+"""The maximum number of passes over all topics to improve the balance."""
 
 _Partition = tuple[Uuid, int]
 
@@ -62,7 +62,7 @@ def _assign_equal_subscriptions(
 def _quotas(kept: Mapping[str, list[_Partition]], quota: int, extra: int) -> dict[str, int]:
     """Return the partition count of each member. `extra` members get one partition more.
 
-    The members that already have more partitions than `quota` come first, so that they keep them.
+    Members with more than `quota` partitions come first, so that they keep an extra partition.
     """
     largest = sorted(kept, key=lambda member_id: len(kept[member_id]) <= quota)
     return {member_id: quota + (index < extra) for index, member_id in enumerate(largest)}

@@ -3,8 +3,8 @@
 Spark calls `abort` after any failure of a task or of the commit. At that point the batch may
 already be decided, or the EndTxn that decides it may still be in flight. Invariant: a transaction
 is aborted only if two conditions hold: this process has bumped the epoch of the sink's
-transactional id (so that nothing can decide the batch any longer), and no decision in the commit
-topic contains the transaction. Otherwise nothing is done, and the next planning run completes or
+transactional id (so no request can decide the batch later), and no decision in the commit topic
+contains the transaction. Otherwise nothing is done, and the next planning run completes or
 aborts the batch.
 """
 
@@ -111,8 +111,9 @@ def _is_owner(client: TransactionalClient, sink_id: str, first: TaskMessage) -> 
     """Return whether the sink's transactional id still belongs to this batch.
 
     This check comes first, because even a rejected InitProducerId would abort a decision that a
-    newer owner is writing. If the transaction of this batch's decision is open, it is aborted: with
-    transaction version 1, InitProducerId with an expected epoch would abort it and return an error.
+    newer owner is writing. With transaction version 1, an open transaction of this batch's decision
+    is aborted here. Otherwise, InitProducerId with an expected epoch would abort this transaction
+    and return an error.
     """
     found = client.describe_transactions([sink_id]).get(sink_id)
     if found is None or found.producer != first.owner:

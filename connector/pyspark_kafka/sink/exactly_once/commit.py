@@ -57,7 +57,8 @@ _TIME_LEFT_MS_MIN: Final = 60_000
 commit can complete. Half of this time must be left when the batch is decided."""
 
 _TIME_LEFT_SHARE: Final = 4
-"""For short timeouts, a quarter of the timeout is enough. Otherwise no batch could be committed."""
+"""For short timeouts, a quarter of the timeout is enough. Otherwise no batch with a short timeout
+could be committed."""
 
 _NAMED_MAX: Final = 10
 

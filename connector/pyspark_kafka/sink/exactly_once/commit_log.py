@@ -1,9 +1,9 @@
 """An in-memory copy of the commit topic's records for one sink.
 
 Spark plans every micro-batch in the same process, and the topic can contain several hours of
-decisions. With the copy, each batch reads only new records. Invariant: a transactional batch counts
-only if the next control marker of the same producer id in the log commits it. The copy is
-discarded, and the whole partition is read again in three cases: the last read was more than five
+decisions. With the copy, each micro-batch reads only new records. Invariant: a transactional record
+batch is used only if the next transaction marker of its producer id is a commit marker. The copy is
+discarded and the whole partition is read again in three cases: the last read was more than five
 minutes ago, the topic was recreated, or truncation or compaction changed the last batch that was
 read.
 """

@@ -2,8 +2,8 @@
 
 Creates and checks the topic, registers a sink, reads its decisions, and marks them as finished. All
 records of a sink are in one partition, which is determined by the hash of its transactional id.
-Invariants: open transactions of other queries do not prevent `read` from returning a decision. A
-sink whose records were lost is not registered, and this is an error.
+Invariants: open transactions of other queries do not prevent `read` from returning a decision. If
+the records of a sink were lost, the sink is not registered again, and an error is raised.
 
 A read_committed consumer would stop at the first open transaction of any query, before later
 decisions of this sink. Therefore the partition is read up to the high watermark. The result is
@@ -60,9 +60,9 @@ MESSAGE_BYTES_MIN: Final = 64 * 1024
 CONFIG: Final = {
     "cleanup.policy": "compact",
     "unclean.leader.election.enable": "false",
-    # Every start of a query reads its partition, so compaction should remove superseded records
-    # soon. The log cleaner does not clean the active segment. It removes markers and tombstones
-    # after `delete.retention.ms`.
+    # Each start of a query reads the whole partition of its sink, so compaction should remove
+    # superseded records soon. The log cleaner does not clean the active segment. It removes markers
+    # and tombstones after `delete.retention.ms`.
     "segment.bytes": str(1024 * 1024),
     "max.message.bytes": str(512 * 1024),
     "min.cleanable.dirty.ratio": "0.1",
@@ -76,7 +76,7 @@ _REGISTERED: Final[set[tuple[str, str]]] = set()
 """Pairs of a topic id and the id of a sink that this process knows to be registered."""
 
 _LEADER_CHECK_KEY: Final = b'["leader"]'
-"""A key without a value in each partition. It is not the key of any sink's records."""
+"""The key of the tombstones that `_find_current_leader` writes. No sink's records have this key."""
 
 _SCHEMA: Final = pa.schema(
     [PRODUCE_SCHEMA.field(name) for name in ("key", "value", "topic", "partition")]

@@ -1,8 +1,8 @@
 """Decisions. A decision commits a batch and lists the transactions that contain its rows.
 
-Defines decisions as values, and the records of the commit topic. Invariant: reading returns exactly
-the decision that was written, or raises an error that names the record that is corrupt, missing or
-in a newer format.
+Defines decisions as Python values and as records of the commit topic. Invariant: reading returns
+exactly the decision that was written, or raises an error with the key of a record that is corrupt,
+missing or in a newer format.
 
     key                                    value
     ["sink id","registered"]               {"format":1,"forgotten_number":0}
@@ -10,7 +10,7 @@ in a newer format.
     ["sink id","query","decision",7,1]     {"chunks":2,"format":1,"number":7}\\n and the second part
     ["sink id","query","finished",7]       {"chunks":1,"format":1,"number":7}\\n and the document
 
-The parts are one JSON document, which is split into chunks of a maximum size. All chunks of a
+The parts form one JSON document. It is split into chunks of a maximum size. All chunks of a
 decision are written in one transaction. When all transactions of a decision are committed, its
 document is written again as the finished record, without its entries, and its chunks are deleted.
 Therefore the topic retains only one small record per query.

@@ -53,7 +53,7 @@ class TaskMessage(WriterCommitMessage):
     """The base class of task results, with the fields that all of them have.
 
     `owner` is the sink's producer id and epoch from planning, and `version` is the version of the
-    sink's transactions. `generation` is part of the transactional ids of its tasks.
+    sink's transactions. `generation` is part of the transactional ids of the batch's tasks.
     `commit_partition` is the partition of the commit topic. `last_number` is the number of the
     query's last decision at the time of planning, or 0.
     """
@@ -96,8 +96,8 @@ class AlreadyCommitted(TaskMessage):
 class TaskResults:
     """The results of all tasks of one batch. `task` is any of these tasks.
 
-    `replayed_number` is None, or the number of the existing decision of this batch. In that case
-    the transactions in `prepared` replace its lost rows.
+    `replayed_number` is the number of the existing decision of this batch, or None. If the decision
+    exists, the transactions in `prepared` replace its lost rows.
     """
 
     task: Task

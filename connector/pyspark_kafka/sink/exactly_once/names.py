@@ -7,8 +7,8 @@ character with a special meaning in patterns or paths.
 The ids are reused, so that a sink has a limited number of them, regardless of its number of
 batches, runs and jobs. Coordinators keep each id for `transactional.id.expiration.ms` (7 days).
 Reuse does not affect correctness, because a transaction is identified by its producer id and epoch.
-But an attempt that is still running aborts the transaction of a later attempt with the same id, so
-that the later batch fails. Therefore an id is reused as late as possible.
+But an attempt that is still running aborts the transaction of a later attempt with the same id, and
+the later batch fails. Therefore an id is reused as late as possible.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def task_id(
 
 
 def unused_task_id(sink_id: str) -> str:
-    """Return an id of the sink that no task has, to check the ACLs on the ids of tasks."""
+    """Return a task id that no task of the sink uses, for a check of the ACLs on task ids."""
     last = 2**31 - 1
     return str(task_id(sink_id, 0, partition=last, attempt=0, task_attempt_id=0))
 

@@ -97,7 +97,7 @@ class Plan:
     last: Mapping[str, LastDecision]
 
     def last_number(self, query_id: str) -> int:
-        """Return the number that precedes the number of this query's next decision."""
+        """Return the number of this query's last decision, or `forgotten_number` if it has none."""
         last = self.last.get(query_id)
         return self.forgotten_number if last is None else last.number
 
@@ -251,8 +251,8 @@ def _settled(
 ) -> list[tuple[bytes, bytes | None]]:
     """Return the finished records of completed decisions, and tombstones for reported batch jobs.
 
-    A batch job without `batchId` deletes its decision when it is complete. A decision that still
-    exists is kept until the next such job has reported it.
+    A batch job without `batchId` deletes its decision when it is complete. If the job stops before
+    that, its decision is kept until the next such job has reported it.
     """
     records: list[tuple[bytes, bytes | None]] = []
     for state in states:
@@ -287,7 +287,7 @@ def _listing(last: Mapping[str, LastDecision]) -> str:
 def _check_brokers(config: Mapping[str, str] | None, options: ExactlyOnce) -> None:
     """Check the brokers' settings.
 
-    If they cannot be read, the first task reports a timeout that is too long.
+    If the settings cannot be read, a timeout that is too long is reported by the first task.
     """
     if config is None:
         return

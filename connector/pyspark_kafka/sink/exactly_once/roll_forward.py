@@ -16,9 +16,9 @@ outcome of a transaction never changes.
         ended it
     (f) all other cases                OutcomeUnknownError
 
-The committer first describes the transactions of a decision that another process has written. A
-transaction in state PrepareCommit is committed, but EndTxn would wait for its markers, which cannot
-be written while one of its partitions is offline.
+If another process has written the decision, the committer describes its transactions before it
+sends EndTxn. A transaction in state PrepareCommit is already committed, but EndTxn would wait for
+its markers. These markers cannot be written while one of its partitions is offline.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def roll_forward(
 ) -> tuple[Entry, ...]:
     """Commit every transaction of a decision, and return the entries that are lost.
 
-    `is_new` is set if this process has just written the decision, so that its transactions are
-    open. Raises `OutcomeUnknownError` if transactions are not known to be committed yet, and
+    `is_new` is set if this process has just written the decision and its transactions are
+    still open. Raises `OutcomeUnknownError` if transactions are not known to be committed yet, and
     `TransactionOutcomeUnknownError` if the outcome of transactions cannot be determined. The errors
     name the entries.
     """

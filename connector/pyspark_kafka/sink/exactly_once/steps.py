@@ -2,8 +2,8 @@
 
 A step has the same name in the code, the model, the log, the failpoint matrix and the docs.
 Invariant: `reach` does nothing unless the `PYSPARK_KAFKA_FAILPOINTS` environment variable contains
-the name of a Python function as `module:function`. In that case `reach` calls the function with the
-name of the failpoint.
+the name of a Python function as `module:function`. If the variable is set, `reach` calls this
+function with the name of the failpoint.
 
 The name of a failpoint is `step.before` or `step.after`. For a request within a step it is
 `step.request.before` or `step.request.after` (see `failpoint_client`).

@@ -3,11 +3,11 @@
 Runs steps 3 and 11 of the protocol. It also fences attempts that have initialized their id but have
 not begun a transaction yet. Invariant: the sweep affects only attempts of this owner of the sink id
 and of earlier owners. It lists and describes the ids first, and then checks that this process still
-owns the sink id. A newer owner bumps the epoch before its tasks begin, so the list cannot contain
-them.
+owns the sink id. A newer owner bumps the epoch before its tasks begin. Therefore, if the check
+succeeds, the list contains no attempts of a newer owner.
 
 With transaction version 2, the sweep sends EndTxn(abort) with the producer id and epoch that it has
-described. This bumps the epoch, and has no effect on an id that another attempt has initialized
+described. EndTxn bumps the epoch, but has no effect on an id that another attempt has initialized
 since. With version 1, EndTxn does not bump the epoch: an attempt that is still writing would begin
 another transaction. Therefore the sweep sends InitProducerId, which also aborts the transaction of
 an attempt that has initialized the id since. Such an attempt belongs to a much later batch, because
