@@ -203,7 +203,10 @@ def stalls(recordings: Iterable[Recording]) -> list[StallCase]:
 
 
 def _successors(scenario: Scenario, target: Target) -> tuple[bool, ...]:
-    """Return whether the successor of a stalled process is another attempt of the task."""
+    """Return the values of `lost_task` to test for a stalled process.
+
+    With True, its successor is the next attempt of the task. With False, it is the next driver.
+    """
     if target.kind is not ProcessKind.TASK or scenario.fails:
         return (False,)
     return (True,) if scenario.wraps else (False, True)

@@ -286,9 +286,9 @@ def check_produced_batch(header: BatchHeader) -> None:
     if header.base_offset != 0:
         reason = f"its base offset must be 0, not {header.base_offset}"
     elif counted <= 0:
-        reason = f"its last offset delta is {header.last_offset_delta}"
+        reason = f"its last offset delta must be at least 0, not {header.last_offset_delta}"
     elif header.record_count <= 0:
-        reason = f"its record count is {header.record_count}"
+        reason = f"its record count must be at least 1, not {header.record_count}"
     elif counted != header.record_count:
         reason = f"its record count is {header.record_count}, but its offsets require {counted}"
     elif not header.is_compressed and counted * RECORD_BYTES_MIN > records_bytes:
@@ -296,7 +296,7 @@ def check_produced_batch(header: BatchHeader) -> None:
     elif header.is_control:
         reason = "clients cannot write control records"
     elif header.has_producer_id and header.base_sequence < 0:
-        reason = f"producer {header.producer_id} sent sequence {header.base_sequence}"
+        reason = f"producer {header.producer_id} sent the invalid sequence {header.base_sequence}"
     if reason is not None:
         raise LogError(ErrorCode.invalid_record, f"The record batch was rejected: {reason}.")
     _ = header.compression

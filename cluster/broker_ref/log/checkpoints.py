@@ -39,7 +39,7 @@ TopicPartition = tuple[str, int]
 
 
 def read_offsets(storage: Storage, path: str) -> dict[TopicPartition, int]:
-    """Return the offsets in a checkpoint file, by partition. A missing file has no offsets.
+    """Return the offsets in a checkpoint file, by partition. Return none if the file is missing.
 
     Raises: CorruptLogError with the name of the file.
     """
@@ -55,7 +55,7 @@ def write_offsets(storage: Storage, path: str, offsets: Mapping[TopicPartition, 
 
 
 def read_epochs(storage: Storage, path: str) -> list[tuple[int, int]]:
-    """Return (leader epoch, start offset) entries in file order. A missing file has none."""
+    """Return (leader epoch, start offset) entries in file order, or none if the file is missing."""
     return [
         (_number(path, line_number, epoch), _number(path, line_number, offset))
         for line_number, (epoch, offset) in _read(storage, path, columns=2)
@@ -70,7 +70,7 @@ def write_epochs(storage: Storage, path: str, epochs: Sequence[tuple[int, int]])
 def read_clean_shutdown_epoch(storage: Storage) -> int:
     """Return the broker epoch of the last shutdown, or -1 if that shutdown was not clean.
 
-    As in Kafka, a file with any other content is not an error.
+    As in Kafka, a file with invalid contents is not an error.
     """
     if not storage.exists(CLEAN_SHUTDOWN_FILE):
         return NO_BROKER_EPOCH

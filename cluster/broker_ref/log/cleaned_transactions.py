@@ -34,7 +34,7 @@ class CleanedTransactionMetadata:
         self._to_come: list[_Aborted] = []
         self._aborted: dict[int, _Aborted] = {}
         self._observed: set[int] = set()
-        """The producers of aborted transactions that have at least one remaining batch."""
+        """The producers whose current aborted transaction has at least one remaining batch."""
         self._committed: set[int] = set()
 
     def add(self, transactions: Iterable[AbortedTransaction]) -> None:

@@ -64,7 +64,7 @@ class LogCleaner:
     ) -> bool:
         """Compact logs for about `budget_bytes` of work. Return whether more work remains.
 
-        Only logs in `stable_offsets` are compacted. The values are their last stable offsets.
+        `stable_offsets` contains the last stable offsets of logs. Only these logs are compacted.
         Raises no exceptions. A log that is corrupt or triggers a bug is skipped until the broker
         restarts. A log whose storage fails is skipped until the next call.
         """

@@ -2,8 +2,8 @@
 
 1. Read the dirty part of the log and store the offset of the last record of each key in a map,
    until the map is full.
-2. Divide the segments below that offset into groups. Copy the retained records of each group to
-   <base offset>.log.cleaned, flush this file, and replace the group with it.
+2. Divide the segments up to the last offset in the map into groups. Copy the retained records of
+   each group to <base offset>.log.cleaned, flush this file, and replace the group with it.
 
 | record at or below the last offset in the map      | retained                                  |
 | -------------------------------------------------- | ----------------------------------------- |

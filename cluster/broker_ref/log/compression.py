@@ -30,7 +30,7 @@ DECOMPRESSED_BYTES_MAX = 1 << 27
 """Maximum number of decompressed bytes per batch. Kafka has no such limit.
 
 The value equals the maximum size of a single record (`RECORD_BYTES_MAX`). It is 128 times the
-default of `max.message.bytes`, and even repetitive logs compress only by a factor of about 100.
+default of `max.message.bytes`, and even repetitive data compresses only by a factor of about 100.
 """
 _PIECE_BYTES = 64 * 1024
 
@@ -201,7 +201,7 @@ def _snappy_block(block: memoryview, bytes_max: int) -> bytes:
             break
     else:
         raise OSError("a snappy block has an invalid length")
-    # Three bytes expand to at most 64 bytes, so a larger size is invalid.
+    # In snappy, three bytes expand to at most 64 bytes, so a larger size is invalid.
     if size_bytes > bytes_max or size_bytes > 32 * len(block):
         raise _too_large(Compression.SNAPPY, bytes_max)
     return bytes(cramjam.snappy.decompress_raw(block))

@@ -62,7 +62,7 @@ def filter_batch(
     def kept() -> Iterable[RecordView]:
         return filter(retain, view_records(header, batch)) if held is None else held
 
-    # Larger batches are decoded twice, so that not all their records are in memory at once.
+    # Batches with more records are decoded twice, so that not all records are in memory at once.
     if header.record_count <= _RECORDS_HELD_MAX:
         held = list(kept())
     count, max_timestamp, has_tombstone = 0, NO_TIMESTAMP, False

@@ -46,8 +46,8 @@ from broker_ref.log.storage import Storage, StorageError
 
 _LOG_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 # Directories with these suffixes contain the topic id instead of the topic name, because a topic
-# name can already have the maximum length of a file name. As in Kafka, the names are unique. A
-# replica can return and be deleted again before the files of its first log are removed.
+# name can already have the maximum length of a file name. As in Kafka, the names are unique,
+# because a replica can return and be deleted again before the files of its first log are removed.
 _DELETE_SUFFIX = "-delete"
 _STRAY_SUFFIX = "-stray"
 
@@ -113,9 +113,9 @@ class LogManager:
     ) -> PartitionLog:
         """Open the log of a partition, or create the log if it does not exist.
 
-        `before_first_write` is called before the first record is written, until it succeeds.
-        Raises: CorruptLogError, StorageError. If opening fails, the files of the log are unchanged,
-        and the next shutdown is not recorded as clean.
+        `before_first_write` is called before the first record is written. If it fails, it is
+        called again before the next write. Raises: CorruptLogError, StorageError. If opening fails,
+        the files of the log are unchanged, and the next shutdown is not recorded as clean.
         """
         key = (topic, partition)
         assert key not in self._logs, f"{topic}-{partition} is already open"
@@ -144,8 +144,8 @@ class LogManager:
     def _before_truncation(self, key: TopicPartition, offset: int) -> None:
         """Lower the offsets of a log in the checkpoint files.
 
-        A file is written only if it contains a higher offset of this log, or another log start
-        offset.
+        A file is written only if it contains a higher offset or a different log start offset of
+        this log.
         """
         for path, offsets in self._checkpoints().items():
             if key in offsets and path != LOG_START_OFFSET_FILE:
@@ -242,7 +242,7 @@ class LogManager:
         self.write_checkpoints()
 
     def update_checkpoint(self, topic: str, partition: int, high_watermark: int | None) -> None:
-        """Update the offsets of a log, for the next time that the checkpoints are written.
+        """Update the offsets of a log that the next `write_checkpoints` writes.
 
         If `high_watermark` is None, the checkpointed high watermark does not change.
         """
@@ -265,7 +265,7 @@ class LogManager:
         log = self._logs[key]
         if log.log_start_offset > log.segments[0].base_offset:
             self._log_start_offsets[key] = log.log_start_offset
-        else:  # As in Kafka, there is no entry if the log starts with its first segment.
+        else:  # As in Kafka, a log that starts with its first segment has no entry.
             self._log_start_offsets.pop(key, None)
 
     def _write_checkpoint(self, path: str) -> None:
@@ -315,8 +315,8 @@ class LogManager:
     def _has_unopened_records(self) -> bool:
         """Return whether a log that was not opened may have to be recovered.
 
-        Logs without records are ignored. If a power failure removes the topic id of a log that was
-        never written, its directory remains even after its topic is deleted.
+        Logs without records are ignored, because a power failure can remove the topic id of such a
+        log. The directory of the log then remains even after its topic is deleted.
         """
         return any(
             has_records(self._storage, f"{topic}-{partition}")

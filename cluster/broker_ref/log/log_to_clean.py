@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogToClean:
-    """A log with dirty records. `ratio` is the ratio of dirty bytes to clean and dirty bytes."""
+    """A log with dirty records. `ratio` is dirty bytes divided by clean plus dirty bytes."""
 
     log: PartitionLog
     first_dirty_offset: int

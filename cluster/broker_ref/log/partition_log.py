@@ -111,8 +111,8 @@ class PartitionLog:
         requires it, so that no record is read and then lost in a power failure. Kafka's
         `LogLoader.recoverLog` does not flush them. Before each truncation, `on_truncate` is called
         with the new end of the log and must durably lower the checkpoints. `before_first_write` is
-        called before the first write, until it succeeds. Raises: CorruptLogError with the file and
-        the position, StorageError.
+        called before the first write. If it fails, it is called again before the next write.
+        Raises: CorruptLogError with the file and the position, StorageError.
         """
         loaded = LogLoader(
             storage=storage,
@@ -188,7 +188,7 @@ class PartitionLog:
         """Append a batch from a producer and assign its offsets (`UnifiedLog.appendAsLeader`).
 
         Records are decoded only if the topic is compacted, if it limits the age of timestamps, if
-        the max timestamp is too far in the future, or if `compression.type` is another codec.
+        the max timestamp is too far in the future, or if `compression.type` sets another codec.
 
         Raises: LogError with one of Kafka's error codes (INVALID_RECORD, CORRUPT_MESSAGE,
         MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, INVALID_PRODUCER_EPOCH,

@@ -1,10 +1,10 @@
 """The producer state of one log, its snapshots, and the aborted transactions.
 
 Keeps the producer state, the snapshots and the transaction indexes consistent with the batches of
-the log. A batch is checked before its append, and the state is updated after it. After a startup
-or a truncation, the state is recovered from the latest snapshot. Invariants: the state is the
-result of all batches up to the log end offset. The transaction index of each segment contains the
-aborted transactions whose markers are in the segment. Source:
+the log. A batch is checked before it is appended, and the state is updated afterwards. After a
+startup or a truncation, the state is recovered from the latest snapshot. Invariants: the state is
+the result of all batches up to the log end offset. The transaction index of each segment contains
+the aborted transactions whose markers are in the segment. Source:
 `UnifiedLog.analyzeAndValidateProducerState`, `ProducerStateManager.truncateAndReload`,
 `LogSegment.recover`.
 

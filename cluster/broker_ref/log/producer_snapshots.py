@@ -140,9 +140,10 @@ class ProducerSnapshots:
         self.retain_only(o for o in self._offsets if log_start_offset < o <= log_end_offset)
 
     def remove_stray(self, base_offsets: Sequence[int]) -> None:
-        """Remove the snapshots within segments, except one after the last base offset.
+        """Remove all snapshots that are not at a base offset.
 
-        A clean shutdown stores the last one. Source: `ProducerStateManager.removeStraySnapshots`.
+        The newest snapshot is retained if it is after the last base offset, because a clean
+        shutdown stores it. Source: `ProducerStateManager.removeStraySnapshots`.
         """
         stray = [offset for offset in self._offsets if offset not in base_offsets]
         kept = {*base_offsets, *(offset for offset in stray[-1:] if offset > base_offsets[-1])}

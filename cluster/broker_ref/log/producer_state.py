@@ -158,9 +158,9 @@ class ProducerStateManager:
     def check(self, header: BatchHeader, *, origin: AppendOrigin = AppendOrigin.CLIENT) -> None:
         """Check a batch on the leader.
 
-        The batch is not a duplicate, and has been verified if necessary. Raises:
-        LogError(INVALID_PRODUCER_EPOCH), LogError(OUT_OF_ORDER_SEQUENCE_NUMBER),
-        LogError(INVALID_TXN_STATE).
+        The caller has checked that the batch is not a duplicate, and that its transaction has been
+        verified if necessary. Raises: LogError(INVALID_PRODUCER_EPOCH),
+        LogError(OUT_OF_ORDER_SEQUENCE_NUMBER), LogError(INVALID_TXN_STATE).
         """
         entry = self._entries.get(header.producer_id)
         if entry is None or entry.epoch == NO_PRODUCER_EPOCH:

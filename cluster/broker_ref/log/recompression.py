@@ -28,7 +28,7 @@ def recompressed(header: BatchHeader, batch: memoryview, config: LogConfig) -> b
         return batch
     section = b"".join(decompressed_pieces(header.compression, batch[HEADER_BYTES:]))
     for _ in split_records(iter((section,)), header.record_count):
-        pass  # The records must be complete.
+        pass  # This checks that the records are complete.
     result = pack(
         header,
         compressed(codec, section),

@@ -74,9 +74,9 @@ def file_name(base_offset: int, suffix: str) -> str:
 
 
 def has_records(storage: Storage, directory: str) -> bool:
-    """Return whether a log file in this directory is not empty, even if it is a temporary file.
+    """Return whether this directory contains a log file that is not empty.
 
-    Raises: StorageError.
+    Temporary log files are included. Raises: StorageError.
     """
     for name in storage.list(directory):
         if LOG_SUFFIX in name:
@@ -224,7 +224,7 @@ class LogSegment:
     ) -> bool:
         """Return whether a new segment must be created for a batch (`LogSegment.shouldRoll`)."""
         if last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
-            return True  # This applies to an empty segment too, because compaction can leave gaps.
+            return True  # Even if the segment is empty: compaction can leave a gap before a batch.
         if self.size_bytes == 0:
             return False
         return (
@@ -322,7 +322,7 @@ class LogSegment:
             header = unpack_header(data)
             if header.magic == MAGIC and header.last_offset == entry[0]:
                 return entry[1], header.base_offset
-        # The index or the log file is corrupt. Rebuilding detects a corrupt log file.
+        # The index or the log file is corrupt. This call raises an error if it is the log file.
         self.rebuild_indexes()
         return self._start_for(offset)
 
@@ -597,7 +597,8 @@ def _chain_break(header: BatchHeader, next_offset: int, bytes_left: int) -> str 
     """Return the reason why a batch with this header cannot follow the previous batch, or None."""
     if header.size_bytes < HEADER_BYTES or header.magic != MAGIC:
         return "there is no record batch in message format v2 at this position"
-    # The CRC does not cover base offsets. Compaction leaves gaps.
+    # The CRC does not cover base offsets, so they are checked here. After compaction, there can be
+    # gaps between them.
     if header.base_offset < next_offset or header.last_offset_delta < 0:
         return f"a batch has offset {header.base_offset}, but offset {next_offset} was expected"
     if header.size_bytes > bytes_left:

@@ -15,7 +15,7 @@ class StorageError(Exception):
 
 
 class RetriableStorageError(StorageError):
-    """An operation was not started for lack of file descriptors, so a retry is safe."""
+    """An operation was not started because file descriptors ran out. A retry is safe."""
 
 
 class File(Protocol):
@@ -36,7 +36,7 @@ class File(Protocol):
     def append(self, data: bytes | bytearray | memoryview) -> None:
         """Append `data` to the file.
 
-        After a failed append, this process does not observe a partial write.
+        If an append fails, no part of `data` is visible to this process.
         """
 
     def truncate(self, size: int) -> None:

@@ -59,7 +59,7 @@ class VerificationGuards:
         supports_epoch_bump: bool,
         now_ms: int,
     ) -> VerificationGuard:
-        """Return the guard with which the batch can be appended once it has been verified."""
+        """Return the guard for the append, which must wait until the transaction is verified."""
         verification = self._verifications.get(producer_id)
         if verification is None:
             verification = _Verification(
@@ -101,8 +101,9 @@ class VerificationGuards:
     def end(self, header: BatchHeader) -> None:
         """Invalidate a producer's guard after a transactional batch or a marker has been appended.
 
-        There is one exception: if the producer uses a new epoch for each transaction, a late marker
-        of the previous transaction can have the epoch of the verified transaction.
+        If the producer uses a new epoch for each transaction, a marker with the epoch of the
+        verified transaction does not invalidate the guard. It is a late marker of the previous
+        transaction.
         """
         verification = self._verifications.get(header.producer_id)
         if verification is None:
@@ -116,7 +117,7 @@ class VerificationGuards:
             del self._verifications[header.producer_id]
 
     def expire(self, now_ms: int, *, expiration_ms: int) -> None:
-        """Remove verifications that began at least `expiration_ms` ago without a later append."""
+        """Remove pending verifications that began at least `expiration_ms` ago."""
         self._verifications = {
             producer_id: verification
             for producer_id, verification in self._verifications.items()

@@ -43,8 +43,8 @@ _KEYS: Final = frozenset({k33_alter_configs.API.key, k44_incremental_alter_confi
 def preprocess(request: Request, broker: Broker, dispatcher: Dispatcher) -> Request | None:
     """Return the request to forward to the controller.
 
-    Rejected changes and those of loggers are not forwarded. If there are no other changes, respond
-    and return None.
+    Rejected changes and changes to loggers are not forwarded. If there are no other changes,
+    respond and return None.
     """
     if request.api.key not in _KEYS:
         return request

@@ -92,13 +92,13 @@ class BrokerNode:
         listeners: Mapping[str, ListenerSettings] = MappingProxyType({}),
         token_validators: Mapping[str, ValidateToken] = MappingProxyType({}),
     ) -> None:
-        """Create the broker and check the identity in its storage.
+        """Create the broker and check the `meta.properties` file in its storage.
 
         `listeners` contains the settings of the listeners, keyed by name. A listener without
         settings is not secured. `token_validators` contains the validators of signed tokens, keyed
         by listener name.
 
-        Raises: LogError if the identity is corrupt or belongs to another broker.
+        Raises: LogError if this file is corrupt or belongs to another broker.
         """
         self.metadata = ClusterMetadata()
         self.broker: Broker | None = None
@@ -419,7 +419,7 @@ class BrokerNode:
         return dispatcher
 
     def _claim_directory(self) -> None:
-        """Write the identity to a new directory.
+        """Write `meta.properties` to a new data directory.
 
         The broker is already registered in the cluster.
         """

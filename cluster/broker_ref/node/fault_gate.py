@@ -76,7 +76,7 @@ class FaultGate:
                 self._serve(request)
 
     def release(self) -> None:
-        """Serve the requests whose rule no longer holds them."""
+        """Serve the requests that are no longer held by a fault rule."""
         held, self._held = self._held, []
         for rule, request in held:
             if rule.is_holding:

@@ -163,12 +163,12 @@ class MetadataFollower:
                 self._fetch()
             else:
                 self._schedule.at(self._now_ms(), lambda _: self._apply_commits())
-        # The commits before a record that cannot be applied are part of the metadata.
+        # If a record cannot be applied, the commits before it are still published.
         if self._metadata.end_offset != end_offset:
             self._publish()
 
     def _publish(self) -> None:
-        """Notify the components. If they raise an exception, the delta is part of the next one."""
+        """Notify the components. After an exception, the next delta includes these changes."""
         self._on_change(self._delta)
         self._delta = MetadataDelta()
 

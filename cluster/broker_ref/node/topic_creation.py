@@ -2,7 +2,7 @@
 
 Purpose: ask the controller in the background to create internal topics and auto-created topics.
 Invariant: each topic has at most one request in flight, and the topics of a client's request are
-requested together, so that the controller can limit their number. Source:
+requested together, so that the controller can limit the number of topics. Source:
 `kafka.server.AutoTopicCreationManager`.
 """
 
@@ -24,7 +24,7 @@ from broker_ref.controller_api.k19_create_topics import (
 )
 
 LOGGED_MAX: Final = 10
-"""The number of topics of a request that are logged if they cannot be created."""
+"""The maximum number of failed topics that are logged for a request."""
 
 logger = logging.getLogger(__name__)
 

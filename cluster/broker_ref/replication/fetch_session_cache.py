@@ -2,9 +2,9 @@
 
 The cache creates and evicts sessions, and checks session ids and session epochs. A session contains
 its partitions in the order in which they are served, and the offsets that the client has received.
-A session knows which of its partitions are idle: the client has received everything, and if it is a
-follower, it is in sync. A fetch does no work for idle partitions, and a change of a partition ends
-its idleness.
+A partition of a session is idle if the client has received all of its data and, if the client is a
+follower, is in sync. A fetch does no work for idle partitions. A partition becomes active again
+when it changes.
 Invariants: there are at most `slots` sessions. Session ids are unique and never 0. The epoch of a
 session is the epoch that its next request must contain. Source: Kafka's `FetchSession`. Kafka
 divides the cache into eight shards, and visits all partitions of a session in each fetch.
@@ -116,14 +116,14 @@ class FetchSession:
         return bool(self._idle)
 
     def begin_idle(self, place: PartitionPlace, follower: RemoteReplica | None) -> None:
-        """Do no work for a partition until it changes. `follower` is None for a consumer."""
+        """Mark a partition as idle until it changes. `follower` is None for a consumer."""
         self.active.pop(place, None)
         self._idle[place] = follower
         if follower is not None:
             follower.begin_idle(self.last_fetch)
 
     def end_idle(self, place: PartitionPlace) -> None:
-        """Check a partition in the next requests."""
+        """Mark a partition as active, so that the next requests check it."""
         partition = self.partitions.get(place)
         if partition is not None:
             self.active.setdefault(place, partition)
@@ -132,7 +132,7 @@ class FetchSession:
             follower.end_idle()
 
     def begin_request(self, client: Hashable, *, is_valid: bool = True, now_ms: int) -> None:
-        """Store the time of a request, which confirms that the idle partitions are idle.
+        """Store the time of a request. Followers of idle partitions are caught up at this time.
 
         If the request may not be valid, or comes from another client, no partition stays idle.
         """
@@ -280,7 +280,7 @@ class FetchSessionCache:
         return session
 
     def watch(self, session: FetchSession, place: PartitionPlace, key: Hashable) -> None:
-        """End the idleness of a partition in a session when the key of the partition changes."""
+        """Watch `key`: when it changes, the partition of the session becomes active again."""
         self._watching.setdefault(key, {})[session.session_id] = place
         session.watched[key] = None
 

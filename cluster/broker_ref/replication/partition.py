@@ -1,10 +1,10 @@
 """The replica of a partition on this broker, as leader or follower.
 
 A partition checks leadership, appends and reads records as leader, and appends records and
-truncates its log as follower. Invariants: a replica is a leader or a follower, or neither before it
-has received metadata. Consumers read below the high watermark, and followers read up to the log end
-offset. A follower whose log contains a leader epoch truncates according to leader epochs, never to
-its high watermark (KIP-101, KIP-279). Source: Kafka's `Partition`.
+truncates its log as follower. Invariants: a replica is either a leader or a follower. Before it
+has received metadata, it is neither. Consumers read below the high watermark, and followers read up
+to the log end offset. A follower whose log contains a leader epoch truncates according to leader
+epochs, never to its high watermark (KIP-101, KIP-279). Source: Kafka's `Partition`.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class Partition:
 
     @property
     def min_insync_replicas(self) -> int:
-        """Return the configured value, which may exceed the number of replicas."""
+        """Return `min.insync.replicas`, which may exceed the number of replicas."""
         return self._min_insync_replicas
 
     @min_insync_replicas.setter

@@ -1,7 +1,7 @@
 """The file `partition.metadata`, which contains the id of the topic of a log.
 
-As in Kafka, a new file is flushed before the first record is written to the log and not when the
-log is created, so that the creation of many partitions does not wait for the disk. Invariant: a log
+As in Kafka, a new file is not flushed when the log is created, but before the first record is
+written, so that the creation of many partitions does not wait for the disk. Invariant: a log
 with durable records has a durable topic id. Source: Kafka's `PartitionMetadataFile`.
 """
 
@@ -60,7 +60,8 @@ class PartitionMetadataFile:
     def maybe_flush(self) -> None:
         """Make the file durable, unless this object has already done so. Raises: StorageError.
 
-        An earlier process may have been killed before it flushed the file.
+        An existing file is flushed too, because an earlier process may have been killed before it
+        flushed the file.
         """
         if not self._is_flushed:
             file = self._file or self._storage.open(self.path)

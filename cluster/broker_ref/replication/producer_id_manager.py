@@ -66,7 +66,7 @@ class ProducerIdManager:
         self._is_asking = False
 
     def generate_producer_id(self) -> int | None:
-        """Return an unused producer id, or None until the next block arrives."""
+        """Return an unused producer id, or None if the broker must wait for the next block."""
         if not self._block and self._next_block is not None:
             self._block, self._next_block = self._next_block, None
             self._ids_left_to_prefetch = int(len(self._block) * PREFETCH_AT)

@@ -1,7 +1,8 @@
 """The state that a leader tracks for one follower, updated by the follower's fetch requests.
 
-While a follower is idle, its fetch requests do not mention the partition, and only the time of the
-last request is stored, for all partitions together. Invariant: `last_caught_up_ms` is the latest
+While the partition is idle, the follower's fetch requests do not contain it. Only the time of the
+last request is then stored, once for all idle partitions of a session.
+Invariant: `last_caught_up_ms` is the latest
 time at which the follower is known to have replicated the leader's entire log. Source: Kafka's
 `Replica` and `ReplicaState`.
 """

@@ -381,7 +381,7 @@ class ReplicaFetcher:
         )
 
     def _fetch_unless_throttled(self, followed: _PartitionFetchState) -> None:
-        """Fetch a partition that lags, or delay it while the quota of followers is exceeded."""
+        """Fetch a partition, or delay it if it is throttled and the follower quota is exceeded."""
         key = followed.partition.key
         if self._quota.is_throttled(key.topic, key.partition) and self._quota.is_quota_exceeded():
             self._delay(followed)

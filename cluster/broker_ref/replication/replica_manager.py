@@ -73,10 +73,10 @@ UPDATES_PER_STEP: Final = 64
 """The number of replicas that one step updates. An update requires no disk access."""
 
 SEGMENTS_PER_STEP: Final = 4
-"""The number of segments that one step deletes. Each of them requires several fsyncs."""
+"""The number of segments that one step deletes. Each deletion requires several fsyncs."""
 
 KNOWN_CONFIGS_MAX: Final = 1_000
-"""The maximum number of partition configs that are stored for topics with the same configs."""
+"""The maximum number of cached partition configs. Topics with the same configs share one."""
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class ReplicaManager:
         """
         self.storage_failed: str | None = None
         self.is_loading = True
-        """Whether logs must still be opened. If this fails, `storage_failed` is set."""
+        """Whether logs must still be opened. If a log cannot be opened, `storage_failed` is set."""
         self._config = config
         self._storage = storage
         self._metadata = metadata
@@ -245,7 +245,7 @@ class ReplicaManager:
             self._apply_configs(name)
 
     def _add_change(self, key: PartitionKey) -> None:
-        """Add a partition to the changes. Changes of replicas that exist are applied first."""
+        """Add a partition to the changes. Changes to existing replicas are applied first."""
         current = self._metadata.partition(key.topic, key.partition)
         partition = self._partitions.get(key)
         if partition is not None and self._has_replica(current, partition.metadata.topic_id):

@@ -24,10 +24,10 @@ FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
 
 
 class ReplicationQuotaManager:
-    """The throttled replicas of one role of this broker, and their rate.
+    """The replication quota of this broker, either as leader or as follower.
 
-    `replicas_config` is the topic config with the throttled replicas, and `limit` is the maximum
-    rate in bytes per second, or None.
+    `replicas_config` is the topic config that lists the throttled replicas. `limit` is the maximum
+    rate in bytes per second. If it is None, replication is not throttled.
     """
 
     def __init__(

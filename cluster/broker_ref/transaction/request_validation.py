@@ -46,9 +46,9 @@ class ProducerIdAndEpoch:
 class TransactionMetadata:
     """A transactional id with its current value and its pending value.
 
-    `pending` is the next value while it is being written or markers are being sent. During this
-    time, no other change is accepted. `unmarked` contains the partitions without a marker. Source:
-    Kafka's `TransactionMetadata`.
+    `pending` is the next value. It is set while this value is being written or while markers are
+    being sent. During this time, no other change is accepted. `unmarked` contains the partitions
+    without a marker. Source: Kafka's `TransactionMetadata`.
     """
 
     name: str

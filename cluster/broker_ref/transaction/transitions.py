@@ -74,7 +74,7 @@ class Transaction:
 
 
 def new_transactional_id(producer_id: int, *, timeout_ms: int, now_ms: int) -> Transaction:
-    """Return a new transactional id without a producer."""
+    """Return a new transactional id with a producer id, but without a producer epoch."""
     return Transaction(
         producer_id=producer_id,
         producer_epoch=NO_PRODUCER_EPOCH,
