@@ -106,8 +106,8 @@ test: java $(VENV)/.ready ## run the tests on the reference broker (about 9 minu
 
 # The other versions of PySpark and Kafka take minutes to download, so this happens while the code is
 # checked. Three tests at a time: some kill the processes of whole clusters, which need the cores to
-# recover. Only a third of the `sampled` tests runs, of the tests with other PySparks, and on Kafka 4.0
-# and 4.3 of the files whose tests also run on the reference cluster. The seed of each run selects them.
+# recover. Only a third of the `sampled` tests runs, and of the files whose tests run both on the
+# reference cluster and on Kafka 4.0 and 4.3. The seed of each run selects them.
 test-all: PARTS := 3
 test-all: java ## run the tests on all versions of Kafka and PySpark (50 minutes): PARTS=1 runs every test
 	$(MAKE) --no-print-directory --jobs=7 lint docs $(OTHER_PYSPARKS:%=.cache/pyspark-%) \

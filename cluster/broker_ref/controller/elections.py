@@ -17,10 +17,10 @@ Purpose: create the record that changes a partition to its target state, or None
 (Kafka's `PartitionChangeBuilder`). Invariants: a leader is active and in the ISR. Only an unclean
 election can lose records. After an unclean election, the ISR contains only the new leader, the ELR
 is empty, and the recovery state is RECOVERING. A replica is never in both the ISR and the ELR. If
-the ELR is disabled, an ISR is never empty: its last member stays even if it cannot lead. The leader
-epoch increases if the leader changes or a replica is removed, but not if only the ISR changes
-(metadata version 3.6 and later). Source: `PartitionChangeBuilder`, `PartitionReassignmentReplicas`
-and `ReplicationControlManager.generateLeaderAndIsrUpdates`.
+the ELR is disabled, an ISR does not become empty: its last member stays even if it cannot lead. The
+leader epoch increases if the leader changes or a replica is removed, but not if only the ISR
+changes (metadata version 3.6 and later). Source: `PartitionChangeBuilder`,
+`PartitionReassignmentReplicas` and `ReplicationControlManager.generateLeaderAndIsrUpdates`.
 """
 
 from __future__ import annotations

@@ -627,7 +627,7 @@ class PartitionLog:
         self._last_flush_ms = now_ms
 
     def _seal(self, now_ms: int, *, next_offset: int) -> None:
-        """Complete the active segment's time index, flush it, and store a producer snapshot."""
+        """Complete the active segment, flush it, and store a producer snapshot at `next_offset`."""
         self._segments.active.seal()
         # The time index may have changed since the last flush, even without new records.
         self._segments.flush_from(self._recovery_point)

@@ -8,7 +8,7 @@ from typing import Literal, cast
 import pytest
 
 from tests.pyspark_kafka.sink.exactly_once import failure_scenarios, scenarios
-from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld
+from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld, each_scenario
 
 SCENARIOS: tuple[Callable[[FakeWorld], object], ...] = (
     scenarios.batches_are_seen_once,
@@ -56,7 +56,6 @@ SCENARIOS: tuple[Callable[[FakeWorld], object], ...] = (
     scenarios.a_task_without_rows_opens_nothing,
     scenarios.offsets_are_committed_with_the_rows,
 )
-SLOW = (scenarios.a_driver_killed_twice,)
 
 
 @pytest.fixture(params=[1, 2], ids=["version-1", "version-2"])
@@ -65,13 +64,6 @@ def world(request: pytest.FixtureRequest) -> FakeWorld:
     return FakeWorld(cast("Literal[1, 2]", request.param))
 
 
-@pytest.mark.parametrize(
-    "scenario",
-    [
-        pytest.param(scenario, marks=pytest.mark.slow if scenario in SLOW else ())
-        for scenario in SCENARIOS
-    ],
-    ids=lambda scenario: scenario.__name__,
-)
+@each_scenario(SCENARIOS)
 def test_scenario(world: FakeWorld, scenario: Callable[[FakeWorld], object]) -> None:
     scenario(world)

@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_kafka.sink.exactly_once import roll_forward
 from tests.pyspark_kafka.sink.exactly_once import interleaving, scenarios
-from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld
+from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld, each_scenario
 
 SCENARIOS: tuple[Callable[[FakeWorld], object], ...] = (
     scenarios.an_old_driver_wakes_up_anywhere,
@@ -23,7 +23,6 @@ SCENARIOS: tuple[Callable[[FakeWorld], object], ...] = (
     scenarios.a_checkpoint_is_copied_and_run_twice,
     scenarios.another_query_holds_the_commit_topic,
 )
-SLOW = (scenarios.an_old_driver_works_while_the_new_one_writes,)
 HISTORIES = 60
 
 
@@ -33,14 +32,7 @@ def world(request: pytest.FixtureRequest) -> FakeWorld:
     return FakeWorld(cast("Literal[1, 2]", request.param))
 
 
-@pytest.mark.parametrize(
-    "scenario",
-    [
-        pytest.param(scenario, marks=pytest.mark.slow if scenario in SLOW else ())
-        for scenario in SCENARIOS
-    ],
-    ids=lambda scenario: scenario.__name__,
-)
+@each_scenario(SCENARIOS)
 def test_scenario(world: FakeWorld, scenario: Callable[[FakeWorld], object]) -> None:
     scenario(world)
 

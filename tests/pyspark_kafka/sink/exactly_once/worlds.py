@@ -5,8 +5,10 @@ Both classes implement the protocol `World` of `runs`. Each world has new topics
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
+
+import pytest
 
 from pyspark_kafka.client.transactional_port import TransactionalClient
 from pyspark_kafka.kafka.offsets import LATEST, IsolationLevel
@@ -16,6 +18,18 @@ from pyspark_kafka.sink.exactly_once.clock import wall_clock_ms
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client.records import options, read_all
 from tests.pyspark_kafka.sink.exactly_once.fake_cluster import FakeCluster
+
+_LONG = {"a_driver_killed_twice", "an_old_driver_works_while_the_new_one_writes"}
+"""Scenarios that take seconds on the fake cluster."""
+
+
+def each_scenario(scenarios: Iterable[Callable[..., object]]) -> pytest.MarkDecorator:
+    """Parametrize `scenario`. Long scenarios are marked `slow`."""
+    cases = [
+        pytest.param(one, id=one.__name__, marks=pytest.mark.slow if one.__name__ in _LONG else ())
+        for one in scenarios
+    ]
+    return pytest.mark.parametrize("scenario", cases)
 
 
 class FakeWorld:
